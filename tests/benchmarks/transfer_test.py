@@ -51,7 +51,8 @@ def test_differences_are_paired_and_have_standard_errors():
 @pytest.mark.slow
 def test_the_stages_on_adult(real_data, tmp_path):
     names = ("pretrain", "frozen", "unfrozen")
-    params = [f'adult_dir = "{real_data / "adult"}"', "Run.train_steps = 10"]
+    few = ["Run.train_steps = 10", "Subset.share = 0.02"]
+    params = [f'adult_dir = "{real_data / "adult"}"', *few]
     files = [str(transfer.FOLDER / f"{name}.gin") for name in names]
     for _ in stages.run(stages.plan(files, params, str(tmp_path))):
         pass

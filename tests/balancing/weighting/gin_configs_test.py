@@ -57,12 +57,12 @@ def test_builds_the_defaults_of_its_class(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["scheduled", "famo", "uncertainty_weighting"])
 def test_trains_and_shows_its_weights(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     params = [
         "experiment.Run.train_steps = 30",
-        "experiment.Run.checkpoint_steps = 20",
+        "experiment.Run.checkpoint_steps = 30",
         "experiment.Run.summary_steps = 10",
     ]
     _, steps = _experiment(name, tmp_path, *params).train(str(tmp_path / "run"))
@@ -72,11 +72,7 @@ def test_trains_and_shows_its_weights(name, tmp_path, monkeypatch):
     assert all(weight >= 0 for weight in weights.values()) and any(weights.values())
     assert shown[30, "digit/loss"] < shown[10, "digit/loss"]
     saved = (name for name in tiny.variables(tmp_path / "run") if name.startswith("balancing/"))
-    stateless = {"equal", "fixed", "scheduled", "random_loss_weighting", "geometric_loss"}
-    stateless |= {"log_loss", "smooth_tchebycheff"}
-    assert bool([found for found in saved if not re.search("Adam", found)]) == (
-        name not in stateless
-    )
+    assert bool([found for found in saved if not re.search("Adam", found)]) == (name != "scheduled")
 
 
 def test_the_page_on_balancing_has_every_file():

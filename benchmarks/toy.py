@@ -77,21 +77,35 @@ def descend(
 
     The weighting and the surgery are those of `model`; the point is the only shared variable.
     """
-    with tf.Graph().as_default(), tf1.Session() as session:
+    # Its operations are too small to be shared among threads.
+    one = tf1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+    with tf.Graph().as_default(), tf1.Session(config=one) as session:
         tf1.set_random_seed(1)
         tf1.train.get_or_create_global_step()
         with tf1.variable_scope("network"):
             point = tf1.get_variable("point", initializer=tf.constant(start, tf.float32))
         result = training_loop.repeat(
-            lambda *_: _step(model, point, scale), _NoData(), _RECORD_STEPS, most_steps, ()
+            lambda *_: _step(model, point, scale),
+            _NoData(),
+            _RECORD_STEPS,
+            most_steps,
+            (_RECORD_STEPS,),
         )
         session.run(tf1.global_variables_initializer())
         path = [np.asarray(start)]
         for _ in range(most_steps // _RECORD_STEPS):
-            path.append(session.run([result.step, result.values])[1])
+            path.append(_next_record(session, result))
             if _is_at_rest(path):
                 break
         return np.stack(path)
+
+
+def _next_record(session: tf1.Session, result: training_loop.StepResult) -> np.ndarray:
+    """The point [2] where the next record is due; a call may end before, on a slow machine."""
+    while True:
+        step, point = session.run([result.step, result.values])
+        if step % _RECORD_STEPS == 0:
+            return point
 
 
 class _NoData:

@@ -1,18 +1,22 @@
-"""Rows per second from TFRecord files to files of predictions, against the bare SavedModel.
+"""Rows per second from files to files of predictions, against the bare SavedModel.
 
 The bare SavedModel runs in a loop over tensors that were parsed before the clock started, and what
 it gives is thrown away; `scoring.run` reads, parses, predicts and writes. Both run the same export
-in batches of the same size. Each round runs every side once; the table shows medians over the
-rounds, and ratios to the bare loop within a round.
+in batches of the same size. Each round runs every side once. The table shows medians over the
+rounds; ratios are to the bare loop of the same round, by the clock and by processor time. The
+stages run alone, so their processor times tell where that of `scoring.run` goes.
 
     python -m benchmarks.bulk_scoring --rounds 5
 """
 
+import csv
+import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,12 +30,21 @@ tf1 = tf.compat.v1
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Rows in all files together.", 1)
 _BATCH = flags.DEFINE_integer("rows_per_batch", 512, "Rows that the model gets at a time.", 1)
 _UNITS = flags.DEFINE_list("units", ["64", "512", "1024"], "Widths of the three hidden layers.")
-_CONCURRENCY = flags.DEFINE_integer("batches_at_a_time", 2, "Of `scoring.run`.", 1)
+_CONCURRENCY = flags.DEFINE_integer("batches_at_a_time", 4, "Of `scoring.run`.", 1)
 _SIGNATURE = flags.DEFINE_string(
     "signature", "serving_default", "Of four tasks, 12 outputs; a, one of them, has 3."
 )
 
 _FILES = 4
+# Input and output; TFRecords also to text, as predictions are for people.
+_FORMATS = (("tfrecord", "tfrecord"), ("tfrecord", "jsonl"), ("csv", "csv"), ("jsonl", "jsonl"))
+
+
+class Cost(NamedTuple):
+    """Microseconds of a row, by the clock and of all processors."""
+
+    wall: float
+    cpu: float
 
 
 def export(units: int, folder: str) -> str:
@@ -42,83 +55,117 @@ def export(units: int, folder: str) -> str:
 
 
 def write_inputs(folder: str) -> list[bytes]:
-    """Writes the rows to files, and returns them."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(_ROWS.value, 32)).astype(np.float32)
+    """Writes the rows to files of every format, and returns them as examples."""
+    values = np.random.default_rng(0).normal(size=(_ROWS.value, 32)).astype(np.float32)
     examples = [overhead.SPEC.serialize({"x": row}) for row in values]
     for index in range(_FILES):
-        with tf.io.TFRecordWriter(os.path.join(folder, f"in-{index}.tfrecord")) as writer:
+        path = os.path.join(folder, f"in-{index}")
+        with tf.io.TFRecordWriter(path + ".tfrecord") as writer:
             for example in examples[index::_FILES]:
                 writer.write(example)
+        some = values[index::_FILES].tolist()
+        with open(path + ".jsonl", "w") as file:
+            file.writelines(json.dumps({"x": row}) + "\n" for row in some)
+        with open(path + ".csv", "w", newline="") as file:
+            csv.writer(file).writerows([["x"], *(["|".join(map(str, row))] for row in some)])
     return examples
 
 
-def bare(path: str, examples: Sequence[bytes]) -> Callable[[], None]:
-    """Runs the signature over what its own parsing gave for these examples."""
+def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]]:
+    """Runs the signature's own parsing; and the rest of it, over what that gave: the bare model."""
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def[_SIGNATURE.value]
-        (parse,) = (op for op in session.graph.get_operations() if op.type == "ParseExampleV2")
-    given = signature.inputs["examples"].name
-    parsed = [
-        session.run(parse.outputs, {given: examples[start : start + _BATCH.value]})
-        for start in range(0, len(examples), _BATCH.value)
-    ]
-    call = session.make_callable(
-        [info.name for info in signature.outputs.values()], list(parse.outputs)
-    )
-
-    def loop() -> None:
-        for tensors in parsed:
-            call(*tensors)
-
-    return loop
+        (parsing,) = (op for op in session.graph.get_operations() if op.type == "ParseExampleV2")
+    parse = session.make_callable(parsing.outputs, [signature.inputs["examples"].name])
+    outputs = [info.name for info in signature.outputs.values()]
+    predict = session.make_callable(outputs, list(parsing.outputs))
+    starts = range(0, len(examples), _BATCH.value)
+    given = [np.array(examples[start : start + _BATCH.value], object) for start in starts]
+    parsed = [parse(batch) for batch in given]
+    return {
+        "bare": lambda: _exhaust(predict(*tensors) for tensors in parsed),
+        "parsing": lambda: _exhaust(map(parse, given)),
+    }
 
 
-def scored(model: scoring.SavedModel, folder: str, format_name: str) -> Callable[[], None]:
+def _exhaust(results) -> None:
+    for _ in results:
+        pass
+
+
+def scored(
+    model: scoring.SavedModel, folder: str, input_format: str, output_format: str
+) -> Callable[[], None]:
     """Scores the files of `folder` into a new one."""
-    reader = scoring.Reader(spec=None, batch_size=_BATCH.value)
-    paths = reader.find([os.path.join(folder, "in-*.tfrecord")])
+    reader = scoring.Reader(spec=overhead.SPEC, batch_size=_BATCH.value)
+    paths = reader.find([os.path.join(folder, f"in-*.{input_format}")])
 
     def run() -> None:
         with tempfile.TemporaryDirectory() as output:
-            plan = scoring.plan(paths, output, format_name)
+            plan = scoring.plan(paths, output, output_format)
             scoring.run(plan, reader, model, _CONCURRENCY.value)
 
     return run
 
 
-def speed(run: Callable[[], None]) -> float:
-    """Rows per second."""
-    started = time.perf_counter()
+def reading(folder: str) -> Callable[[], None]:
+    """Reads the TFRecord files, no more."""
+    reader = scoring.Reader(spec=None, batch_size=_BATCH.value)
+    paths = reader.find([os.path.join(folder, "in-*.tfrecord")])
+    return lambda: _exhaust(reader.chunks(paths))
+
+
+def formatting(model: scoring.SavedModel, examples: Sequence[bytes], name: str):
+    """Makes the lines or records of predictions that are there already."""
+    starts = range(0, len(examples), _BATCH.value)
+    outputs = [model(examples[start : start + _BATCH.value]) for start in starts]
+    return lambda: _exhaust(map(scoring.MAKERS[name], outputs))
+
+
+def cost(run: Callable[[], None]) -> Cost:
+    """Of a row."""
+    wall, cpu = time.perf_counter(), time.process_time()
     run()
-    return _ROWS.value / (time.perf_counter() - started)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Cost(1e6 * wall / _ROWS.value, 1e6 * cpu / _ROWS.value)
 
 
 def measure(units: int) -> None:
-    """Prints a row for each format of the output."""
+    """Prints a row for each side and each stage."""
     with tempfile.TemporaryDirectory() as folder:
         path, examples = export(units, folder), write_inputs(folder)
         model = scoring.SavedModel(path, _SIGNATURE.value)
-        sides = {"bare": bare(path, examples)}
-        sides |= {name: scored(model, folder, name) for name in scoring.FORMATS}
+        sides = stages(path, examples)
+        for given, made in _FORMATS:
+            sides[f"{given} to {made}"] = scored(model, folder, given, made)
+        sides["reading"] = reading(folder)
+        sides |= {f"making {name}": formatting(model, examples, name) for name in scoring.FORMATS}
         for run in sides.values():
             run()
-        rounds = [
-            {name: speed(run) for name, run in sides.items()} for _ in range(flags.FLAGS.rounds)
-        ]
+        rounds = [{name: cost(run) for name, run in sides.items()} for _ in range(_rounds())]
     for name in sides:
-        ratios = [speeds[name] / speeds["bare"] for speeds in rounds]
-        print(
-            f"{units:5d}  {name:<9} {statistics.median(r[name] for r in rounds):9.0f}"
-            f"   {statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})",
-            flush=True,
-        )
+        _print(units, name, rounds)
+
+
+def _rounds() -> int:
+    return flags.FLAGS.rounds
+
+
+def _print(units: int, name: str, rounds: Sequence[Mapping[str, Cost]]) -> None:
+    wall, cpu = (statistics.median(each[name][i] for each in rounds) for i in (0, 1))
+    ratios = [each["bare"].wall / each[name].wall for each in rounds]
+    of_cpu = statistics.median(each["bare"].cpu / each[name].cpu for each in rounds)
+    shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
+    is_whole = name == "bare" or " to " in name
+    tail = f"  {shown:<22} {of_cpu:.2f}" if is_whole else ""
+    print(f"{units:5d}  {name:<22} {1e6 / wall:9.0f} {cpu:8.2f}{tail}", flush=True)
 
 
 def main() -> None:
     """Prints a table."""
-    print("units  side         rows/s   of the bare SavedModel (least .. most)")
+    print("                                      CPU us   of the bare SavedModel, by")
+    print("units  side                    rows/s  a row   clock (least .. most)  CPU")
     for units in _UNITS.value:
         measure(int(units))
 

@@ -6,6 +6,7 @@ python -m launch.predict --model_dir runs/adult --input in.csv --server localhos
 """
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -76,9 +77,11 @@ def main() -> None:
     experiment, model_dir = app.load()
     plan = scoring.plan([], OUTPUT.value, OUTPUT_FORMAT.value)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
+    rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value)
     with scoring.writing(plan.output, plan.format_name) as write:
-        for row in experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value):
-            write({name: np.asarray(value)[np.newaxis] for name, value in row.items()})
+        while some := list(itertools.islice(rows, BATCH_SIZE.value)):
+            columns = {name: np.stack([row[name] for row in some]) for name in some[0]}
+            write(scoring.MAKERS[plan.format_name](columns))
 
 
 def _predict_files() -> None:

@@ -8,7 +8,7 @@ csv.Csv.missing = ("", "?")
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -96,7 +96,7 @@ class Csv:
         return rf"[ \t\r]*{comment}"
 
     @functools.cached_property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of the columns, from the setting or the header of the first file."""
         if self.columns:
             return list(self.columns)
@@ -114,13 +114,13 @@ class Csv:
     def _check_header(self, path: str) -> None:
         if not self.columns:
             header = self._read_header(path)
-            rule = f"be the header {self.delimiter.join(self._names)!r}, as in the first file"
+            rule = f"be the header {self.delimiter.join(self.names)!r}, as in the first file"
             got = self.delimiter.join(header)
-            checks.require(header == self._names, f"{path} line 1", rule, got)
+            checks.require(header == self.names, f"{path} line 1", rule, got)
 
     def _position(self, field: spec_lib.Field) -> int:
-        checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self._names)
-        return self._names.index(field.name)
+        checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self.names)
+        return self.names.index(field.name)
 
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
@@ -128,7 +128,7 @@ class Csv:
         """Lines [B] -> {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         positions = [self._position(field) for field in fields.values()]
-        cells = tf.io.decode_csv(batch, [[""]] * len(self._names), self.delimiter)
+        cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         return {
             name: self._decode(tf.strings.strip(cells[position]), field)
             for position, (name, field) in zip(positions, fields.items(), strict=True)
@@ -161,24 +161,30 @@ class Csv:
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Reads the split line by line."""
-        dropped = re.compile(self._dropped)
-        positions = {name: self._position(field) for name, field in spec.fields.items()}
+        parse = self.parser(spec)
         for path in self._find(split):
-            self._check_header(path)
-            for number, line in self._lines(path):
-                if isinstance(line, Exception):
-                    yield f"{path} line {number}", f"the file cannot be read further: {line}."
-                elif not dropped.fullmatch(line) and (self.columns or number > 1):
-                    yield f"{path} line {number}", self._scan_line(line, spec, positions)
+            for number, line in self.lines(path):
+                is_line = isinstance(line, bytes)
+                problem = f"the file cannot be read further: {line}."
+                yield f"{path} line {number}", parse(line) if is_line else problem
 
-    def _lines(self, path: str) -> Iterator[tuple[int, str | Exception]]:
-        number = 0
+    def lines(self, path: str) -> Iterator[tuple[int, bytes | Exception]]:
+        """The lines of a file that hold an example, numbered from 1, and what ended them early."""
+        self._check_header(path)
+        dropped, number = re.compile(self._dropped.encode()), 0
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    yield number, line.decode(errors="replace").rstrip("\r\n")
+                    line = line.rstrip(b"\r\n")
+                    if not dropped.fullmatch(line) and (self.columns or number > 1):
+                        yield number, line
         except files.READ_ERRORS as error:
             yield number + 1, error
+
+    def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
+        """What turns a line into {name: value}, or says what is wrong with it."""
+        positions = {name: self._position(field) for name, field in spec.fields.items()}
+        return lambda line: self._scan_line(line.decode(errors="replace"), spec, positions)
 
     def _scan_line(
         self, line: str, spec: spec_lib.Spec, positions: Mapping[str, int]
@@ -186,8 +192,8 @@ class Csv:
         cells, problem = self._cells(line)
         if problem:
             return problem
-        if len(cells) != len(self._names):
-            return f"must have {len(self._names)} columns, got {len(cells)}."
+        if len(cells) != len(self.names):
+            return f"must have {len(self.names)} columns, got {len(cells)}."
         values = {}
         for name, field in spec.fields.items():
             cell = cells[positions[name]]

@@ -44,14 +44,24 @@ class TfRecord:
 
     def records(self, split: str) -> tf.data.Dataset:
         """The serialized examples of a split."""
-        paths = self._find(split)
-        compressions = list(map(self._compression, paths))
-        packed = tf.data.Dataset.from_tensor_slices((paths, compressions))
-        return packed.flat_map(tf.data.TFRecordDataset)
+        return self._packed(split).flat_map(tf.data.TFRecordDataset)
 
     def shard(self, split: str, num_shards: int, shard: int) -> "TfRecord | None":
         """The source of every `num_shards`-th file of a split; None where there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
+
+    def by_file(self, split: str, batch_size: int) -> tf.data.Dataset:
+        """The serialized examples [B] of a split with the path [] of the file that holds them."""
+
+        def batches(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(path, compression).batch(batch_size)
+            return records.map(lambda batch: (path, batch))
+
+        return self._packed(split).flat_map(batches)
+
+    def _packed(self, split: str) -> tf.data.Dataset:
+        paths = self._find(split)
+        return tf.data.Dataset.from_tensor_slices((paths, list(map(self._compression, paths))))
 
     def _find(self, split: str) -> list[str]:
         return files.find("TfRecord.files", self.files, split, self.data_dir)
@@ -81,10 +91,11 @@ class TfRecord:
                     problem = f"cannot be read: {source.reason(record)}. {fix}"
                     yield location + further, problem
                 else:
-                    yield location, _scan_record(record, spec)
+                    yield location, scan_record(record, spec)
 
 
-def _scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
+def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
+    """A serialized tf.Example as {name: value}, or what is wrong with it."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:

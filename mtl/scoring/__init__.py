@@ -6,6 +6,7 @@ shards = scoring.plan(reader.find(["in/*.csv"]), "out")
 scoring.run(shards, reader, model, format_name="jsonl")
 """
 
+from mtl.scoring.blocks import MAKERS
 from mtl.scoring.local import Checkpoint, SavedModel
 from mtl.scoring.readers import Reader
 from mtl.scoring.remote import Call, connect
@@ -14,6 +15,7 @@ from mtl.scoring.writers import FORMATS, writing
 
 __all__ = [
     "FORMATS",
+    "MAKERS",
     "Call",
     "Checkpoint",
     "Reader",

@@ -1,30 +1,46 @@
-"""What goes from a reader to a model and on to a writer: rows of one file, and their predictions.
+"""Rows on their way from a file through a model to a file, several batches at a time.
 
-for batch, outputs in batches.scored(reader.read("in.csv"), model, concurrency=4): ...
+for path, block in batches.in_order(reader.chunks(paths), score, concurrency=4): ...
 """
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+
+from mtl import checks
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows of one file that follow each other, as they stand there; none of an empty file.
+
+    Attributes:
+      path: the file.
+      numbers: of the lines, from 1, or of the records, from 0.
+      rows: lines of text, or serialized tf.Examples.
+    """
+
+    path: str
+    numbers: Sequence[int]
+    rows: Sequence[bytes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of one file that follow each other.
+    """The rows of a chunk, parsed.
 
     Attributes:
-      path: the file.
-      first: how many rows of the file come before.
       examples: serialized tf.Examples [B].
       kept: {name: B values} that the predictions come with, such as ids.
     """
 
-    path: str
-    first: int
     examples: Sequence[bytes]
     kept: Mapping[str, Sequence[Any]]
 
@@ -48,31 +64,46 @@ class Model(Protocol):
         """
 
 
-def scored(
-    batches: Iterable[Batch], model: Model, concurrency: int
-) -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-    """Each batch with its predictions, in order; up to `concurrency` are with the model at a time.
+def kept(name: str, row: Mapping[str, Any]) -> Any:
+    """The value that comes back with the predictions of a row.
 
     Raises:
-      RefusedError: with the batch as `error.batch`.
+      ValueError: the row has none.
+    """
+    if name not in row:
+        near = checks.nearest(name, list(row))
+        raise ValueError(f"--keep must name a field of every row, got {name!r}. {near}".rstrip("."))
+    return row[name]
+
+
+def in_order(
+    items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
+) -> Iterator[Result]:
+    """What `work` makes of each item, in order; up to `concurrency` are worked on at a time.
+
+    A UserError of `items` is raised behind the results of the items before it.
     """
     pool = futures.ThreadPoolExecutor(concurrency)
-    pending: collections.deque = collections.deque()
+    pending: collections.deque[futures.Future] = collections.deque()
     try:
-        for batch in batches:
-            pending.append((batch, pool.submit(model, batch.examples)))
-            # One more than are worked on, so that no worker waits while a batch is written.
+        for future in _submitted(items, work, pool):
+            pending.append(future)
+            # One more than are worked on, so that no worker waits while a result is written.
             if len(pending) > concurrency + 1:
-                yield _done(*pending.popleft())
+                yield pending.popleft().result()
         while pending:
-            yield _done(*pending.popleft())
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _done(batch: Batch, future: futures.Future) -> tuple[Batch, dict[str, np.ndarray]]:
+def _submitted(
+    items: Iterable[Item], work: Callable[[Item], Result], pool: futures.Executor
+) -> Iterator[futures.Future]:
     try:
-        return batch, future.result()
-    except RefusedError as error:
-        error.batch = batch
-        raise
+        for item in items:
+            yield pool.submit(work, item)
+    except checks.UserError as error:
+        failed: futures.Future = futures.Future()
+        failed.set_exception(error)
+        yield failed

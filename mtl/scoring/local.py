@@ -123,8 +123,10 @@ class Checkpoint:
             creator = tf1.train.ChiefSessionCreator(
                 made.scaffold, checkpoint_filename_with_path=path
             )
-            with creator.create_session() as session:
-                yield cls(session, path, examples, made.predictions)
+            session = creator.create_session()
+        # Outside of the graph, as files are read without one.
+        with contextlib.closing(session):
+            yield cls(session, path, examples, made.predictions)
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
         try:

@@ -5,15 +5,17 @@ shards_lib.run(shards, reader, model, "jsonl")
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 import tqdm
 
 from mtl import checks
-from mtl.scoring import batches, readers, writers
+from mtl.scoring import batches, blocks, readers, writers
 
 # What the predictions in a folder were made with.
 _FILE = "scoring.json"
@@ -92,32 +94,37 @@ def run(
     if made.is_folder:
         _claim(made.output, {"model": model.identity, "keep": list(reader.keep)})
     due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
+    outputs = {path: output for output, inputs in due.items() for path in inputs}
+    score = functools.partial(_score, reader, model, blocks.MAKERS[made.format_name])
+    scored = batches.in_order(reader.chunks(list(outputs)), score, concurrency)
     rows = 0
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
-        for number, (output, inputs) in enumerate(due.items(), start=1):
+        of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
+        for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {len(due)}")
             with writers.writing(output, made.format_name) as write:
-                for count in _score(inputs, reader, model, concurrency, write):
-                    rows += count
-                    bar.update(count)
+                for chunk, block in of_file:
+                    write(block)
+                    rows += len(chunk.rows)
+                    bar.update(len(chunk.rows))
     return rows, len(shards) - len(due)
 
 
 def _score(
-    inputs: Sequence[str],
     reader: readers.Reader,
     model: batches.Model,
-    concurrency: int,
-    write: writers.Write,
-) -> Iterator[int]:
-    """Yields the number of rows of each batch, once it is written."""
-    read = (batch for path in inputs for batch in reader.read(path))
+    make_block: Callable[[blocks.Columns], blocks.Block],
+    chunk: batches.Chunk,
+) -> tuple[batches.Chunk, blocks.Block]:
+    """A chunk and what is written for it; from several threads at a time."""
+    if not chunk.numbers:
+        return chunk, blocks.EMPTY
+    batch = reader.parse(chunk)
     try:
-        for batch, outputs in batches.scored(read, model, concurrency):
-            write({**batch.kept, **outputs})
-            yield len(batch.examples)
+        outputs = model(batch.examples)
     except batches.RefusedError as error:
-        raise checks.UserError(reader.explain(error)) from error
+        raise checks.UserError(reader.explain(chunk, error)) from error
+    return chunk, make_block({**batch.kept, **outputs})
 
 
 def _done(output: str, inputs: Sequence[str]) -> bool:

@@ -1,28 +1,23 @@
 """Predictions as JSON lines, CSV or TFRecords, in files that appear when they are complete.
 
 with writers.writing("out.csv", "csv") as write:
-    write({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
+    write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
 """
 
-import base64
 import contextlib
-import csv
-import io
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from mtl import checks
+from mtl.scoring import blocks
 
-Columns = Mapping[str, Sequence[Any]]
-Write = Callable[[Columns], None]
+Write = Callable[[blocks.Block], None]
 
-FORMATS = ("csv", "jsonl", "tfrecord")
+FORMATS = tuple(blocks.MAKERS)
 # Also of shards: predictions.jsonl-00000-of-00010.
 _IN_NAME = re.compile(r"\.(csv|jsonl|tfrecord)s?(?=[-.]|$)")
 
@@ -43,7 +38,7 @@ def renamed(name: str, format_name: str) -> str:
 
 @contextlib.contextmanager
 def writing(path: str | None, format_name: str) -> Iterator[Write]:
-    """Gives what writes columns of rows, to standard output without a path.
+    """Gives what writes blocks of the format, to standard output without a path.
 
     A file appears under its name only when it is complete.
 
@@ -51,7 +46,9 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
       UserError: the file cannot be written.
     """
     if path is None:
-        yield _to_text(sys.stdout.write, format_name)
+        rule = "be a file where --output_format is tfrecord"
+        checks.require(format_name != "tfrecord", "--output", rule, None)
+        yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
     partial = path + ".partial"
     try:
@@ -67,10 +64,28 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
 def _write_file(path: str, format_name: str) -> Iterator[Write]:
     if format_name == "tfrecord":
         with tf.io.TFRecordWriter(path) as records:
-            yield lambda columns: _write_records(records, columns)
+            yield lambda block: _write_records(records, block)
     else:
-        with tf.io.gfile.GFile(path, "w") as file:
-            yield _to_text(file.write, format_name)
+        with tf.io.gfile.GFile(path, "wb") as file:
+            yield _headed(file.write)
+
+
+def _write_records(records: tf.io.TFRecordWriter, block: blocks.Block) -> None:
+    for record in block.rows:
+        records.write(record)
+
+
+def _headed(write: Callable[[bytes], Any]) -> Write:
+    """Writes text, with the header of the first block that holds rows."""
+    is_begun = False
+
+    def text(block: blocks.Block) -> None:
+        nonlocal is_begun
+        if block.rows:
+            write(block.rows if is_begun else block.header + block.rows)
+            is_begun = True
+
+    return text
 
 
 @contextlib.contextmanager
@@ -80,106 +95,3 @@ def _explained(path: str) -> Iterator[None]:
     except tf.errors.OpError as error:
         reason = error.message.rpartition("; ")[2]
         checks.fail("--output", "be a file that can be written", path, f"{reason}.")
-
-
-def _to_text(write: Callable[[str], Any], format_name: str) -> Write:
-    if format_name == "tfrecord":
-        checks.fail("--output", "be a file where --output_format is tfrecord", None)
-    if format_name == "csv":
-        return _csv_rows(write)
-    return lambda columns: write(_json_lines(columns))
-
-
-def _json_lines(columns: Columns) -> str:
-    """One object in a line; a template is several times as fast as an encoder for each row."""
-    fields = (json.dumps(name).replace("%", "%%") + ": %s" for name in columns)
-    template = "{" + ", ".join(fields) + "}\n"
-    texts = [_json_values(values) for values in columns.values()]
-    return "".join(map(template.__mod__, zip(*texts, strict=True)))
-
-
-def _json_values(values: Sequence[Any]) -> list[str]:
-    kind, rank = getattr(getattr(values, "dtype", None), "kind", ""), np.ndim(values)
-    if kind == "O" and rank == 1:
-        # Names of classes and the like: few that differ.
-        texts = {value: json.dumps(_text(value)) for value in set(values)}
-        return [texts[value] for value in values]
-    plain = _plain(values)
-    # Python and JSON write finite numbers alike.
-    if kind and kind in "iuf" and np.isfinite(values).all():
-        return list(map(repr, plain))
-    return list(map(json.dumps, plain))
-
-
-def _plain(values: Sequence[Any]) -> list[Any]:
-    """Rows as Python values; bytes as text, in base64 where they are none."""
-    if isinstance(values, np.ndarray):
-        return _text(values.tolist()) if values.dtype.kind in "OS" else values.tolist()
-    return list(values)
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_text(item) for item in value]
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
-
-
-def _csv_rows(write: Callable[[str], Any]) -> Write:
-    """A header before the first rows; values of lists are separated by "|", row by row."""
-    header: list[str] = []
-
-    def rows(columns: Columns) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not header:
-            header.extend(columns)
-            writer.writerow(header)
-        cells = [list(map(_cell, _plain(values))) for values in columns.values()]
-        writer.writerows(zip(*cells, strict=True))
-        write(text.getvalue())
-
-    return rows
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, list):
-        return "|".join(str(_cell(item)) for item in value)
-    return int(value) if isinstance(value, bool) else "" if value is None else value
-
-
-def _write_records(records: tf.io.TFRecordWriter, columns: Columns) -> None:
-    names = list(columns)
-    for row in zip(*map(_features, columns.values()), strict=True):
-        features = tf.train.Features(feature=dict(zip(names, row, strict=True)))
-        records.write(tf.train.Example(features=features).SerializeToString())
-
-
-def _features(values: Sequence[Any]) -> list[tf.train.Feature]:
-    if not isinstance(values, np.ndarray):
-        return [_feature(np.asarray(value)) for value in values]
-    make = _MAKERS.get(values.dtype.kind, _bytes)
-    return list(map(make, values.reshape(len(values), -1).tolist()))
-
-
-def _feature(value: np.ndarray) -> tf.train.Feature:
-    return _MAKERS.get(value.dtype.kind, _bytes)(value.ravel().tolist())
-
-
-def _floats(values: list[float]) -> tf.train.Feature:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-
-def _integers(values: list[int]) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def _bytes(values: list[str | bytes]) -> tf.train.Feature:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=map(tf.compat.as_bytes, values)))
-
-
-_MAKERS = {"f": _floats, "i": _integers, "u": _integers, "b": _integers}

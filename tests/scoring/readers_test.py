@@ -21,6 +21,10 @@ def reader(**settings):
     return scoring.Reader(**{"spec": SPEC, "batch_size": 2, "keep": ["id"], **settings})
 
 
+def read(made, *paths):
+    return [made.parse(chunk) for chunk in made.chunks(list(map(str, paths))) if chunk.numbers]
+
+
 def parsed(batches):
     examples = [example for batch in batches for example in batch.examples]
     return {
@@ -43,11 +47,16 @@ JSON = """\
 """
 
 
-@pytest.mark.parametrize("name, text", [("in.csv", CSV), ("in.jsonl-00000-of-00002", JSON)])
-def test_text(name, text, tmp_path):
-    batches = list(reader().read(write(tmp_path / name, text)))
-    assert [batch.first for batch in batches] == [0, 2]
-    assert [batch.kept["id"] for batch in batches] == [["a", "b"], ["c"]]
+@pytest.mark.parametrize(
+    "name, text, numbers",
+    [("in.csv", CSV, [[2, 3], [5]]), ("in.jsonl-00000-of-00002", JSON, [[1, 2], [4]])],
+)
+def test_text(name, text, numbers, tmp_path):
+    path = write(tmp_path / name, text)
+    assert [list(chunk.numbers) for chunk in reader().chunks([path])] == numbers
+    batches = read(reader(), path)
+    ids = [list(map(tf.compat.as_str, batch.kept["id"])) for batch in batches]
+    assert ids == [["a", "b"], ["c"]]
     assert parsed(batches) == {
         "age": [1, 2, 3],
         "job": [b"cook", b"none", b"smith"],
@@ -59,21 +68,22 @@ def test_csv_as_the_experiment_reads_it_and_gzip(tmp_path):
     path = tmp_path / "in.csv.gz"
     path.write_bytes(gzip.compress(b"7;c;q;\n"))
     settings = csv.Csv(files={"x": "y"}, columns=["age", "id", "job", "tags"], delimiter=";")
-    (batch,) = reader(settings=settings, keep=["id", "age"]).read(str(path))
-    assert batch.kept == {"id": ["c"], "age": [7]}
+    (batch,) = read(reader(settings=settings, keep=["id", "age"]), path)
+    assert batch.kept == {"id": [b"c"], "age": [7]}
     assert parsed([batch])["age"] == [7]
 
 
 def test_tfrecords_pass_as_they_are(trained, tmp_path):
     path = trained.write(tmp_path / "in.tfrecord", 5)
-    batches = list(reader(spec=None).read(path))
+    batches = read(reader(spec=None), path)
     assert [list(batch.examples) for batch in batches] == [
         trained.examples[:2],
         trained.examples[2:4],
         trained.examples[4:5],
     ]
-    assert batches[2].kept == {"id": ["r4"]} and batches[2].first == 4
-    x = list(reader(spec=tiny.SPEC, keep=["x"], batch_size=9).read(path))[0].kept["x"]
+    assert batches[2].kept == {"id": [b"r4"]}
+    assert list(reader(spec=None).chunks([path]))[2].numbers == range(4, 5)
+    x = read(reader(spec=tiny.SPEC, keep=["x"], batch_size=9), path)[0].kept["x"]
     np.testing.assert_array_equal(np.float32(x), tiny.SPLITS["test"]["x"][:5])
 
 
@@ -101,7 +111,7 @@ def test_tfrecords_pass_as_they_are(trained, tmp_path):
 def test_a_bad_row(name, text, says, tmp_path):
     path = write(tmp_path / name, text)
     with pytest.raises(checks.UserError, match=says):
-        list(reader().read(path))
+        read(reader(), path)
 
 
 def test_damaged_files(trained, tmp_path):
@@ -110,11 +120,11 @@ def test_damaged_files(trained, tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     for known in (tiny.SPEC, None):
         with pytest.raises(checks.UserError, match="in.tfrecord record 4: cannot be read"):
-            list(reader(spec=known).read(str(path)))
+            read(reader(spec=known), path)
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(gzip.compress(JSON.encode() * 50)[:-9])
     with pytest.raises(checks.UserError, match="the file cannot be read further"):
-        list(reader().read(str(path)))
+        read(reader(), path)
 
 
 def test_what_is_no_example(tmp_path):
@@ -122,7 +132,7 @@ def test_what_is_no_example(tmp_path):
     with tf.io.TFRecordWriter(path) as writer:
         writer.write(b"\xff")
     with pytest.raises(checks.UserError, match="record 0: must be a serialized tf.Example"):
-        list(reader().read(path))
+        read(reader(), path)
 
 
 def test_files_that_are_found(tmp_path):

@@ -67,7 +67,7 @@ def test_every_format_of_output_holds_the_same(trained, tmp_path):
     for row, cell, feature in zip(rows, cells, features, strict=True):
         assert cell["id"] == row["id"] == feature["id"].bytes_list.value[0].decode()
         assert [float(v) for v in cell["x"].split("|")] == row["x"]
-        assert list(feature["x"].float_list.value) == row["x"]
+        assert list(feature["x"].float_list.value) == np.float32(row["x"]).tolist()
         assert cell["of/class"] == row["of/class"]
         np.testing.assert_equal(float(cell["of/sum"]), row["of/sum"])
         assert int(cell["n"]) == row["n"] == feature["n"].int64_list.value[0]
@@ -131,7 +131,7 @@ def test_what_cannot_be_planned(trained, tmp_path):
 
 def test_a_record_that_the_model_refuses_is_named(trained, tmp_path):
     path = trained.write(tmp_path / "in.tfrecord", 20)
-    with pytest.raises(checks.UserError, match="in.tfrecord rows 14 to 19: the model refused"):
+    with pytest.raises(checks.UserError, match="in.tfrecord records 14 to 19: the model refused"):
         run([path], tmp_path / "out.csv", Sums(refuses=trained.examples[16:17]))
     without_x = tf.train.Example.FromString(trained.examples[3])
     del without_x.features.feature["x"]

@@ -1,0 +1,100 @@
+"""CSV as serialized tf.Examples: TensorFlow decodes a chunk at a time, as in training.
+
+for chunk in csv_rows.Csv(spec=spec, keep=["id"], batch_size=512).chunks(["in.csv"]): ...
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import csv
+from mtl.scoring import batches, examples, local
+
+_SPLIT = "input"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Csv:
+    """A `readers.Format`."""
+
+    spec: spec_lib.Spec
+    keep: Sequence[str]
+    batch_size: int
+    settings: Any = None
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        for path in paths:
+            source = self._source(path)
+            source.parser(self._features_and_kept)  # Fails on a file without a column of them.
+            lines = source.lines(path)
+            while some := list(itertools.islice(lines, self.batch_size)):
+                numbers, rows = zip(*some, strict=True)
+                if isinstance(rows[-1], Exception):
+                    problem = f"the file cannot be read further: {rows[-1]}."
+                    raise checks.UserError(f"{path} line {numbers[-1]}: {problem}")
+                yield batches.Chunk(path=path, numbers=numbers, rows=rows)
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        decode = self._decoder(tuple(self._source(chunk.path).names))
+        try:
+            columns = decode(np.array(chunk.rows, object))
+        except local.REFUSALS as error:
+            reason = self.problem(chunk) or f"{chunk.path}: {local.refused(error)}"
+            raise checks.UserError(reason) from error
+        arrays = {name: _array(values) for name, values in columns.items()}
+        features = {name: arrays[name] for name in self.spec.features}
+        kept = {name: arrays[name] for name in self.keep}
+        return batches.Batch(examples=examples.serialize(features), kept=kept)
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        parse = self._source(chunk.path).parser(self._features_and_kept)
+        for number, line in zip(chunk.numbers, chunk.rows, strict=True):
+            values = parse(line)
+            if isinstance(values, str):
+                return f"{chunk.path} line {number}: {values}"
+        return ""
+
+    @functools.cached_property
+    def _source(self) -> Callable[[str], csv.Csv]:
+        """Path -> a source of this file alone, read as the settings say where they are for CSV."""
+        known = isinstance(self.settings, csv.Csv)
+        settings = self.settings if known else csv.Csv(files={_SPLIT: ""})
+        return functools.cache(
+            lambda path: dataclasses.replace(settings, files={_SPLIT: path}, data_dir="")
+        )
+
+    @functools.cached_property
+    def _decoder(self) -> Callable[[Sequence[str]], Any]:
+        """Names of columns -> what decodes lines [B]; files with the same names share it."""
+
+        def made(names: Sequence[str]) -> Any:
+            source = dataclasses.replace(self._source(""), columns=names)
+            return tf.function(
+                lambda lines: source.decode(lines, self._features_and_kept, with_labels=False),
+                input_signature=[tf.TensorSpec([None], tf.string)],
+            )
+
+        return functools.cache(made)
+
+    @functools.cached_property
+    def _features_and_kept(self) -> spec_lib.Spec:
+        """What is read; a kept cell that is no feature is text."""
+        others = [name for name in self.keep if name not in self.spec.features]
+        return spec_lib.Spec(
+            features={**self.spec.features, **dict.fromkeys(others, "string")},
+            labels={},
+            defaults={**self.spec.defaults, **dict.fromkeys(others, "")},
+        )
+
+
+def _array(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
+    if isinstance(values, tf.RaggedTensor):
+        return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
+    return values.numpy()

@@ -1,0 +1,109 @@
+"""TFRecords of tf.Examples, which a model takes as they are.
+
+for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import message
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import source, tfrecord
+from mtl.scoring import batches
+
+_SPLIT = "input"
+_TYPES = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Records:
+    """A `readers.Format`."""
+
+    spec: spec_lib.Spec | None
+    keep: Sequence[str]
+    batch_size: int
+    settings: Any = None
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        path, first = paths[0], 0
+        batched = self._source(paths).by_file(_SPLIT, self.batch_size)
+        try:
+            for of_path, examples in batched.prefetch(4):
+                rows, before = examples.numpy(), path
+                path = of_path.numpy().decode()
+                first = first if path == before else 0
+                yield batches.Chunk(path=path, numbers=range(first, first + len(rows)), rows=rows)
+                first += len(rows)
+        except tf.errors.OpError as error:
+            unread = paths[paths.index(path) :]
+            raise checks.UserError(self._unreadable(unread, error)) from error
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        return batches.Batch(examples=chunk.rows, kept=self._kept(chunk) if self.keep else {})
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        for number, record in zip(chunk.numbers, chunk.rows, strict=True):
+            values = tfrecord.scan_record(record, self.spec) if self.spec else {}
+            if isinstance(values, str):
+                return f"{chunk.path} record {number}: {values}"
+        return ""
+
+    def _source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
+        """The files, compressed as the settings say where they are for TFRecords."""
+        if isinstance(self.settings, tfrecord.TfRecord):
+            return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
+        return tfrecord.TfRecord(files={_SPLIT: paths})
+
+    def _unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
+        spec = self.spec or spec_lib.Spec(features={"": "string"}, labels={})
+        for location, values in self._source(paths).scan(_SPLIT, spec):
+            if isinstance(values, str) and "cannot be read" in values:
+                return f"{location}: {values}"
+        return f"{paths[0]} cannot be read: {source.reason(error)}."
+
+    def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
+        """By TensorFlow where every record holds one value of each, else record by record."""
+        located = zip(chunk.numbers, chunk.rows, strict=True)
+        first = self._features(chunk.path, *next(located))
+        kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
+        if all(kind for _, kind in kinds):
+            try:
+                parsed = _parser(kinds)(np.asarray(chunk.rows, object))
+                return {name: parsed[name].numpy() for name in self.keep}
+            except tf.errors.InvalidArgumentError:
+                pass
+        rows = [{k: _value(first[k]) for k in self.keep}]
+        for number, record in located:
+            features = self._features(chunk.path, number, record)
+            rows.append({name: _value(features[name]) for name in self.keep})
+        return {name: [row[name] for row in rows] for name in self.keep}
+
+    def _features(self, path: str, number: int, record: bytes) -> Mapping[str, tf.train.Feature]:
+        try:
+            features = tf.train.Example.FromString(record).features.feature
+            return {name: batches.kept(name, features) for name in self.keep}
+        except ValueError as error:
+            raise checks.UserError(f"{path} record {number}: {error}.") from error
+        except message.DecodeError as error:
+            problem = "must be a serialized tf.Example"
+            raise checks.UserError(f"{path} record {number}: {problem}.") from error
+
+
+@functools.cache
+def _parser(kinds: Sequence[tuple[str, str]]) -> Any:
+    """Parses fields of one value each; `kinds` holds their names and the lists they are in."""
+    fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
+    examples = tf.TensorSpec([None], tf.string)
+    return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])
+
+
+def _value(feature: tf.train.Feature) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = list(getattr(feature, kind).value) if kind else []
+    return values[0] if len(values) == 1 else values

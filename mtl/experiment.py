@@ -9,18 +9,30 @@ experiment.Run.train_steps = 1000
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, cluster, compat, diagnosis, fitting, scoring, training, transfer
+from mtl import (
+    checks,
+    cluster,
+    compat,
+    diagnosis,
+    fitting,
+    scoring,
+    training,
+    transfer,
+)
+from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import refit as refit_lib
 from mtl import serving as serving_lib
+from mtl.clip_audit import finished, report
 from mtl.data import pipeline
 from mtl.monitoring import checkpoints, run_directory
 
@@ -84,6 +96,7 @@ class Experiment:
       distribution: on which devices training runs.
       warm_start: the weights that a new run starts from; None for initial ones.
       serving: what exports hold, and how they are checked.
+      clip_audit: records the gradients of samples in training; None records nothing.
     """
 
     data: pipeline.Pipeline
@@ -94,6 +107,7 @@ class Experiment:
     distribution: distribution_lib.Distribution = distribution_lib.Distribution()
     warm_start: transfer.WarmStart | None = None
     serving: serving_lib.Serving = serving_lib.Serving()
+    clip_audit: clip_audit_lib.ClipAudit | None = None
 
     def __post_init__(self):
         for name, kind in (
@@ -111,6 +125,10 @@ class Experiment:
         if self.warm_start is not None:
             example = "be built, such as @transfer.WarmStart()"
             checks.is_a("Experiment.warm_start", self.warm_start, transfer.WarmStart, example)
+        if self.clip_audit is not None:
+            example = "be built, such as @clip_audit.ClipAudit()"
+            checks.is_a("Experiment.clip_audit", self.clip_audit, clip_audit_lib.ClipAudit, example)
+            self.clip_audit.check(self.data.spec)
         self.serving.check(self.data.spec, self.model.tasks)
         balanced = self.data.sampler and self.data.sampler.balances
         for head in self.model.heads:
@@ -186,6 +204,38 @@ class Experiment:
                 functools.partial(self.data.one_pass, split, with_labels=False),
                 checkpoint_path=path,
             )
+
+    def audit_clipping(
+        self,
+        model_dir: str,
+        checkpoint: str = "all",
+        output: str | None = None,
+        key: str | None = None,
+        others: Sequence[str] = (),
+    ) -> str:
+        """Audits the training split, a visit for each checkpoint; the path of the summary.
+
+        Args:
+          model_dir: of a run that is trained.
+          checkpoint: "all" that are kept, or one.
+          output: where the report is written; `<model_dir>/clip_audit/checkpoints` by default.
+          key: the field that tells samples apart, in place of `ClipAudit.key`.
+          others: reports of other runs on the same samples, to compare with.
+        """
+        settings = self.clip_audit or clip_audit_lib.ClipAudit()
+        settings = dataclasses.replace(settings, key=key or settings.key)
+        settings.check(self.data.spec)
+        for other in others:
+            report.read_samples(other)
+        latest = run_directory.checkpoint_path(
+            model_dir, "latest" if checkpoint == "all" else checkpoint
+        )
+        paths = run_directory.saved(model_dir) if checkpoint == "all" else [latest]
+        output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
+        run_directory.require_writable("--output", output)
+        with self.explained(latest, self.data.train_split):
+            finished.audit(self, model_dir, settings, paths, output)
+        return report.write(output, settings, others)
 
     @contextlib.contextmanager
     def scorer(self, model_dir: str, checkpoint: str = "latest") -> Iterator[scoring.Checkpoint]:

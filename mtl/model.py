@@ -100,6 +100,7 @@ class MultiTaskModel:
         loop: Mapping[str, Any] | None = None,
         slices: int = 1,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
+        observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
         """What `tf.estimator.Estimator` calls, once for each of its graphs.
 
@@ -112,9 +113,11 @@ class MultiTaskModel:
           loop: the arguments of `training_loop.repeat`, for several steps per session call.
           slices: into how many micro-batches a training batch is cut.
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
+          observe: called in training with features, labels and {task: its weight}; what it adds to
+            UPDATE_OPS runs before the weights move.
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
-            step = self.freezing.over(functools.partial(self._step, statistics, slices))
+            step = self.freezing.over(functools.partial(self._step, statistics, slices, observe))
             if loop:
                 result = training_loop.repeat(step, features, **loop)
             else:
@@ -153,6 +156,7 @@ class MultiTaskModel:
         self,
         statistics: features_lib.Statistics,
         slices: int,
+        observe: Callable[..., None] | None,
         features: types.Tensors,
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
@@ -174,6 +178,8 @@ class MultiTaskModel:
             weighted = {task: weights[task] * loss for task, loss in losses.items()}
         total = tf.add_n(list(weighted.values()))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)  # Of the weights before the update.
+        if observe:
+            observe(features, labels, weights)
         train_op, monitors = self.update(gradients, variables, losses)
         for task, loss in losses.items():
             monitors[f"{task}/loss"] = loss
@@ -195,6 +201,12 @@ class MultiTaskModel:
             ]
 
         return whole_batch.Part(self._losses(logits, labels), shared, samples)
+
+    def inferred(
+        self, features: types.Tensors, statistics: features_lib.Statistics
+    ) -> types.Tensors:
+        """{field: [B, ...]} -> {task: [B, C]}, as in evaluation: no example depends on another."""
+        return self._logits(features, statistics, training=False)[0]
 
     def _logits(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

@@ -24,6 +24,7 @@ from mtl import (
     whole_batch,
 )
 from mtl import cluster as cluster_lib
+from mtl.clip_audit import recording
 from mtl.data import pipeline
 from mtl.monitoring import (
     balancing,
@@ -63,7 +64,9 @@ class Training:
     ):
         self._place = experiment.distribution.place()
         parts = self._place.replicas * experiment.run.micro_batches
-        self._data = _divided(experiment.data, parts, experiment.distribution.uneven)
+        data = _divided(experiment.data, parts, experiment.distribution.uneven)
+        self._audit = recording.Recording(experiment.clip_audit, model_dir)
+        self._data = self._audit.over(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run = experiment.run
         together = self._place.strategy == distribution.WORKERS
@@ -110,6 +113,7 @@ class Training:
             job.beat.say(members.TRAINING, checkpoint=os.path.basename(checkpoint or ""))
             steps = self._train(job, checkpoint, hooks.Callbacks(self._on_start, on_call=keep))
             balancing.draw(self._model_dir)
+            self._audit.write()
             return job.evaluator.metrics or {}, steps
 
     def _is_done(self, step: int, keeper: checkpoints.BestKeeper) -> bool:
@@ -125,6 +129,7 @@ class Training:
     def _train(self, job: "_Shared", checkpoint: str | None, callbacks: hooks.Callbacks) -> int:
         """Goes on from a checkpoint; the number of steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
+        self._audit.start(first)
         place, inputs = self._place, self._input_state()
         training_hooks = functools.partial(self._hooks, job, checkpoint, callbacks, inputs)
         estimator = self._estimator(checkpoint, training_hooks, *job.strategy)
@@ -171,6 +176,7 @@ class Training:
             loop=self._loop,
             slices=self._run.micro_batches,
             training_hooks=training_hooks,
+            observe=self._audit.observer(model, statistics),
         )
         model_fn = checkpoints.fitting(model_fn, checkpoint)
         if experiment.warm_start and not checkpoint:
@@ -237,6 +243,7 @@ class Training:
             inputs=inputs,
             votes=saving.Votes(job.interruption, place.strategy == distribution.WORKERS),
             evaluate=self._evaluate(job.evaluator),
+            before=self._audit.save,
             is_chief=place.is_chief,
         )
         if not place.is_chief:

@@ -78,6 +78,7 @@ class Saving(tf1.train.SessionRunHook):
       inputs: the state of the input of this process.
       votes: when to stop.
       evaluate: called with each checkpoint of a step trained; whether training shall end.
+      before: called with the step before its checkpoint is written, for what belongs to it.
       is_chief: whether the checkpoints are those of this process. The others take part, as a sum
         over all may be saved, and write theirs to a scratch folder.
     """
@@ -92,12 +93,13 @@ class Saving(tf1.train.SessionRunHook):
         inputs: input_state.InputState,
         votes: Votes,
         evaluate: Callable[[str], bool],
+        before: Callable[[int], None] = lambda step: None,
         is_chief: bool = True,
     ):
         self._result, self._dir, self._saved = result, model_dir, saved
         self._every, self._timer = every[0], tf1.train.SecondOrStepTimer(every[1], every[0])
         self._inputs, self._votes, self._evaluate = inputs, votes, evaluate
-        self._is_chief = is_chief
+        self._before, self._is_chief = before, is_chief
 
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step(session.graph)))
@@ -143,6 +145,7 @@ class Saving(tf1.train.SessionRunHook):
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)
         try:
+            self._before(step)
             self._inputs.save(session, step)
             if not self._is_chief:
                 with tempfile.TemporaryDirectory() as scratch:

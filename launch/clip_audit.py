@@ -1,0 +1,43 @@
+"""Audits a trained model over its training data: whose gradients are large, clipped, and noise.
+
+python -m launch.clip_audit --model_dir runs/digits
+python -m launch.clip_audit --model_dir runs/digits --key id --compare runs/digits_2
+"""
+
+import os
+import sys
+
+from absl import flags
+
+from launch import app
+
+CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."
+)
+KEY = flags.DEFINE_string(
+    "key", None, "The field that tells samples apart. (default: ClipAudit.key, or the row number)"
+)
+OUTPUT = flags.DEFINE_string(
+    "output", None, "Where the report lies. (default: clip_audit/checkpoints in --model_dir)"
+)
+COMPARE = flags.DEFINE_multi_string(
+    "compare",
+    [],
+    "The --output of an audit of another run on the same samples, such as another seed: whether "
+    "the two agree. Repeatable.",
+)
+
+
+def main() -> None:
+    """Flags -> experiment -> audit -> the page."""
+    experiment, model_dir = app.load()
+    path = experiment.audit_clipping(
+        model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value
+    )
+    with open(path) as file:
+        print(file.read())
+    print(f"Report: {os.path.dirname(path)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,59 @@
+"""The gradients of single examples, a pass for each: for what `ghost` does not know, and tests.
+
+squares, products = brute_force.norms(losses_of, batch, variables, weights)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.optimization import gradients as gradients_lib
+
+Losses = Callable[[Any], types.Tensors]
+"""A batch, in any nesting -> {task: losses [B]} with the variables that are there."""
+
+
+def norms(
+    losses_of: Losses,
+    batch: Any,
+    variables: Sequence[tf.Variable],
+    weights: types.Tensors,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """One example at a time.
+
+    Args:
+      losses_of: builds the forward pass anew for the rows that it is given.
+      batch: of B rows.
+      variables: N of them.
+      weights: {task: scalar}, of the tasks' losses in the whole.
+
+    Returns:
+      {task: squared norms [B, N], and "" for those of the whole}, and the inner products [B, N] of
+      the whole's gradients with their sum over the batch.
+    """
+
+    def whole_of(losses: types.Tensors) -> tf.Tensor:
+        return tf.add_n([weights[task] * losses[task] for task in losses])
+
+    totals = _dense(whole_of(losses_of(batch)), variables)
+
+    def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
+        wanted = {**losses, "": whole_of(losses)}
+        gradients = {task: _dense(of, variables) for task, of in wanted.items()}
+        squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
+        pairs = zip(gradients[""], totals, strict=True)
+        return squares, tf.stack([tf.reduce_sum(own * total) for own, total in pairs])
+
+    count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
+    signature = (dict.fromkeys([*weights, ""], tf.float32), tf.float32)
+    return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
+
+
+def _dense(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """The gradients of a sum, with zeros where nothing depends on a variable."""
+    zeros = tf.UnconnectedGradients.ZERO
+    found = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
+    return list(map(tf.convert_to_tensor, found))

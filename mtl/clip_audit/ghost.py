@@ -1,0 +1,161 @@
+"""The gradients of single examples by each variable, from one pass over the whole batch.
+
+gradients = ghost.Gradients(first_op, batch, variables, batch_size)
+cotangents = gradients.cotangents(losses)               # losses [B], one pass back
+parts = gradients.by_variable(cotangents)                     # {variable: parts.Part}
+
+No gradient of an example is built where its norm follows from what goes into a layer and from what
+comes back to it. Examples must not depend on each other, as batch norm in training makes them do.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorflow as tf
+
+from mtl.clip_audit import parts, uses
+
+
+class Gradients:
+    """What the graph tells of the variables, once its forward pass is built.
+
+    Args:
+      first: how many ops the graph had before the forward pass was built.
+      batch: the tensors that the examples come in.
+      variables: whose gradients are asked for.
+      batch_size: B, a scalar.
+
+    Attributes:
+      unknown: the names of variables that meet examples in ways that are not known here.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        batch: Iterable[tf.Tensor],
+        variables: Sequence[tf.Variable],
+        batch_size: tf.Tensor,
+    ):
+        found = uses.find(first, batch, variables)
+        self.unknown = [name for name, own in found.items() if own is None or not _fits(own)]
+        self._uses = {name: own for name, own in found.items() if name not in self.unknown}
+        self._batch_size = batch_size
+        self._inputs: dict[str, tf.Tensor] = {}
+
+    def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
+        """Losses [B] -> {use: by what comes out of it}, in one pass back."""
+        outputs = {use.output.name: use.output for own in self._uses.values() for use in own}
+        found = tf.gradients(losses, list(outputs.values()))
+        return dict(zip(outputs, found, strict=True))
+
+    def by_variable(self, cotangents: Mapping[str, tf.Tensor | None]) -> dict[str, parts.Part]:
+        """{use: cotangents} -> {variable: gradients of all examples}, of those that have any."""
+        made = {}
+        for name, own in self._uses.items():
+            there = [use for use in own if cotangents[use.output.name] is not None]
+            if there:
+                made[name] = self._of_uses(there, cotangents)
+        return made
+
+    def _of_uses(self, own: Sequence[uses.Use], cotangents: Mapping[str, tf.Tensor]) -> parts.Part:
+        made = [self._of_use(use, cotangents[use.output.name]) for use in own]
+        is_alike = len({type(part) for part in made}) == 1
+        if is_alike and all(use.is_plain for use in own):
+            return parts.joined(made)
+        return self._through(own, made)
+
+    def _of_use(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Part:
+        cotangent = tf.convert_to_tensor(cotangent)
+        if use.kind == uses.ROWS:
+            return self._rows(use, cotangent)
+        if use.kind == uses.ELEMENTWISE:
+            return self._elementwise(use, cotangent)
+        pair = self._by_example(self._patches(use)), self._by_example(cotangent)
+        if use.kind == uses.MATRIX:
+            is_transposed = "adj_y" if use.op.type == "BatchMatMulV2" else "transpose_b"
+            return parts.Products(*(pair[::-1] if use.op.get_attr(is_transposed) else pair))
+        made = parts.Products(*pair)
+        return made.built() if _is_smaller_built(use) else made
+
+    def _by_example(self, values: tf.Tensor) -> tf.Tensor:
+        """[B, ..., P] or [B T, P] -> [B, T, P]."""
+        if values.shape.rank == 3:
+            return values
+        places = math.prod(values.shape[1:-1]) if None not in values.shape[1:-1] else -1
+        if values.shape.rank == 2:
+            places = -1
+        return tf.reshape(values, [self._batch_size, places, values.shape[-1]])
+
+    def _patches(self, use: uses.Use) -> tf.Tensor:
+        """What a weight is multiplied with."""
+        values, op = use.op.inputs[0], use.op
+        if use.kind == uses.MATRIX:
+            return values
+        if op.name not in self._inputs:
+            height, width = use.parameter.shape[:2]
+            self._inputs[op.name] = tf.image.extract_patches(
+                values,
+                [1, height, width, 1],
+                op.get_attr("strides"),
+                op.get_attr("dilations"),
+                op.get_attr("padding").decode(),
+            )
+        return self._inputs[op.name]
+
+    def _rows(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Rows:
+        ids = tf.cast(tf.reshape(use.op.inputs[1], [-1]), tf.int64)
+        values = tf.reshape(cotangent, [tf.size(ids), cotangent.shape[-1]])
+        batch_size = tf.cast(self._batch_size, tf.int64)
+        examples = _segments(use.output)
+        if examples is None:
+            order = tf.range(batch_size)
+            # An id of every example, or as many of each; anything else does not divide.
+            table = tf.reshape(ids, [batch_size, -1])
+            examples = tf.repeat(order, tf.shape(table)[1])
+        return parts.Rows(ids, tf.cast(examples, tf.int64), values, batch_size)
+
+    def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Plain:
+        if use.op.type == "Mul":
+            cotangent *= use.op.inputs[1 - use.place]
+        elif use.op.type == "Sub" and use.place == 1:
+            cotangent = -cotangent
+        core = uses.core_shape(use.parameter)
+        by_place = tf.reshape(cotangent, [self._batch_size, -1, *core])
+        shape = [self._batch_size, *use.parameter.shape]
+        return parts.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
+
+    def _through(self, own: Sequence[uses.Use], made: Sequence[parts.Part]) -> parts.Plain:
+        """From gradients by what a variable was made into to gradients by the variable."""
+        built = [part.built() if isinstance(part, parts.Products) else part for part in made]
+        shapes = [[self._batch_size, *use.parameter.shape] for use in own]
+        given = [tf.reshape(p.gradients, shape) for p, shape in zip(built, shapes, strict=True)]
+        ends = [use.parameter for use in own]
+        reads = list({read.name: read for use in own for read in use.reads}.values())
+
+        def pulled(of_example: Sequence[tf.Tensor]) -> tf.Tensor:
+            back = tf.gradients(ends, reads, list(of_example))
+            return tf.add_n([tf.convert_to_tensor(part) for part in back if part is not None])
+
+        return parts.Plain(tf.vectorized_map(pulled, given))
+
+
+def _fits(own: Sequence[uses.Use]) -> bool:
+    """Whether the gradients of the uses can be added: rows of a table only to each other."""
+    kinds = {use.kind for use in own}
+    return uses.ROWS not in kinds or kinds == {uses.ROWS}
+
+
+def _is_smaller_built(use: uses.Use) -> bool:
+    """Whether the gradients of a kernel take less than the Gram matrices of its places."""
+    places = use.output.shape[1:3].num_elements()
+    return places is None or 2 * places**2 > use.parameter.shape.num_elements()
+
+
+def _segments(values: tf.Tensor) -> tf.Tensor | None:
+    """By what values of lists are added up to examples: the example of each; None of no lists."""
+    for op in values.consumers():
+        if op.type == "Identity":
+            return _segments(op.outputs[0])
+        if op.type in ("UnsortedSegmentSum", "SegmentSum"):
+            return op.inputs[1]
+    return None

@@ -1,0 +1,153 @@
+"""What is recorded of the examples of a batch: norms, share of the blame, losses, EL2N, margins.
+
+measured = measures.measure(model, statistics, features, labels, weigh)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import features as features_lib
+from mtl.clip_audit import norms
+
+if TYPE_CHECKING:
+    from mtl import model as model_lib
+
+tf1 = tf.compat.v1
+
+
+class Measured(NamedTuple):
+    """Of a batch of B examples.
+
+    Attributes:
+      examples: {column: [B]}.
+      batch: {column: scalar}, among them `norm`, that of the mean of the examples' gradients.
+      unknown: variables whose norms take a pass for each example.
+    """
+
+    examples: dict[str, tf.Tensor]
+    batch: dict[str, tf.Tensor]
+    unknown: Sequence[str]
+
+
+def measure(
+    model: "model_lib.MultiTaskModel",
+    statistics: features_lib.Statistics,
+    features: types.Tensors,
+    labels: types.Tensors,
+    weigh: Callable[[types.Tensors], types.Tensors],
+) -> Measured:
+    """Builds a forward pass as in evaluation, so that examples do not depend on each other.
+
+    An example's loss in a task is its weight times its loss, 0 where the label is missing, and the
+    mean over its values where a label has several.
+
+    Args:
+      model: with what its heads learned.
+      statistics: what the columns learned.
+      features: {field: [B, ...]}.
+      labels: the same.
+      weigh: {task: losses [B]} -> {task: the weight of its loss, a scalar}.
+    """
+    for head in model.heads:
+        fix = "EstimatorHead has only the loss of a batch."
+        checks.require(hasattr(head, "losses"), "clip audit", "know each loss", head.name, fix)
+    logits: dict[str, tf.Tensor] = {}
+
+    def losses_of(batch: Any) -> types.Tensors:
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            given = model.inferred(batch[0], statistics)
+        if not logits:  # Those of the whole batch come first.
+            logits.update(given)
+        return {head.name: _losses(head, given[head.name], batch[1]) for head in model.heads}
+
+    found = norms.measure(losses_of, (features, labels), weigh)
+    examples = _of_gradients(found)
+    for head in model.heads:
+        own = {"loss": found.losses[head.name], **_of_head(head, logits[head.name], labels)}
+        examples |= {f"{name}/{head.name}": tf.cast(x, tf.float32) for name, x in own.items()}
+    return Measured(examples, _of_batch(found), found.unknown)
+
+
+def _losses(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+    """[B]."""
+    examples = head.examples(logits, labels)
+    losses = examples.weights * head.losses(examples.logits, examples.targets)
+    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
+
+
+def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
+    """`norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`."""
+    scopes = _grouped(found.squares, _scope)
+    total = tf.add_n(list(found.squares.values()))
+    return {
+        "norm": tf.sqrt(total),
+        **{f"norm/task/{task}": tf.sqrt(own) for task, own in found.task_squares.items()},
+        **{f"norm/scope/{scope}": tf.sqrt(own) for scope, own in scopes.items()},
+        "blame": tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products)),
+    }
+
+
+def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
+    """`norm` of the mean gradient and, of each layer, the mean of the examples' norms."""
+    count = tf.cast(tf.size(found.products), tf.float32)
+    layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
+    means = {f"layer/{name}": tf.reduce_mean(tf.sqrt(own)) for name, own in layers.items()}
+    # |S|^2 is the sum of the products with S; rounding may take it below 0.
+    square = tf.reduce_sum(found.products)
+    square = tf.where(square < 0, tf.zeros_like(square), square)
+    return {"norm": tf.sqrt(square) / count, **means}
+
+
+def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> dict[str, tf.Tensor]:
+    groups: dict[str, list[tf.Tensor]] = {}
+    for name, own in squares.items():
+        groups.setdefault(name_of(name), []).append(own)
+    return {name: tf.add_n(own) for name, own in groups.items()}
+
+
+def _scope(name: str) -> str:
+    """`network`, `features`, `head/<task>`."""
+    return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
+
+
+def _of_head(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> dict[str, tf.Tensor]:
+    """EL2N, margin, label and prediction of each example, [B]; NaN where there is none.
+
+    EL2N is the norm of the loss's derivative by the logits: for cross-entropy that is `|p - y|`,
+    the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021,
+    arXiv:2107.07075. The margin is the logit of the label above the largest other one.
+    """
+    examples, predicted = head.examples(logits, labels), head.predictions(logits)
+    losses = head.losses(examples.logits, examples.targets)
+    (errors,) = tf.gradients(losses, [logits])
+    counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
+    el2n = tf.norm(tf.reshape(errors, [tf.shape(logits)[0], -1]), axis=1)
+    if counts.shape.rank > 1:
+        return {"el2n": el2n, "margin": unknown, "label": unknown, "prediction": unknown}
+    prediction = predicted.get("class_id", predicted.get("value", unknown))
+    of_labelled = {
+        "el2n": el2n,
+        "margin": _margin(examples, predicted, unknown),
+        "label": examples.targets,
+    }
+    found = {name: tf.where(counts, _float(x), unknown) for name, x in of_labelled.items()}
+    return {**found, "prediction": prediction if prediction.shape.rank == 1 else unknown}
+
+
+def _margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
+    logits, targets, _ = examples
+    if "probability" in predicted:
+        return (2 * targets - 1) * logits
+    probabilities = predicted.get("probabilities")
+    if probabilities is None or logits.shape[1:] != probabilities.shape[1:]:
+        return unknown
+    own = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)
+    others = tf.reduce_max(tf.where(own, logits.dtype.min, logits), axis=1)
+    return tf.reduce_sum(tf.where(own, logits, 0.0), axis=1) - others
+
+
+def _float(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float32)

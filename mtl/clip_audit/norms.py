@@ -1,0 +1,118 @@
+"""Norms of the gradients of single examples, by task and by variable, and their share in the sum.
+
+found = norms.measure(losses_of, batch, weigh)
+found.squares["network/hidden_0/kernel"]       # [B]
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import patterns, types
+from mtl.clip_audit import brute_force, ghost
+
+tf1 = tf.compat.v1
+
+
+class Norms(NamedTuple):
+    """Of B examples; `g_i` is the gradient of one's losses, summed over the tasks by weight.
+
+    Attributes:
+      losses: {task: [B]}.
+      squares: {variable: |g_i|^2 of it, [B]}.
+      task_squares: {task: the squared norm of the gradient of its loss alone, [B]}.
+      products: `<g_i, sum_j g_j>`, [B].
+      unknown: the variables whose norms took a pass for each example.
+    """
+
+    losses: types.Tensors
+    squares: dict[str, tf.Tensor]
+    task_squares: dict[str, tf.Tensor]
+    products: tf.Tensor
+    unknown: Sequence[str]
+
+
+def measure(
+    losses_of: brute_force.Losses,
+    batch: Any,
+    weigh: Callable[[types.Tensors], types.Tensors],
+    by_row: bool = False,
+) -> Norms:
+    """The norms of the gradients by the trainable variables.
+
+    Args:
+      losses_of: builds the forward pass, with the variables that are there once they are; in it no
+        example may depend on another.
+      batch: B rows of tensors, in any nesting.
+      weigh: {task: losses [B]} -> {task: its weight, a scalar}.
+      by_row: whether to take a pass for each example for all variables.
+    """
+    first = len(tf1.get_default_graph().get_operations())
+    given = tf.nest.flatten(batch, expand_composites=True)
+    entering = [tf.identity(tensor) for tensor in given]
+    losses = losses_of(tf.nest.pack_sequence_as(batch, entering, expand_composites=True))
+    variables = tf1.trainable_variables()
+    covered = [] if by_row else variables
+    batch_size = tf.size(next(iter(losses.values())))
+    gradients = ghost.Gradients(first, entering, covered, batch_size)
+    weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
+    found = _ghost(gradients, losses, weights)
+    left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]
+    if left:
+        _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
+    zeros = tf.zeros([batch_size])
+    return Norms(
+        losses=losses,
+        squares=found["squares"],
+        task_squares={task: found["tasks"].get(task, zeros) for task in losses},
+        products=tf.add_n([*found["products"].values(), zeros]),
+        unknown=[patterns.name(variable) for variable in left],
+    )
+
+
+def _ghost(
+    gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
+) -> dict[str, dict[str, tf.Tensor]]:
+    """Squares and products by variable, squares by task."""
+    back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
+    found: dict[str, dict[str, tf.Tensor]] = {"squares": {}, "products": {}, "tasks": {}}
+    whole = gradients.by_variable(_weighted(back, weights))
+    for name, part in whole.items():
+        found["squares"][name] = part.squared_norms()
+        found["products"][name] = part.products(part.total())
+    for task, cotangents in back.items():
+        squares = [part.squared_norms() for part in gradients.by_variable(cotangents).values()]
+        if squares:
+            found["tasks"][task] = tf.add_n(squares)
+    return found
+
+
+def _weighted(
+    back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
+) -> dict[str, tf.Tensor | None]:
+    """The cotangents of the whole, from those of the tasks."""
+    total: dict[str, tf.Tensor | None] = {}
+    for task, cotangents in back.items():
+        for use, cotangent in cotangents.items():
+            total.setdefault(use, None)
+            if cotangent is not None:
+                own = weights[task] * tf.convert_to_tensor(cotangent)
+                total[use] = own if total[use] is None else total[use] + own
+    return total
+
+
+def _add_rows(
+    found: dict[str, dict[str, tf.Tensor]],
+    by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
+    variables: Sequence[tf.Variable],
+) -> None:
+    """Adds what only a pass for each example tells."""
+    squares, products = by_row
+    for index, variable in enumerate(variables):
+        name = patterns.name(variable)
+        found["squares"][name] = squares[""][:, index]
+        found["products"][name] = products[:, index]
+    for task in squares.keys() - {""}:
+        own = tf.reduce_sum(squares[task], axis=1)
+        found["tasks"][task] = found["tasks"].get(task, 0.0) + own

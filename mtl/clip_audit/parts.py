@@ -1,0 +1,130 @@
+"""Gradients of B examples by one variable, in the forms in which their norms are cheap.
+
+part = parts.Products(inputs, cotangents)        # g_i = sum_t inputs[i, t] cotangents[i, t]^T
+part.squared_norms()                             # [B], without building a g_i
+part.products(part.total())                      # [B], <g_i, sum_j g_j>
+
+The norm of a layer's gradient from its inputs and cotangents: I. Goodfellow, "Efficient
+Per-Example Gradient Computations", 2015, arXiv:1510.01799; for layers that use a weight several
+times in an example, X. Li, F. Tramer, P. Liang, T. Hashimoto, "Large Language Models Can Be Strong
+Differentially Private Learners", 2021, arXiv:2110.05679, whose ghost norm is `Products` here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+
+class Part(Protocol):
+    """The gradients of B examples by one variable."""
+
+    def squared_norms(self) -> tf.Tensor:
+        """[B]."""
+
+    def total(self) -> tf.Tensor:
+        """Their sum over the examples."""
+
+    def products(self, total: tf.Tensor) -> tf.Tensor:
+        """The inner product of each with what `total` gave, [B]."""
+
+
+class Plain(NamedTuple):
+    """The gradients themselves.
+
+    Attributes:
+      gradients: [B, ...].
+    """
+
+    gradients: tf.Tensor
+
+    def squared_norms(self) -> tf.Tensor:
+        return tf.reduce_sum(_flat(self.gradients) ** 2, axis=1)
+
+    def total(self) -> tf.Tensor:
+        return tf.reduce_sum(self.gradients, axis=0)
+
+    def products(self, total: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.matvec(_flat(self.gradients), tf.reshape(total, [-1]))
+
+
+class Products(NamedTuple):
+    """`g_i = sum_t x_it d_it^T` of a weight [P, Q]: of a dense layer, or of patches of images.
+
+    Attributes:
+      inputs: x, [B, T, P].
+      cotangents: d, [B, T, Q].
+    """
+
+    inputs: tf.Tensor
+    cotangents: tf.Tensor
+
+    def squared_norms(self) -> tf.Tensor:
+        """`sum_st <x_is, x_it> <d_is, d_it>`."""
+        grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
+        return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
+
+    def total(self) -> tf.Tensor:
+        inputs, cotangents = (tf.reshape(of, [-1, of.shape[-1]]) for of in self)
+        return tf.linalg.matmul(inputs, cotangents, transpose_a=True)
+
+    def products(self, total: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(self.inputs, [-1, self.inputs.shape[-1]])
+        along = tf.reshape(tf.linalg.matmul(flat, total), tf.shape(self.cotangents))
+        return tf.reduce_sum(along * self.cotangents, axis=[1, 2])
+
+    def built(self) -> Plain:
+        """The same as gradients [B, P, Q]."""
+        return Plain(tf.linalg.matmul(self.inputs, self.cotangents, transpose_a=True))
+
+
+class Rows(NamedTuple):
+    """Of a table: example `examples[n]` looked up row `ids[n]`, whose cotangent is `values[n]`.
+
+    Attributes:
+      ids: [N], one row maybe several times in an example.
+      examples: [N], in [0, batch_size).
+      values: [N, D].
+      batch_size: B, a scalar.
+    """
+
+    ids: tf.Tensor
+    examples: tf.Tensor
+    values: tf.Tensor
+    batch_size: tf.Tensor
+
+    def squared_norms(self) -> tf.Tensor:
+        """What an example looked up twice counts once, with its sum."""
+        batch_size = tf.cast(self.batch_size, tf.int64)
+        pairs, slots = tf.unique(self.ids * batch_size + self.examples)
+        sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))
+        squares = tf.reduce_sum(sums**2, axis=1)
+        return tf.math.unsorted_segment_sum(squares, pairs % batch_size, batch_size)
+
+    def total(self) -> tf.Tensor:
+        """The sums of the rows, in the order in which they come first."""
+        rows, slots = tf.unique(self.ids)
+        return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
+
+    def products(self, total: tf.Tensor) -> tf.Tensor:
+        _, slots = tf.unique(self.ids)
+        along = tf.reduce_sum(self.values * tf.gather(total, slots), axis=1)
+        return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """One part of several uses of a variable, all of the same kind."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Products):
+        return Products(*(tf.concat(of, axis=1) for of in zip(*parts, strict=True)))
+    if isinstance(parts[0], Rows):
+        columns = list(zip(*parts, strict=True))[:3]
+        return Rows(*(tf.concat(of, axis=0) for of in columns), parts[0].batch_size)
+    return Plain(tf.add_n([part.gradients for part in parts]))
+
+
+def _flat(gradients: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(gradients)
+    size = gradients.shape[1:].num_elements()
+    return tf.reshape(gradients, [shape[0], -1 if size is None else size])

@@ -1,0 +1,68 @@
+"""The audit of a run while it is trained; nothing happens without settings.
+
+recording = recording.Recording(experiment.clip_audit, "runs/digits")
+recording.start(first_step)          # then `observer` in the graph, `save` with every checkpoint
+recording.write()                    # runs/digits/clip_audit/training
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mtl import checks
+from mtl import features as features_lib
+from mtl.clip_audit import audit, report, visits
+from mtl.data import pipeline
+
+if TYPE_CHECKING:
+    from mtl import model as model_lib
+
+
+class Recording:
+    """Records every example of every step.
+
+    Args:
+      settings: None records nothing.
+      model_dir: of the run.
+    """
+
+    def __init__(self, settings: audit.ClipAudit | None, model_dir: str):
+        self._settings = settings
+        self._directory = os.path.join(model_dir, "clip_audit", "training")
+        self._record: visits.Record | None = None
+
+    def over(self, data: pipeline.Pipeline, is_alone: bool) -> pipeline.Pipeline:
+        """The data that is trained on.
+
+        Raises:
+          UserError: several devices or processes train.
+        """
+        if self._settings is None:
+            return data
+        rule = "be left out where several devices or processes train"
+        fix = "launch.clip_audit audits the run once it is trained."
+        checks.require(is_alone, "Experiment.clip_audit", rule, self._settings, fix)
+        return self._settings.over(data)
+
+    def start(self, step: int) -> None:
+        """Goes on from a global step; what was recorded of later ones is removed."""
+        if self._settings:
+            self._record = visits.Record(self._directory, self._settings, step)
+
+    def observer(
+        self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
+    ) -> Callable[..., None] | None:
+        """What `MultiTaskModel.model_fn` calls to observe a step."""
+        if self._record is None:
+            return None
+        return self._settings.observer(model, statistics, self._record)
+
+    def save(self, step: int) -> None:
+        """Writes what was recorded, before the checkpoint of a step."""
+        if self._record:
+            self._record.save(step)
+
+    def write(self) -> None:
+        """Writes the report."""
+        if self._record:
+            report.write(self._directory, self._settings)

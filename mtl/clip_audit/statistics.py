@@ -1,0 +1,215 @@
+"""From visits to a row for each sample, and to figures of the whole run; plain NumPy.
+
+samples = statistics.of_samples(visits, batches, first_visits=3)
+"""
+
+import numpy as np
+
+from mtl.clip_audit import tables
+
+_NORMS, _OF_TASKS = "norm", ("el2n/", "loss/", "margin/")
+
+
+def of_samples(
+    visits: tables.Columns, batches: tables.Columns, first_visits: int
+) -> dict[str, np.ndarray]:
+    """A row for each sample, the largest mean norm first.
+
+    Columns: `id`; `visits`; `not_finite`, visits whose norm is NaN or infinite, which no other
+    column counts; of `norm`, `norm/task/<task>` and `norm/scope/<scope>` the mean, the median and
+    the maximum over the `first` visits and over `all`, and the `last`; of `el2n`, `loss` and
+    `margin` of each task the mean over the `first` and `all`, and the `last`; `label` and
+    `prediction` of the last visit; `task`, whose own gradient is the largest;
+    `share_above` of the visits above the threshold, `shrink`, the mean factor that clipping there
+    would have; `share_in_clipped_batches`; and `blame`, `blame_in_clipped_batches`, its mean share
+    of a batch's gradient times the batch's size: 1 is as much as all others.
+
+    Args:
+      visits: see `visits.read`.
+      batches: the same.
+      first_visits: how many count as the first.
+    """
+    groups = _Groups(visits["id"], visits["batch"])
+    finite = np.isfinite(visits["norm"])[groups.order]
+    windows = {
+        "first": finite & (groups.number < first_visits),
+        "all": finite,
+        "last": groups.is_last,
+    }
+    found: dict[str, np.ndarray] = {
+        "id": groups.ids,
+        "visits": groups.sizes,
+        "not_finite": groups.sums(~finite),
+    }
+    for name, values in visits.items():
+        ordered = np.asarray(values)[groups.order]
+        if name.split("/")[0] == _NORMS:
+            found |= _norms(groups, name, ordered, windows)
+        elif name.startswith(_OF_TASKS):
+            for window, mask in windows.items():
+                found[f"{name}/{window}"] = groups.means(ordered, mask)
+        elif name.startswith(("label/", "prediction/")):
+            found[name] = ordered[groups.is_last]
+    found["task"] = _largest_task(found)
+    found |= _clipping(groups, visits, batches, finite)
+    order = np.argsort(-np.nan_to_num(found["norm/mean/all"], nan=-1), kind="stable")
+    return {name: values[order] for name, values in found.items()}
+
+
+class _Groups:
+    """Rows by sample, in each in the order of the batches.
+
+    Attributes:
+      ids: [S], each once.
+      order: [N], the rows by sample.
+      sample: [N], the number of the sample of each ordered row.
+      number: [N], how many visits of the sample came before.
+      is_last: [N], whether none comes after.
+      sizes: [S].
+    """
+
+    def __init__(self, ids: np.ndarray, batches: np.ndarray):
+        self.ids, sample = np.unique(ids, return_inverse=True)
+        self.order = np.lexsort((batches, sample))
+        self.sample = sample[self.order]
+        self.sizes = np.bincount(sample, minlength=len(self.ids))
+        starts = np.cumsum(self.sizes) - self.sizes
+        self.number = np.arange(len(ids)) - starts[self.sample]
+        self.is_last = self.number == self.sizes[self.sample] - 1
+
+    def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """[N] -> [S], over the rows of a mask."""
+        weights = np.asarray(values, np.float64)
+        if mask is not None:
+            weights = np.where(mask, weights, 0.0)
+        return np.bincount(self.sample, weights, minlength=len(self.ids))
+
+    def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """[N] -> [S], NaN of samples without a row; values that are NaN do not count."""
+        mask = mask & ~np.isnan(values)
+        counts = self.sums(np.ones(len(values)), mask)
+        return _ratio(self.sums(values, mask), counts)
+
+    def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """[N] -> [S], NaN of samples without a row."""
+        found = np.full(len(self.ids), -np.inf)
+        np.maximum.at(found, self.sample[mask], values[mask])
+        return np.where(np.isinf(found), np.nan, found)
+
+    def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """[N] -> [S], NaN of samples without a row."""
+        sample, values = self.sample[mask], values[mask]
+        values = values[np.lexsort((values, sample))]
+        sizes = np.bincount(sample, minlength=len(self.ids))
+        if not len(values):
+            return np.full(len(self.ids), np.nan)
+        starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
+        low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
+        middle = (values[low] + values[np.minimum(high, len(values) - 1)]) / 2
+        return np.where(sizes > 0, middle, np.nan)
+
+
+def _norms(
+    groups: _Groups, name: str, values: np.ndarray, windows: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    found = {}
+    for window in ("first", "all"):
+        mask = windows[window] & np.isfinite(values)
+        found[f"{name}/mean/{window}"] = groups.means(values, mask)
+        found[f"{name}/median/{window}"] = groups.medians(values, mask)
+        found[f"{name}/max/{window}"] = groups.maxima(values, mask)
+    return {**found, f"{name}/last": values[windows["last"]]}
+
+
+def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
+    prefix, suffix = "norm/task/", "/mean/all"
+    names = [n for n in found if n.startswith(prefix) and n.endswith(suffix)]
+    tasks = np.array([name[len(prefix) : -len(suffix)] for name in names])
+    return tasks[np.argmax(np.nan_to_num([found[name] for name in names], nan=-1), axis=0)]
+
+
+def _clipping(
+    groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
+) -> dict[str, np.ndarray]:
+    """How the thresholds of the batches before judge each visit and its batch."""
+    batch = visits["batch"][groups.order]
+    norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
+    judged = finite & ~np.isnan(threshold)
+    shrink = np.minimum(1.0, _ratio(threshold, norms, where_zero=np.inf))
+    blame = visits["blame"][groups.order] * batches["rows"][batch]
+    in_clipped = is_clipped(batches)[batch]
+    known = ~np.isnan(batches["threshold"][batch])
+    return {
+        "share_above": groups.means((norms > threshold).astype(float), judged),
+        "shrink": groups.means(shrink, judged),
+        "share_in_clipped_batches": groups.means(in_clipped.astype(float), known),
+        "blame": groups.means(blame, finite),
+        "blame_in_clipped_batches": groups.means(blame, finite & in_clipped),
+    }
+
+
+def is_clipped(batches: tables.Columns) -> np.ndarray:
+    """Whether the norm of each batch is above the threshold; not where it is not finite."""
+    return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
+
+
+def of_run(
+    visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
+) -> dict[str, float]:
+    """Figures of the whole run: {name: value}."""
+    judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
+    factor = np.minimum(1.0, _ratio(batches["threshold"], batches["norm"], where_zero=np.inf))
+    threshold = batches["example_threshold"][visits["batch"]]
+    above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
+    norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
+    top = norms[: max(1, round(len(norms) / 100))]
+    return {
+        "samples": len(norms),
+        "visits": len(visits["norm"]),
+        "batches": len(batches["norm"]),
+        "batches clipped": _mean(is_clipped(batches)[judged]),
+        "mean factor of a batch": _mean(factor[judged]),
+        "batches not finite": int(np.sum(~np.isfinite(batches["norm"]))),
+        "visits above the threshold": _mean(above),
+        "visits not finite": int(np.sum(~np.isfinite(visits["norm"]))),
+        "norm mass in the top 1% of samples": _mean(top) * len(top) / max(norms.sum(), 1e-30),
+    }
+
+
+def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
+    """{label: (samples, mean norm of the task's gradient, share of visits above)} of one task."""
+    labels = samples[f"label/{task}"]
+    return {
+        float(label): (
+            int(np.sum(labels == label)),
+            _mean(samples[f"norm/task/{task}/mean/all"][labels == label]),
+            _mean(samples["share_above"][labels == label]),
+        )
+        for label in np.unique(labels[~np.isnan(labels)])
+    }
+
+
+def agreement(first: tables.Columns, second: tables.Columns) -> float:
+    """Spearman's rank correlation of the mean norms of the samples that both know; else NaN."""
+    _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
+    pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if pairs.shape[1] < 2:
+        return np.nan
+    return float(np.corrcoef(_ranks(pairs[0]), _ranks(pairs[1]))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """The place of each in order, the mean of places where they are equal."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
+    out = np.full(np.broadcast(values, by).shape, where_zero)
+    return np.divide(values, by, out=out, where=by != 0)
+
+
+def _mean(values: np.ndarray) -> float:
+    values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    return float(np.mean(values)) if len(values) else np.nan

@@ -1,0 +1,59 @@
+"""Columns of equal length, as Parquet and CSV.
+
+tables.write_parquet("visits.parquet", {"id": ids, "norm": norms})
+columns = tables.read_parquet("visits.parquet")
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from pyarrow import parquet
+
+Columns = Mapping[str, np.ndarray]
+
+
+def write_parquet(path: str, columns: Columns) -> None:
+    """Writes a file that appears when it is complete."""
+    buffer = pa.BufferOutputStream()
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    parquet.write_table(pa.table(arrays), buffer)
+    write(path, buffer.getvalue().to_pybytes())
+
+
+def read_parquet(path: str) -> dict[str, np.ndarray]:
+    """{column: [N]}."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        table = parquet.read_table(pa.BufferReader(file.read()))
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def write_csv(path: str, columns: Columns) -> None:
+    """Writes a header and a line for each row; a NaN is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*map(_cells, columns.values()), strict=True))
+    write(path, text.getvalue().encode())
+
+
+def write(path: str, data: bytes) -> None:
+    """Writes a file that appears when it is complete."""
+    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+        file.write(data)
+    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+
+
+def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
+    """The rows of several tables with the same columns."""
+    names = tables[0] if tables else ()
+    return {name: np.concatenate([table[name] for table in tables]) for name in names}
+
+
+def _cells(values: np.ndarray) -> list:
+    if values.dtype.kind != "f":
+        return values.tolist()
+    return ["" if np.isnan(value) else f"{value:.6g}" for value in values.tolist()]

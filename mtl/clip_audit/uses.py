@@ -1,0 +1,181 @@
+"""Where a graph puts its variables and the batch together: what per-example gradients are made of.
+
+found = uses.find(first_op, batch_tensors, variables)      # {name: uses}, None where one is unknown
+
+A variable is read, may go through ops that no example has a part in, such as a scale times another
+one, and enters ops that examples do have a part in. Of these ops a few kinds are known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl import patterns
+
+MATRIX, CONVOLUTION, ROWS, ELEMENTWISE = "matrix", "convolution", "rows", "elementwise"
+
+_KINDS = {
+    "MatMul": MATRIX,
+    "BatchMatMulV2": MATRIX,
+    "Conv2D": CONVOLUTION,
+    "ResourceGather": ROWS,
+    "BiasAdd": ELEMENTWISE,
+    "Add": ELEMENTWISE,
+    "AddV2": ELEMENTWISE,
+    "Sub": ELEMENTWISE,
+    "Mul": ELEMENTWISE,
+}
+_OF_CREATION = ("VarIsInitializedOp", "AssignVariableOp")
+
+
+class Use(NamedTuple):
+    """One op that examples have a part in.
+
+    Attributes:
+      kind: a constant of this module.
+      op: the op.
+      place: which of its inputs comes from the variable.
+      reads: the readings of the variable that this one comes from; () of a table's rows.
+      is_plain: whether the input is the variable itself.
+    """
+
+    kind: str
+    op: tf.Operation
+    place: int
+    reads: tuple[tf.Tensor, ...]
+    is_plain: bool
+
+    @property
+    def parameter(self) -> tf.Tensor:
+        """What enters the op."""
+        return self.op.inputs[self.place]
+
+    @property
+    def output(self) -> tf.Tensor:
+        """What comes out of it."""
+        return self.op.outputs[0]
+
+
+def find(
+    first: int, batch: Iterable[tf.Tensor], variables: Sequence[tf.Variable]
+) -> dict[str, list[Use] | None]:
+    """{name: how it meets the batch}, None where that is not known.
+
+    Args:
+      first: how many ops the graph had before what is looked at was built.
+      batch: the tensors that examples come in.
+      variables: that are looked for.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    ops = graph.get_operations()[first:]
+    of_batch = _dependent(ops, batch)
+    known = {op.name for op in ops}
+    found: dict[str, list[Use] | None] = {}
+    for variable in variables:
+        handle = _handle(graph, variable)
+        readers = [op for op in ops if handle in [tensor.name for tensor in op.inputs]]
+        found[patterns.name(variable)] = _uses(readers, of_batch, known)
+    return found
+
+
+def _handle(graph: tf.Graph, variable: tf.Variable) -> str:
+    """What a variable is called in the graph, or in the body of a loop."""
+    handle = variable.handle
+    return (graph.capture(handle) if hasattr(graph, "capture") else handle).name
+
+
+def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
+    """The names of the ops that examples have a part in."""
+    tensors, names = {tensor.name for tensor in batch}, set()
+    for op in ops:
+        if any(tensor.name in tensors for tensor in op.inputs):
+            names.add(op.name)
+            tensors.update(tensor.name for tensor in op.outputs)
+    return names
+
+
+def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
+    """The uses by these readers of a variable's handle; None if one is of no known kind."""
+    found: dict[tuple[str, int], Use] = {}
+    for reader in readers:
+        if reader.type == "ResourceGather":
+            if reader.get_attr("batch_dims"):
+                return None
+            found[reader.name, 0] = Use(ROWS, reader, 0, (), True)
+        elif reader.type == "ReadVariableOp":
+            for use in _of_read(reader.outputs[0], of_batch, known):
+                before = found.get((use.op.name, use.place))
+                reads = (before.reads if before else ()) + use.reads
+                found[use.op.name, use.place] = use._replace(reads=reads)
+        elif reader.type not in _OF_CREATION:
+            return None
+    return list(found.values()) if all(map(_is_known, found.values())) else None
+
+
+def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
+    """Follows one reading through ops without a batch to those with one."""
+    waiting, seen, found = [(read, True)], {read.name}, []
+    while waiting:
+        tensor, is_plain = waiting.pop()
+        for op in tensor.consumers():
+            if op.name not in known:
+                continue
+            if op.name in of_batch:
+                places = [n for n, value in enumerate(op.inputs) if value is tensor]
+                kind = _KINDS.get(op.type, "")
+                found += [Use(kind, op, place, (read,), is_plain) for place in places]
+                continue
+            new = [output for output in op.outputs if output.name not in seen]
+            seen.update(output.name for output in new)
+            waiting += [(output, is_plain and op.type == "Identity") for output in new]
+    return found
+
+
+def _is_known(use: Use) -> bool:
+    """Whether a use is of a kind whose gradient is taken apart by examples."""
+    op, checks = use.op, _CHECKS.get(use.kind)
+    return checks is not None and checks(use, op)
+
+
+def _is_matrix(use: Use, op: tf.Operation) -> bool:
+    is_first = "adj_x" if op.type == "BatchMatMulV2" else "transpose_a"
+    return use.place == 1 and use.parameter.shape.rank == 2 and not op.get_attr(is_first)
+
+
+def _is_convolution(use: Use, op: tf.Operation) -> bool:
+    is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
+    is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
+    return use.place == 1 and is_usual and not is_grouped
+
+
+def _is_elementwise(use: Use, op: tf.Operation) -> bool:
+    """Whether each entry of the parameter meets the same place in every example."""
+    if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":
+        return False
+    core = core_shape(use.parameter)
+    output = use.output.shape
+    return (
+        core is not None
+        and output.rank is not None
+        and output.rank > len(core)
+        and output.as_list()[output.rank - len(core) :] == core
+    )
+
+
+def core_shape(parameter: tf.Tensor) -> list[int] | None:
+    """Its shape without the ones in front; None where it is not known."""
+    if not parameter.shape.is_fully_defined():
+        return None
+    shape = parameter.shape.as_list()
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+_CHECKS: Mapping[str, object] = {
+    MATRIX: _is_matrix,
+    CONVOLUTION: _is_convolution,
+    ROWS: lambda use, op: True,
+    ELEMENTWISE: _is_elementwise,
+}

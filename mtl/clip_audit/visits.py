@@ -1,0 +1,132 @@
+"""The record of an audit: a row for each visit of a sample, and one for each batch.
+
+record = visits.Record("runs/digits/clip_audit/training", settings)
+record.add(step, ids, examples, batch)       # after every batch
+record.save(step)                            # what came since, as files of their own
+visits, batches = visits.read("runs/digits/clip_audit/training")
+"""
+
+import collections
+import os
+import re
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.clip_audit import tables
+
+_FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
+
+
+class Settings(Protocol):
+    """What thresholds are made of; see `ClipAudit`."""
+
+    percentile: float
+    window: int
+    max_norm: float | None
+
+
+class Trailing:
+    """A percentile of the values of the last batches, to judge the next one by."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._kept: collections.deque[np.ndarray] = collections.deque(maxlen=settings.window)
+
+    def threshold(self) -> float:
+        """Of the batches so far; NaN before the first, unless it is fixed."""
+        if self._settings.max_norm is not None:
+            return self._settings.max_norm
+        if not any(map(len, self._kept)):
+            return np.nan
+        return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
+
+    def add(self, values: np.ndarray) -> None:
+        """Takes in a batch; what is not finite does not count."""
+        self._kept.append(values[np.isfinite(values)])
+
+
+class Record:
+    """Rows in memory up to `save`, which writes them to `<directory>/parts`.
+
+    Args:
+      directory: of the audit.
+      settings: what thresholds are made of.
+      last_step: what is recorded there of later steps is removed: they are trained once more. None
+        removes everything.
+    """
+
+    def __init__(self, directory: str, settings: Settings, last_step: int | None = None):
+        self._directory = os.path.join(directory, "parts")
+        self._of_examples, self._of_batches = Trailing(settings), Trailing(settings)
+        tf.io.gfile.makedirs(self._directory)
+        for name in tf.io.gfile.listdir(self._directory):
+            found = _FILE.fullmatch(name)
+            if found and (last_step is None or int(found.group(2)) > last_step):
+                tf.io.gfile.remove(os.path.join(self._directory, name))
+        self._visits, self._batches = [], []
+        self._number = self._restore(settings.window)
+
+    def _restore(self, window: int) -> int:
+        """Takes in the last batches that are there; how many there are."""
+        visits, batches = read(os.path.dirname(self._directory))
+        if not batches:
+            return 0
+        first = len(batches["norm"]) - window
+        for number, norm in zip(batches["batch"], batches["norm"], strict=True):
+            if number >= first:
+                self._of_examples.add(visits["norm"][visits["batch"] == number])
+                self._of_batches.add(np.array([norm]))
+        return len(batches["norm"])
+
+    def add(
+        self,
+        step: int,
+        ids: np.ndarray,
+        examples: dict[str, np.ndarray],
+        batch: dict[str, np.ndarray],
+    ) -> None:
+        """Takes in a batch that was measured at a global step."""
+        if ids.dtype.kind == "O":
+            ids = np.array([value.decode(errors="replace") for value in ids])
+        number = np.full(len(ids), self._number)
+        self._visits.append({"id": ids, "batch": number, **examples})
+        row = {
+            "batch": self._number,
+            "step": step,
+            "rows": len(ids),
+            "threshold": self._of_batches.threshold(),
+            "example_threshold": self._of_examples.threshold(),
+            **batch,
+        }
+        self._batches.append({name: np.array([value]) for name, value in row.items()})
+        self._of_examples.add(examples["norm"])
+        self._of_batches.add(np.array([batch["norm"]]))
+        self._number += 1
+
+    def save(self, step: int) -> None:
+        """Writes what was added since the last call, as of a global step."""
+        for name, rows in (("visits", self._visits), ("batches", self._batches)):
+            if rows:
+                path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
+                tables.write_parquet(path, tables.joined(rows))
+                rows.clear()
+
+
+def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The visits and the batches that were saved; {} of none.
+
+    Visits have the columns `id`, `batch` and those of `measures.Measured.examples`; batches have
+    `batch`, `step`, `rows`, `threshold` and `example_threshold`, which follow from the batches
+    before, and those of `Measured.batch`.
+    """
+    parts = os.path.join(directory, "parts")
+    names = sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
+    read_all = [
+        tables.joined(
+            [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
+        )
+        for kind in ("visits-", "batches-")
+    ]
+    return read_all[0], read_all[1]

@@ -1,0 +1,58 @@
+"""A source whose examples know which row of the split they are.
+
+data = numbered.over(data)                      # a Pipeline with the further feature `numbered.ROW`
+data = numbered.over(data, shuffle=(10_000, 1)) # one pass in another order than the files'
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import spec as spec_lib
+from mtl.data import pipeline
+from mtl.data import source as source_lib
+
+ROW = "row number"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numbered:
+    """Gives every record its number in the split, from 0 in the order of the source.
+
+    Attributes:
+      source: the source of the rows.
+      shuffle: how many records are mixed before they come, and by what seed; None keeps the order.
+    """
+
+    source: source_lib.Source
+    shuffle: tuple[int, int] | None = None
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """{"row": number, "record": the source's}."""
+        numbers = tf.data.Dataset.range(tf.int64.max)
+        records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
+        return records.shuffle(*self.shuffle) if self.shuffle else records
+
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """As the source does, with the numbers [B] as the field `ROW`."""
+        values = self.source.decode(batch["record"], _without_row(spec), with_labels)
+        return {**values, ROW: batch["row"]}
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Reads the split record by record."""
+        for row, (location, values) in enumerate(self.source.scan(split, _without_row(spec))):
+            yield location, values if isinstance(values, str) else {**values, ROW: row}
+
+
+def over(data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None) -> pipeline.Pipeline:
+    """The same data with the feature `ROW`."""
+    spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
+    source = Numbered(source=data.source, shuffle=shuffle)
+    return dataclasses.replace(data, source=source, spec=spec)
+
+
+def _without_row(spec: spec_lib.Spec) -> spec_lib.Spec:
+    features = {name: kind for name, kind in spec.features.items() if name != ROW}
+    return dataclasses.replace(spec, features=features)

@@ -1,0 +1,97 @@
+"""What is recorded in training and from checkpoints, on the tiny experiment."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from mtl import checks, clip_audit, experiment, networks
+from mtl.clip_audit import statistics, visits
+from tests import tiny
+
+ROWS = 96
+
+
+def make(**run):
+    """Without batch norm, so that a checkpoint has all that a step's norms depend on."""
+    network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=0.2))
+    made = tiny.make(network=network, **run)
+    return dataclasses.replace(made, clip_audit=clip_audit.ClipAudit(window=4))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 12 steps and then 24, with its model_dir."""
+    model_dir = str(tmp_path_factory.mktemp("run"))
+    for steps in (12, 24):
+        made = make(train_steps=steps, checkpoint_steps=12, steps_per_call=5)
+        made.train(model_dir)
+    return made, model_dir
+
+
+def test_training_records_every_example_of_every_step(trained):
+    rows, batches = visits.read(f"{trained[1]}/clip_audit/training")
+    assert batches["step"].tolist() == list(range(24)) == batches["batch"].tolist()
+    assert np.bincount(rows["id"]).tolist() == [24 * 16 // ROWS] * ROWS
+    blame = np.bincount(rows["batch"], rows["blame"])
+    np.testing.assert_allclose(blame, 1, rtol=1e-5)
+    labels = tiny.SPLITS["train"]["kind"][rows["id"]].astype(float)
+    np.testing.assert_array_equal(rows["label/kind"], np.where(labels < 0, np.nan, labels))
+    missing = labels < 0
+    assert not rows["norm/task/kind"][missing].any() and rows["norm/task/kind"][~missing].all()
+    scopes = [rows[name] ** 2 for name in rows if name.startswith("norm/scope/")]
+    np.testing.assert_allclose(np.sum(scopes, axis=0), rows["norm"] ** 2, rtol=1e-4)
+
+
+def test_the_norms_are_those_of_the_weights_before_the_step(trained):
+    made, model_dir = trained
+    output = f"{model_dir}/of_one"
+    path = f"{model_dir}/model.ckpt-12"
+    summary = made.audit_clipping(model_dir, path, output)
+    rows, _ = visits.read(output)
+    in_training, _ = visits.read(f"{model_dir}/clip_audit/training")
+    step = in_training["batch"] == 12
+    places = np.argsort(rows["id"])[in_training["id"][step]]
+    for name in ("norm", "norm/task/size", "loss/sign", "el2n/kind", "margin/kind", "margin/sign"):
+        np.testing.assert_allclose(
+            in_training[name][step], rows[name][places], rtol=2e-4, atol=1e-6, err_msg=name
+        )
+    assert pathlib.Path(summary).read_text().startswith("# Clip audit")
+
+
+def test_a_visit_for_each_checkpoint_and_a_report(trained):
+    made, model_dir = trained
+    summary = made.audit_clipping(model_dir, others=[f"{model_dir}/clip_audit/training"])
+    directory = summary.removesuffix("/summary.md")
+    rows, batches = visits.read(directory)
+    assert sorted(set(batches["step"])) == tiny.checkpoint_steps(model_dir) == [0, 12, 24]
+    assert np.bincount(rows["id"]).tolist() == [3] * ROWS
+    samples = statistics.of_samples(rows, batches, 3)
+    text = pathlib.Path(summary).read_text()
+    assert "frozen statistics" in text and f"| samples | {ROWS} |" in text
+    assert f"| {samples['id'][0]} | 3 |" in text and "## Agreement" in text
+    lines = pathlib.Path(directory, "samples.csv").read_text().splitlines()
+    assert len(lines) == ROWS + 1 and lines[1].startswith(f"{samples['id'][0]},3,0,")
+    assert pathlib.Path(directory, "plots.svg").read_text().count("<polyline") > 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"key": "wrod"}, "Did you mean 'word'"),
+        ({"key": "x"}, "be one int64 or string, got 'float32 of shape (3,)'"),
+        ({"percentile": 101.0}, "ClipAudit.percentile must be at most 100"),
+        ({"window": 0}, "ClipAudit.window must be at least 1"),
+        ({"max_norm": 0.0}, "ClipAudit.max_norm must be above 0"),
+    ],
+)
+def test_mistakes(settings, says):
+    with pytest.raises(checks.UserError, match="ClipAudit") as caught:
+        dataclasses.replace(tiny.make(), clip_audit=clip_audit.ClipAudit(**settings))
+    assert says in str(caught.value)
+
+
+def test_a_part_that_is_not_built_is_refused():
+    with pytest.raises(checks.UserError, match="@clip_audit.ClipAudit"):
+        experiment.Experiment(**{**vars(tiny.make()), "clip_audit": clip_audit.ClipAudit})

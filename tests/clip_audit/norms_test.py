@@ -1,0 +1,140 @@
+"""Norms of single examples from one pass equal those of a pass for each."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import layers, networks, quantization
+from mtl.clip_audit import norms
+from mtl.features import column
+from mtl.heads import classifiers
+
+tf1 = tf.compat.v1
+
+ROWS, CLASSES = 5, 3
+
+
+def image_batch(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "image": tf.constant(rng.normal(size=[ROWS, 7, 6, 2]), tf.float32),
+        "label": tf.constant(rng.integers(0, CLASSES, ROWS)),
+    }
+
+
+def row_batch(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "x": tf.constant(rng.normal(size=[ROWS, 4]), tf.float32),
+        "id": tf.constant([1, 0, 1, 2, 1], tf.int64),
+        "pair": tf.constant([[0, 1], [2, 2], [1, 1], [0, 0], [3, 1]], tf.int64),
+        "list": tf.ragged.constant([[3, 3, 1], [], [0], [2, 2, 2, 1], [1]], dtype=tf.int64),
+        "label": tf.constant(rng.integers(0, CLASSES, ROWS)),
+    }
+
+
+def cross_entropy(logits, labels):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def tables(batch):
+    parts = []
+    for field in ("id", "pair", "list"):
+        with tf1.variable_scope(field):
+            parts.append(column.vectors(field, batch[field], 4, 3, "mean"))
+    with tf1.variable_scope("id", reuse=True):  # A table that two fields share.
+        parts.append(column.vectors("again", batch["pair"], 4, 3, "sum"))
+    return {"a": cross_entropy(layers.dense(tf.concat(parts, 1), CLASSES, "a"), batch["label"])}
+
+
+def shared(batch):
+    """A layer that an example goes through twice, and one on every step of a sequence."""
+    hidden = layers.dense(batch["x"], 4, "twice", tf.tanh)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+        hidden = layers.dense(hidden, 4, "twice", tf.tanh)
+    steps = tf.stack([hidden, 2 * hidden, batch["x"]], 1)
+    steps = layers.dense(steps, 5, "steps", tf.nn.relu)
+    logits = layers.dense(tf.reduce_sum(steps, 1), CLASSES, "a")
+    return {"a": cross_entropy(logits, batch["label"])}
+
+
+def convnet(batch):
+    network = networks.Convnet(filters=[3, 4], layers=[5], batch_norm=True)
+    hidden = network({"image": batch["image"]}, training=False)
+    wide = layers.conv(batch["image"], 4, "strided", 3, 2, tf.nn.relu)
+    wide = layers.conv(wide, 30, "wide", 2, 1, tf.nn.relu, padding="valid")
+    hidden = tf.concat([hidden, tf.reduce_mean(wide, [1, 2])], 1)
+    return {"a": cross_entropy(layers.dense(hidden, CLASSES, "a"), batch["label"])}
+
+
+def cosine(batch):
+    """A kernel that is normalised before it is used, and a scale of the logits."""
+    hidden = layers.dense(batch["x"], 6, "hidden", tf.nn.relu)
+    with tf1.variable_scope("c"):
+        logits = classifiers.Cosine()(hidden, CLASSES, 0.0)
+    with tf1.variable_scope("s"):
+        logits += classifiers.Scaled()(hidden, CLASSES, 0.0)
+    return {"a": cross_entropy(logits, batch["label"])}
+
+
+def quantized(batch):
+    with quantization.Quantization(weights={"hidden": quantization.Binary()}).over(False):
+        hidden = layers.dense(batch["x"], 6, "hidden", tf.nn.relu)
+        return {
+            "a": cross_entropy(layers.dense(hidden, CLASSES, "a"), batch["label"]),
+            "b": layers.dense(hidden, 1, "b")[:, 0] ** 2,
+        }
+
+
+def unknown(batch):
+    """A sum over pairs of entries, whose gradient is not taken apart by examples."""
+    kernel = tf1.get_variable("kernel", [4, CLASSES])
+    logits = tf.einsum("bi,bj,ik,jk->bk", batch["x"], batch["x"], kernel, kernel)
+    return {"a": cross_entropy(layers.dense(logits, CLASSES, "a"), batch["label"])}
+
+
+NETWORKS = {
+    f.__name__: (f, image_batch if f is convnet else row_batch)
+    for f in (tables, shared, convnet, cosine, quantized, unknown)
+}
+
+
+def measured(network, make_batch):
+    """`Norms` from one pass and from a pass for each row, and what one pass did not know."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(3)
+        batch = make_batch()
+
+        def losses_of(rows):
+            with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+                return network(rows)
+
+        def weigh(losses):
+            return {task: 0.5 + index for index, task in enumerate(losses)}
+
+        found = [norms.measure(losses_of, batch, weigh, by_row) for by_row in (False, True)]
+        session.run(tf1.global_variables_initializer())
+        for variable in tf1.global_variables():
+            if variable.shape.rank == 1:
+                low = 0.5 if "moving" in variable.name else -1
+                variable.load(np.linspace(low, 1.5, variable.shape[0]), session)
+        values = session.run([of._replace(unknown=()) for of in found])
+        return *values, found[0].unknown
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_pass_gives_the_norms_of_a_pass_for_each_example(name):
+    fast, slow, unknown_names = measured(*NETWORKS[name])
+    assert unknown_names == (["model/kernel"] if name == "unknown" else [])
+    assert fast.squares.keys() == slow.squares.keys()
+    for variable, squares in slow.squares.items():
+        assert squares.max() > 0, variable
+        np.testing.assert_allclose(
+            *(np.sqrt(of.squares[variable]) for of in (fast, slow)),
+            rtol=1e-5,
+            atol=1e-6,
+            err_msg=variable,
+        )
+    for task in fast.losses:
+        np.testing.assert_allclose(fast.task_squares[task], slow.task_squares[task], rtol=2e-5)
+    np.testing.assert_allclose(fast.products, slow.products, rtol=1e-4, atol=1e-5)

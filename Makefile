@@ -15,7 +15,7 @@ test: $(VENV)/installed-dev
 
 # A core selection, the main job included, on the oldest TensorFlow that is supported.
 test-oldest:
-	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --slow --tests \
+	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --tests \
 		tests/experiment_test.py tests/model_test.py tests/training_loop_test.py tests/conformance \
 		tests/optimization tests/compat/estimator_test.py tests/compat/surface_test.py
 

@@ -91,7 +91,7 @@ def _install(base: str, folder: pathlib.Path, row: Row, output) -> bool:
 def _test(python: pathlib.Path, options: argparse.Namespace, output) -> str:
     report = options.envs / "report.xml"
     report.unlink(missing_ok=True)
-    selection = [] if options.slow else ["-m", "not slow"]
+    selection = [] if options.slow else ["-m", "not slow or main_job"]
     subprocess.run(
         [
             python,

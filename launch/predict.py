@@ -15,7 +15,7 @@ import numpy as np
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring
+from mtl import checks, scoring, serving
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipeline.eval_split)")
@@ -103,8 +103,11 @@ def _predict_files() -> None:
 
 
 def _reader(experiment: Any) -> scoring.Reader:
+    spec = experiment and experiment.data.spec
+    if SAVED_MODEL.value and not experiment:
+        spec = serving.inputs(scoring.newest(SAVED_MODEL.value))
     return scoring.Reader(
-        spec=experiment and experiment.data.spec,
+        spec=spec,
         settings=experiment and experiment.data.source,
         batch_size=BATCH_SIZE.value,
         keep=KEEP.value,

@@ -7,7 +7,7 @@ scoring.run(shards, reader, model, format_name="jsonl")
 """
 
 from mtl.scoring.blocks import MAKERS
-from mtl.scoring.local import Checkpoint, SavedModel
+from mtl.scoring.local import Checkpoint, SavedModel, newest
 from mtl.scoring.readers import Reader
 from mtl.scoring.remote import Call, connect
 from mtl.scoring.shards import plan, run
@@ -21,6 +21,7 @@ __all__ = [
     "Reader",
     "SavedModel",
     "connect",
+    "newest",
     "plan",
     "run",
     "writing",

@@ -67,9 +67,10 @@ class SavedModel:
         Raises:
           UserError: there is no SavedModel that can be read, or no such signature.
         """
-        self.identity = f"{_version(path)} {signature}"
+        directory = newest(path)
+        self.identity = f"{directory} {signature}"
         try:
-            signatures = tf.saved_model.load(_version(path)).signatures
+            signatures = tf.saved_model.load(directory).signatures
         except (OSError, ValueError, tf.errors.OpError) as error:
             reason = f"It cannot be read: {source.reason(error)}."
             checks.fail("--saved_model", "be a SavedModel", path, reason)
@@ -89,7 +90,12 @@ def _input_types(call: Any) -> dict[str, tf.DType]:
     return {name: spec.dtype for name, spec in call.structured_input_signature[1].items()}
 
 
-def _version(path: str) -> str:
+def newest(path: str) -> str:
+    """The folder of a SavedModel, of the newest version where `path` holds numbered ones.
+
+    Raises:
+      UserError: there is none.
+    """
     if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
         return path
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []

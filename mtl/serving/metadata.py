@@ -61,6 +61,16 @@ def read(directory: str) -> dict[str, Any]:
         return json.load(file)
 
 
+def inputs(directory: str) -> spec_lib.Spec | None:
+    """The features that the SavedModel in `directory` takes; None where it does not say."""
+    fields = read(directory).get("inputs")
+    return fields and spec_lib.Spec(
+        features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
+        labels={},
+        defaults={name: field["default"] for name, field in fields.items() if "default" in field},
+    )
+
+
 def add(directory: str, **facts: Any) -> None:
     """Adds to what the SavedModel in `directory` says of itself."""
     description = {**read(directory), **facts}

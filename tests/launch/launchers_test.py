@@ -1,5 +1,6 @@
 """Train, evaluate, predict and export through the command line, and what can go wrong there."""
 
+import importlib.util
 import json
 import re
 
@@ -13,6 +14,11 @@ VERBS = ("train", "evaluate", "predict", "export")
 PREDICT_FLAGS = {"output", "output_format", "input", "input_format", "keep", "saved_model"}
 PREDICT_FLAGS |= {"server", "model_name", "model_version", "signature", "batch_size"}
 PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
+
+# gRPC needs a package that the extra "dev" installs.
+SERVERS = [servers.rest_server]
+if importlib.util.find_spec("tensorflow_serving"):
+    SERVERS.append(servers.grpc_server)
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +140,16 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
     whole = launch("predict", "--model_dir", "run")
     exported = launch("export", "--model_dir", "run", "--export_dir", "served")
     assert exported.code == 0, exported
-    args = ("--model_dir", "run", "--input", "data/te*.csv", "--keep", "rich", "--batch_size", "16")
+    args = ("--input", "data/te*.csv", "--keep", "rich", "--batch_size", "16")
     served = servers.Served(str(run.parent / "served"))
-    with servers.rest_server(served) as rest:
-        asked = ("--server", rest, "--model_name", servers.NAME)
-        models = ((), ("--saved_model", "served"), asked)
-        results = [launch("predict", *args, *model) for model in models]
+    models = [(*args, "--model_dir", "run"), (*args, "--saved_model", "served")]
+    results = [launch("predict", *model) for model in models]
+    for server in SERVERS:
+        with server(served) as address:
+            asked = (*args, "--model_dir", "run", "--server", address, "--model_name")
+            results.append(launch("predict", *asked, servers.NAME))
+            error = launch("predict", *asked, "tinny").error
+            assert error.startswith("--server does not serve 'tinny': ")
     for result in results:
         assert result.code == 0, result
         pairs = zip(whole.out.splitlines(), result.out.splitlines(), strict=True)
@@ -148,7 +158,7 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
             for name, value in row.items():
                 assert value == expected[name] or value == pytest.approx(expected[name], abs=1e-6)
     for _ in range(2):
-        result = launch("predict", *args, "--output", "out/", "--output_format", "jsonl")
+        result = launch("predict", *models[0], "--output", "out/", "--output_format", "jsonl")
         assert (
             result.code == 0 and len((run.parent / "out" / "test.jsonl").open().readlines()) == 40
         )

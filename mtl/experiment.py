@@ -13,11 +13,11 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, cluster, compat, diagnosis, fitting, training, transfer
+from mtl import checks, cluster, compat, diagnosis, fitting, scoring, training, transfer
 from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
@@ -26,9 +26,6 @@ from mtl import serving as serving_lib
 from mtl.clip_audit import finished, report
 from mtl.data import pipeline
 from mtl.monitoring import checkpoints, run_directory
-
-if TYPE_CHECKING:
-    from mtl import scoring
 
 tf1 = tf.compat.v1
 
@@ -232,11 +229,8 @@ class Experiment:
         return report.write(output, settings, others)
 
     @contextlib.contextmanager
-    def scorer(self, model_dir: str, checkpoint: str = "latest") -> Iterator["scoring.Checkpoint"]:
+    def scorer(self, model_dir: str, checkpoint: str = "latest") -> Iterator[scoring.Checkpoint]:
         """What predicts every task for serialized tf.Examples, as a checkpoint does."""
-        # Here, so that training does not wait for Arrow.
-        from mtl import scoring
-
         path = run_directory.checkpoint_path(model_dir, checkpoint)
         with self.explained(path):
             estimator = self.estimator(model_dir, path)

@@ -54,7 +54,24 @@ def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarra
     return dict(outputs)
 
 
-class SavedModel:
+class _InSession:
+    """Outputs of a graph, for serialized tf.Examples."""
+
+    def __init__(self, identity: str, session: tf1.Session, examples: Any, outputs: Any):
+        """`examples` and the values of `outputs` are tensors, or their names."""
+        self.identity = identity
+        self._names = sorted(outputs)
+        self._call = session.make_callable([outputs[name] for name in self._names], [examples])
+
+    def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+        try:
+            values = self._call(np.asarray(examples, object))
+        except REFUSALS as error:
+            raise refused(error) from error
+        return per_row(dict(zip(self._names, values, strict=True)), len(examples))
+
+
+class SavedModel(_InSession):
     """A signature of a SavedModel."""
 
     def __init__(self, path: str, signature: str = "serving_default"):
@@ -68,26 +85,21 @@ class SavedModel:
           UserError: there is no SavedModel that can be read, or no such signature.
         """
         directory = newest(path)
-        self.identity = f"{directory} {signature}"
+        session = tf1.Session(graph=tf.Graph())
         try:
-            signatures = tf.saved_model.load(directory).signatures
-        except (OSError, ValueError, tf.errors.OpError) as error:
+            with session.graph.as_default():
+                signatures = tf1.saved_model.load(session, ["serve"], directory).signature_def
+        except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
             reason = f"It cannot be read: {source.reason(error)}."
             checks.fail("--saved_model", "be a SavedModel", path, reason)
-        taken = {name: _input_types(call) for name, call in signatures.items()}
-        self._input = input_of(signature, taken)
-        self._call = signatures[signature]
-
-    def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-        try:
-            outputs = self._call(**{self._input: tf.constant(examples, tf.string)})
-        except REFUSALS as error:
-            raise refused(error) from error
-        return per_row({name: outputs[name].numpy() for name in sorted(outputs)}, len(examples))
-
-
-def _input_types(call: Any) -> dict[str, tf.DType]:
-    return {name: spec.dtype for name, spec in call.structured_input_signature[1].items()}
+        taken = {
+            name: {key: tf.as_dtype(info.dtype) for key, info in made.inputs.items()}
+            for name, made in signatures.items()
+        }
+        input_name = input_of(signature, taken)
+        given = signatures[signature].inputs[input_name].name
+        outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
+        super().__init__(f"{directory} {signature}", session, given, outputs)
 
 
 def newest(path: str) -> str:
@@ -105,14 +117,8 @@ def newest(path: str) -> str:
     return os.path.join(path, max(numbers, key=int))
 
 
-class Checkpoint:
-    """The predictions of an Estimator's checkpoint, for serialized tf.Examples."""
-
-    def __init__(self, session: tf1.Session, path: str, examples: tf.Tensor, predictions: Any):
-        self.identity = path
-        self._names = sorted(predictions)
-        fetches = [predictions[name] for name in self._names]
-        self._call = session.make_callable(fetches, [examples])
+class Checkpoint(_InSession):
+    """The predictions of an Estimator's checkpoint."""
 
     @classmethod
     @contextlib.contextmanager
@@ -132,11 +138,4 @@ class Checkpoint:
             session = creator.create_session()
         # Outside of the graph, as files are read without one.
         with contextlib.closing(session):
-            yield cls(session, path, examples, made.predictions)
-
-    def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-        try:
-            values = self._call(np.asarray(examples, object))
-        except REFUSALS as error:
-            raise refused(error) from error
-        return per_row(dict(zip(self._names, values, strict=True)), len(examples))
+            yield cls(path, session, examples, made.predictions)

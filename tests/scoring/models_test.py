@@ -35,7 +35,10 @@ def assert_as_expected(outputs, trained):
 
 
 def test_saved_model_and_checkpoint(trained):
-    assert_as_expected(scoring.SavedModel(trained.base)(trained.examples), trained)
+    saved_model = scoring.SavedModel(trained.base)
+    assert_as_expected(saved_model(trained.examples), trained)
+    with pytest.raises(batches.RefusedError, match="Could not parse"):
+        saved_model([b"\xff"])
     with trained.experiment.scorer(trained.model_dir) as model:
         assert_as_expected(model(trained.examples), trained)
         with pytest.raises(batches.RefusedError, match="Could not parse"):

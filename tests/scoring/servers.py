@@ -16,10 +16,13 @@ import subprocess
 import threading
 from concurrent import futures
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from mtl.scoring import local
+
+tf1 = tf.compat.v1
 
 NAME = "tiny"
 
@@ -40,21 +43,22 @@ class Served:
         if number not in versions:
             raise LookupError(f"Servable not found for request: Specific({NAME}, {number})")
         if number not in self._models:
-            self._models[number] = tf.saved_model.load(f"{self.base}/{number}")
+            session = tf1.Session(graph=tf.Graph())
+            with session.graph.as_default():
+                meta_graph = tf1.saved_model.load(session, ["serve"], f"{self.base}/{number}")
+            self._models[number] = session, meta_graph.signature_def
         return number, self._models[number]
 
     def signature_defs(self, number):
-        from tensorflow.python.saved_model import loader_impl
-
-        parsed = loader_impl.parse_saved_model(f"{self.base}/{number}")
-        defs = parsed.meta_graphs[0].signature_def
+        defs = self.version(number)[1][1]
         return {name: d for name, d in defs.items() if not name.startswith("__")}
 
     def predict(self, version, signature, inputs):
         self.calls += 1
         self.is_open.wait()
-        outputs = self.version(version)[1].signatures[signature](**inputs)
-        return {name: value.numpy() for name, value in outputs.items()}
+        session, defs = self.version(version)[1]
+        feed = {defs[signature].inputs[name].name: value for name, value in inputs.items()}
+        return session.run({k: v.name for k, v in defs[signature].outputs.items()}, feed)
 
 
 @contextlib.contextmanager
@@ -91,7 +95,7 @@ def grpc_server(served):
             if served.failures:
                 context.abort(served.failures.popleft(), "told to fail")
             number = self._version(request.model_spec, context)
-            inputs = {k: tf.constant(tf.make_ndarray(v)) for k, v in request.inputs.items()}
+            inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
             try:
                 outputs = served.predict(number, request.model_spec.signature_name, inputs)
             except local.REFUSALS as error:
@@ -154,7 +158,7 @@ def rest_server(served):
 
         def _predict(self, version, body):
             inputs = {
-                name: tf.constant([base64.b64decode(value["b64"]) for value in values])
+                name: np.array([base64.b64decode(value["b64"]) for value in values], object)
                 for name, values in body["inputs"].items()
             }
             outputs = served.predict(version, body["signature_name"], inputs)

@@ -105,7 +105,7 @@ def _predict_files() -> None:
 def _reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
-        spec = serving.inputs(scoring.newest(SAVED_MODEL.value))
+        spec = serving.spec_of(scoring.newest(SAVED_MODEL.value))
     return scoring.Reader(
         spec=spec,
         settings=experiment and experiment.data.source,

@@ -6,9 +6,9 @@ serving.Serving.outputs = ["income/probability"]
 """
 
 from mtl.serving.exporter import EachEvaluation, Exporter, or_warn
-from mtl.serving.metadata import inputs
+from mtl.serving.metadata import spec_of
 from mtl.serving.optimized import Optimized
 from mtl.serving.settings import Serving
 from mtl.serving.signatures import exporting
 
-__all__ = ["EachEvaluation", "Exporter", "Optimized", "Serving", "exporting", "inputs", "or_warn"]
+__all__ = ["EachEvaluation", "Exporter", "Optimized", "Serving", "exporting", "or_warn", "spec_of"]

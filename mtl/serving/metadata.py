@@ -61,7 +61,7 @@ def read(directory: str) -> dict[str, Any]:
         return json.load(file)
 
 
-def inputs(directory: str) -> spec_lib.Spec | None:
+def spec_of(directory: str) -> spec_lib.Spec | None:
     """The features that the SavedModel in `directory` takes; None where it does not say."""
     fields = read(directory).get("inputs")
     return fields and spec_lib.Spec(

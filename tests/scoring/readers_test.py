@@ -1,6 +1,8 @@
 """Rows of every format become the same examples; a bad row is named by file, line and field."""
 
+import csv as stdlib_csv
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -147,3 +149,64 @@ def test_files_that_are_found(tmp_path):
     assert reader(format_name="csv").find([str(tmp_path / "in.txt")])
     with pytest.raises(checks.UserError, match="--input must hold TFRecords.*--model_dir"):
         reader(spec=None).find([pattern])
+
+
+EVERY = spec.Spec(
+    features={
+        "number": "float32",
+        "numbers": ("float32", (2,)),
+        "flag": "bool",
+        "pixels": ("uint8", (2, 2)),
+        "counts": ("int64", (None,)),
+        "names": ("string", (2,)),
+    },
+    labels={},
+    defaults={"number": 0.5, "flag": True},
+)
+ROWS = [
+    {
+        "number": 0.1,
+        "numbers": [1.5, -2.0],
+        "flag": False,
+        "pixels": [[0, 1], [254, 255]],
+        "counts": [-(2**63), 7],
+        "names": ["é", "a,b"],
+    },
+    {"numbers": [1, 2], "flag": True, "pixels": [0, 0, 0, 9], "counts": [], "names": ["", '"']},
+    {"number": 3, "numbers": [0.1, 1e-9], "pixels": [[1, 2], [3, 4]], "names": ["x", "y"]},
+]
+
+
+def flat(value):
+    parts = [flat(item) for item in value] if isinstance(value, list) else [str(value)]
+    return "|".join(parts)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_every_type_of_field(suffix, tmp_path):
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("\n".join(map(json.dumps, ROWS)))
+    else:
+        with path.open("w") as file:
+            writer = stdlib_csv.DictWriter(file, list(EVERY.features))
+            writer.writeheader()
+            writer.writerows({name: flat(value) for name, value in row.items()} for row in ROWS)
+    (batch,) = read(reader(spec=EVERY, keep=[], batch_size=9), path)
+    filled = [{**EVERY.defaults, "counts": [], **row} for row in ROWS]
+    expected = EVERY.parse([EVERY.serialize(row) for row in filled], with_labels=False)
+    found = EVERY.parse(tf.constant(batch.examples), with_labels=False)
+    for name, value in expected.items():
+        tf.debugging.assert_equal(found[name], value, message=name)
+
+
+def test_an_empty_file_between_others_has_its_place(trained, tmp_path):
+    paths = [tmp_path / name for name in ("a.tfrecord", "b.tfrecord", "c.csv", "d.csv")]
+    trained.write(paths[0], 3)
+    for path in paths[1:3]:
+        path.write_text("" if path.suffix == ".tfrecord" else "id,x,word\n")
+    trained.write(paths[3], 1)
+    chunks = list(reader(spec=tiny.SPEC).chunks(list(map(str, paths))))
+    found = [(chunk.path[-10:], list(chunk.numbers)) for chunk in chunks]
+    names = [str(path)[-10:] for path in paths]
+    assert found == list(zip([names[0], *names], [[0, 1], [2], [], [], [2]], strict=True))

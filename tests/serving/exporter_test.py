@@ -15,6 +15,7 @@ from mtl import checks, experiment, heads, serving
 from mtl.compat import saved_model
 from mtl.serving import loaded, rows, verification, versions
 from tests import tiny
+from tests.serving import conftest
 
 TASKS = {"rich": {"classify", "regress"}, "kind": {"classify"}, "price": {"regress"}}
 JOINT = {
@@ -108,6 +109,7 @@ def test_the_metadata(export):
     assert 0 <= found["difference"] <= 1e-5
     assert found["inputs"]["pixels"] == {"dtype": "uint8", "shape": [4, 4, 1], "required": True}
     assert found["inputs"]["word"]["default"] == "none"
+    assert serving.spec_of(export).fields == conftest.SPEC.fields
     assert found["tasks"] == {
         "rich": {"head": "Binary", "classes": ["no", "yes"]},
         "kind": {"head": "MultiClass", "classes": ["cat", "dog", "bird"]},

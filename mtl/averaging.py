@@ -47,6 +47,7 @@ class ExponentialAverage:
         gradients: Sequence[types.Gradient],
         variables: Sequence[tf.Variable],
         step: tf.Tensor,
+        moves: tf.Tensor | bool = True,
     ) -> tf.Operation:
         """N gradients, which say what rows have moved, N variables that have been moved -> the op.
 
@@ -54,12 +55,15 @@ class ExponentialAverage:
           gradients: sparse where rows were looked up.
           variables: that are trained.
           step: the global step, before it is counted.
+          moves: whether this step has moved the variables; the averages stay if it has not.
         """
         own = {patterns.name(variable) for variable in variables}
         others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
         others = [v for v in others if patterns.name(v) not in own]
         pairs = [*zip(gradients, variables, strict=True), *((tf.zeros([]), v) for v in others)]
-        return reduced.apply(_Averaging(self.decay, tf.cast(step, tf.float32)), pairs)
+        # Averages start with the first step, from the initial weights if it is skipped.
+        when = True if moves is True else moves | (step < 1)
+        return reduced.apply(_Averaging(self.decay, tf.cast(step, tf.float32)), pairs, when)
 
 
 class _Averaging(tf1.train.Optimizer):

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from mtl import checks, cluster, compat, diagnosis, fitting, scoring, training, transfer
 from mtl import clip_audit as clip_audit_lib
+from mtl import compute as compute_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import refit as refit_lib
@@ -43,6 +44,7 @@ class Run:
       steps_per_call: the most steps in one session call; 1 turns the loop in the graph off.
       micro_batches: into how many slices a batch is cut that go through the network one by one, to
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
+      compute: in which numbers, and by which compiler, the network of a training step computes.
       seed: of initial weights, shuffling and dropout.
     """
 
@@ -53,9 +55,12 @@ class Run:
     summary_steps: int = 100
     steps_per_call: int = 100
     micro_batches: int = 1
+    compute: compute_lib.Compute = compute_lib.PLAIN
     seed: int = 1
 
     def __post_init__(self):
+        example = "be built, such as @compute.Compute()"
+        checks.is_a("Run.compute", self.compute, compute_lib.Compute, example)
         checks.is_a("Run.seed", self.seed, int, "be an integer")
         counts = ["train_steps", "keep_checkpoints", "summary_steps"]
         counts += ["steps_per_call", "micro_batches"]

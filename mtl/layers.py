@@ -102,8 +102,10 @@ def batch_norm(
                 ("moving_variance", tf1.ones_initializer()),
             )
         ]
-        mean, variance = _moments(inputs, averages, momentum) if training else averages
-        return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
+        values = tf.cast(inputs, tf.float32)  # Sums over a batch need more than 16 bits.
+        mean, variance = _moments(values, averages, momentum) if training else averages
+        outputs = tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
+        return tf.cast(outputs, inputs.dtype)
 
 
 def _moments(
@@ -138,7 +140,9 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     """
     if not training or rate == 0:
         return inputs
-    return tf.nn.experimental.stateless_dropout(inputs, rate, seed=step_seed(name))
+    with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
+        draws = tf.random.stateless_uniform(tf.shape(inputs), step_seed(name))
+    return tf.where(draws >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
 
 _part: contextvars.ContextVar[tf.Tensor | int] = contextvars.ContextVar("part", default=0)

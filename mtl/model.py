@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import averaging, checks, compat, row_names, training_loop, types, whole_batch
+from mtl import compute as compute_lib
 from mtl import features as features_lib
 from mtl import freezing as freezing_lib
 from mtl import quantization as quantization_lib
@@ -99,6 +100,7 @@ class MultiTaskModel:
         statistics: features_lib.Statistics,
         loop: Mapping[str, Any] | None = None,
         slices: int = 1,
+        compute: compute_lib.Compute = compute_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
@@ -112,12 +114,14 @@ class MultiTaskModel:
           statistics: what the columns learned of the training split.
           loop: the arguments of `training_loop.repeat`, for several steps per session call.
           slices: into how many micro-batches a training batch is cut.
+          compute: in which numbers the network of a training step computes.
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
           observe: called in training with features, labels and {task: its weight}; what it adds to
             UPDATE_OPS runs before the weights move.
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
-            step = self.freezing.over(functools.partial(self._step, statistics, slices, observe))
+            step = functools.partial(self._step, statistics, slices, observe)
+            step = self.freezing.over(compute.over(step))
             if loop:
                 result = training_loop.repeat(step, features, **loop)
             else:
@@ -215,7 +219,7 @@ class MultiTaskModel:
         with self.quantization.over(training):
             towers = self.towers(features, statistics, training)
             logits = self.head_logits(towers)
-        return logits, getattr(towers, "shared", ())
+        return logits, towers.shared
 
     def towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
@@ -223,7 +227,8 @@ class MultiTaskModel:
         """{field: [B, ...]} -> {task: [B, H]}."""
         inputs = features_lib.encode(self.columns, features, statistics)
         with tf1.variable_scope("network"):
-            return self.network(inputs, self.tasks, training)
+            network = functools.partial(self.network, tasks=self.tasks, training=training)
+            return compute_lib.computed(network, inputs, training)
 
     def head_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
         """{task: [B, H]} -> {task: [B, C]}."""

@@ -183,8 +183,9 @@ class _Scope:
         quantizer = self._quantizer("activations", tf1.get_variable_scope().name)
         if quantizer is None:
             return values
-        bound = _running_bound(values, self._training)
-        return quantizer(values, tf.stop_gradient(bound))
+        floats = tf.cast(values, tf.float32)
+        bound = _running_bound(floats, self._training)
+        return tf.cast(quantizer(floats, tf.stop_gradient(bound)), values.dtype)
 
     def require_used(self) -> None:
         """Fails if a pattern has matched nothing."""

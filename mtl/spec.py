@@ -94,12 +94,6 @@ class Field:
         """How many values an example holds, where that is fixed."""
         return math.prod(self.shape)
 
-    def tensor_spec(self) -> tf.TypeSpec:
-        """The type of a batch of unknown size."""
-        if self.is_ragged:
-            return tf.RaggedTensorSpec([None, None], tf.as_dtype(self.dtype), ragged_rank=1)
-        return tf.TensorSpec([None, *self.shape], tf.as_dtype(self.dtype), name=self.name)
-
     def wire_feature(self) -> Any:
         """How `tf.io.parse_example` reads this field."""
         wire = _WIRE[self.dtype]

@@ -175,6 +175,7 @@ class Training:
             statistics=statistics,
             loop=self._loop,
             slices=self._run.micro_batches,
+            compute=self._run.compute,
             training_hooks=training_hooks,
             observe=self._audit.observer(model, statistics),
         )

@@ -23,6 +23,14 @@ def present(gramian: tf.Tensor) -> tf.Tensor:
     return (squares > 0) & tf.math.is_finite(squares)
 
 
+def spoiled(gramian: tf.Tensor) -> tf.Tensor:
+    """[T, T] -> 0, or NaN where a task's gradient is not finite: it decides nothing, yet it counts.
+
+    Added to what is decided, it lets the update see such a step.
+    """
+    return 0 * tf.reduce_sum(tf.linalg.diag_part(gramian))
+
+
 def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -> tf.Tensor:
     """[T]: whether a task takes part; by its loss where products are those of different rows."""
     if method.samples == 1:
@@ -67,8 +75,10 @@ def weights(
     old.setdefault("weights", tf.zeros([len(losses)], tf.float64))
 
     def decide():
-        new = decided(method, gramian(), losses, old)
+        products = gramian()
+        new = decided(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
+        new["weights"] += spoiled(products)
         return new
 
     if every_steps == 1:

@@ -269,5 +269,6 @@ class Combine:
             there = tf.gather(present, leaf.tasks)
             own = own if own is None else tf.boolean_mask(own, there)
             values = self.method(tf.boolean_mask(leaf.rows, there), own, decision.seed(index))
+            values += tf.cast(decision.spoiled(gramian), values.dtype)
             chosen.append(leaf.like(values))
         return chosen

@@ -7,6 +7,7 @@ Keras 2, which comes with TensorFlow 2.15 and, from 2.16 on, as the package tf-k
     keras.guard()               # whoever needs Keras 2 and does not get it says so in one line
 """
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -15,7 +16,8 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mtl import checks, versions
 from mtl.compat import errors
@@ -65,6 +67,28 @@ def in_use() -> str:
 
     package = tf.keras.Model.__module__.partition(".")[0]
     return importlib.import_module(package).__version__
+
+
+@contextlib.contextmanager
+def computing(dtype: Any) -> Iterator[None]:
+    """Layers made in it compute in such numbers, with weights of 32 bits."""
+    import tensorflow as tf
+
+    if dtype == tf.float32 or not in_use().startswith("2."):
+        yield
+        return
+    precision = tf.keras.mixed_precision
+    before = precision.global_policy()
+    precision.set_global_policy(f"mixed_{tf.as_dtype(dtype).name}")
+    try:
+        yield
+    finally:
+        precision.set_global_policy(before)
+
+
+def is_cast(weight: Any) -> bool:
+    """Whether layers get a weight cast to the numbers that they compute in."""
+    return hasattr(weight, "_cast_dtype")
 
 
 def guard() -> None:

@@ -5,13 +5,14 @@ networks.KerasModel.build = @my_models.mobile_net        # a function that makes
 my_models.mobile_net.width = 0.5
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, freezing, types
+from mtl import checks, compute, freezing, patterns, types
 from mtl.compat import keras as keras_lib
 
 tf1 = tf.compat.v1
@@ -26,7 +27,8 @@ class KerasModel:
     `<scope>/<layer>/<weight>` and are frozen, warm-started, saved and exported as all others;
     weights that a model brings along are not: write them into a checkpoint (`transfer.write`) and
     start from there. Layers with `trainable = False` stay as they are. Initial weights and dropout
-    are drawn by Keras: give the layers seeds, as `Run.seed` does not reach them.
+    are drawn by Keras: give the layers seeds, as `Run.seed` does not reach them. Quantisation and
+    numbers of 16 bits (`Run.compute`) reach the weights that layers keep as attributes.
 
     Attributes:
       build: makes the model; called in each graph anew, in gin `@name` without parentheses. It
@@ -48,14 +50,16 @@ class KerasModel:
             return self._called(inputs, training)
 
     def _called(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        made = self.build()
+        with keras_lib.computing(compute.dtype()):
+            made = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
         checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
         if not made.built:
             made(_given(inputs), training=False)
         _hold(made)
         given = _given(inputs)
-        outputs = made(given, training=training)
+        with _weights_given(made):
+            outputs = made(given, training=training)
         if training:
             for update in made.get_updates_for(given):
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
@@ -85,6 +89,57 @@ def _hold(made: Any) -> None:
             rule, fix = "leave out the normalisations of a Keras model", "Freeze them for good."
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves
-    held = {id(weight) for weight in made.non_trainable_weights}
+    held = {patterns.name(weight) for weight in made.non_trainable_weights}
     trainable = tf1.get_collection_ref(tf1.GraphKeys.TRAINABLE_VARIABLES)
-    trainable[:] = [variable for variable in trainable if id(variable) not in held]
+    trainable[:] = [variable for variable in trainable if patterns.name(variable) not in held]
+
+
+@contextlib.contextmanager
+def _weights_given(made: Any) -> Iterator[None]:
+    """Within it layers have what the scope's getter makes of their weights in place of these.
+
+    Raises:
+      UserError: if a weight that it makes something of is not an attribute of a layer.
+    """
+    getter = tf1.get_variable_scope().custom_getter
+    given = _given_by(getter, _learned(made)) if getter else {}
+    holders = [made, *made.submodules]
+    places = [
+        (vars(holder), attribute, value)
+        for holder in holders
+        for attribute, value in vars(holder).items()
+        if id(value) in given
+    ]
+    missing = sorted(set(given) - {id(value) for *_, value in places})
+    names = [patterns.name(given[weight][0]) for weight in missing]
+    checks.require(not names, "KerasModel.build", "keep weights as attributes of layers", names)
+    try:
+        for attributes, name, value in places:
+            attributes[name] = given[id(value)][1]
+        yield
+    finally:
+        for attributes, name, value in places:
+            attributes[name] = value
+
+
+def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple[Any, Any]]:
+    """{id of a weight: the weight, and what the getter makes of it} where that is another."""
+    made = {}
+    for weight in weights:
+        dtype = compute.dtype() if keras_lib.is_cast(weight) else weight.dtype
+        name = patterns.name(weight)
+        value = getter(lambda *_, own=weight, **__: own, name, dtype=dtype, trainable=True)
+        if value is not weight:
+            made[id(weight)] = (weight, value)
+    return made
+
+
+def _learned(made: Any) -> list[Any]:
+    """The weights that have a gradient where nothing is frozen: no averages."""
+    layers = [layer for layer in [made, *made.submodules] if hasattr(layer, "trainable_weights")]
+    before = [layer.trainable for layer in layers]
+    made.trainable = True
+    weights = made.trainable_weights
+    for layer, is_trainable in zip(layers, before, strict=True):  # A model's reaches its layers.
+        layer.trainable = is_trainable
+    return weights

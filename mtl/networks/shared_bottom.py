@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks, compute, types
 from mtl.networks import trunk
 
 
@@ -37,9 +37,9 @@ class SharedBottom:
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
         with tf.compat.v1.variable_scope("trunk"):
-            hidden = self.trunk(inputs, training)
+            hidden, shared = compute.shared(self.trunk(inputs, training))
         towers = {task: self._towered(hidden, task, training) for task in tasks}
-        return types.Towers(towers, shared=[hidden])
+        return types.Towers(towers, shared=[shared])
 
     def _towered(self, hidden: tf.Tensor, task: str, training: bool) -> tf.Tensor:
         if self.tower is None:

@@ -12,13 +12,67 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import patterns, step_state, types
+from mtl import compute, patterns, step_state, types
 from mtl.optimization import gradients as gradients_lib
 
 POLICIES = ("fail", "skip", "zero")
 
 # So many names are listed; a NaN spreads, and the first in graph order say where it came from.
 _LISTED = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """A step of which it is known whether it is taken.
+
+    Attributes:
+      gradients: N, without what is zeroed.
+      squares: [N], their squared norms.
+      moves: whether the step moves anything; a bool scalar of the graph, or True.
+      before: ops that have to run before anything moves.
+      monitors: scalars to watch.
+    """
+
+    gradients: Sequence[types.Gradient]
+    squares: tf.Tensor
+    moves: tf.Tensor | bool
+    before: Sequence[tf.Operation]
+    monitors: dict[str, tf.Tensor]
+
+
+def guarded(
+    policy: str,
+    losses: types.Tensors,
+    gradients: Sequence[types.Gradient],
+    variables: Sequence[tf.Variable],
+    step: tf.Tensor,
+) -> Guarded:
+    """What becomes of {task: loss} and N gradients under a policy, and under the loss scale.
+
+    Raises:
+      InvalidArgumentError: when run and `before` is, under the policy "fail".
+    """
+    checked = Checked(losses, gradients_lib.squared_norms(gradients), variables)
+    squares, moves, before, monitors = checked.squares, True, [], {}
+    scale, overflows = compute.loss_scale(), False
+    if scale:
+        monitors["loss_scale"] = scale.value
+        overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
+        moves = ~overflows
+    if policy == "fail":
+        before.append(checked.assertion(step, overflows))
+    elif policy == "skip":
+        moves = checked.is_finite
+    else:
+        gradients, number = zeroed(gradients)
+        squares = gradients_lib.squared_norms(gradients)
+        number = number if moves is True else tf.where(moves, number, 0)
+        monitors["zeroed_entries"] = _counted("zeroed_entries", number)
+    if moves is not True:
+        monitors["skipped_steps"] = _counted("skipped_steps", tf.cast(~moves, tf.int64))
+    return Guarded(
+        gradients=gradients, squares=squares, moves=moves, before=before, monitors=monitors
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +94,18 @@ class Checked:
         losses = [tf.cast(loss, tf.float32)[tf.newaxis] for loss in self.losses.values()]
         return tf.concat([*losses, self.squares], 0)
 
+    @property
+    def losses_are_finite(self) -> tf.Tensor:
+        """Whether those of all tasks are, a bool scalar."""
+        return tf.reduce_all(tf.math.is_finite(self._values[: len(self.losses)]))
+
     @functools.cached_property
     def is_finite(self) -> tf.Tensor:
         """Whether all are finite, a bool scalar."""
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
-    def assertion(self, step: tf.Tensor) -> tf.Operation:
-        """Fails when run if a task's loss or a variable's gradient is not finite.
+    def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
+        """Fails when run if a task's loss or a variable's gradient is not finite, `unless` told.
 
         A good step costs one sum: what looks for names is in a branch that is not taken.
 
@@ -70,7 +129,7 @@ class Checked:
             ]
             return tf.debugging.Assert(False, [tf.strings.join(message)])
 
-        return tf.cond(self.is_finite, tf.no_op, fail)
+        return tf.cond(self.is_finite | unless, tf.no_op, fail)
 
 
 def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
@@ -86,7 +145,7 @@ def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], t
     return gradients, tf.add_n(counts)
 
 
-def counted(name: str, number: tf.Tensor) -> tf.Tensor:
+def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
     """The sum of an int64 scalar over all steps of the run, kept as a variable of the scope."""
     total = step_state.variable(name, np.zeros([], np.int64))
     new = total.read_value() + number

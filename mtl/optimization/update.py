@@ -39,7 +39,8 @@ class Update:
       average: keeps an average of the weights, which evaluation and export use; None for none.
       if_not_finite: what becomes of a step with a NaN or infinite loss or gradient. "fail" ends the
         run before anything is applied, with task and variables named. "skip" goes on to the next
-        batch: weights and optimizer state stay, averages and balancing keep what is finite.
+        batch: weights, their average and optimizer state stay, averages of normalisations and
+        balancing keep what is finite.
         "zero" takes such entries of the gradient for 0.
     """
 
@@ -75,7 +76,8 @@ class Update:
         """N gradients, N variables, {task: loss} -> the op of one step, and scalars to watch.
 
         The scalars are `learning_rate`, `gradient_norm` (global, with regularisation, before
-        clipping) and, where there is any, `regularization`.
+        clipping) and, where there is any, `regularization`, `loss_scale`, and how many steps or
+        entries were not finite so far, `skipped_steps` or `zeroed_entries`.
 
         Raises:
           UserError: if no variable has a gradient, or a pattern matches no variable.
@@ -91,33 +93,24 @@ class Update:
         if penalty is not None:
             monitors["regularization"] = penalty
         with tf1.variable_scope("update"):
-            if self.if_not_finite == "zero":
-                gradients, number = finite.zeroed(gradients)
-                monitors["zeroed_entries"] = finite.counted("zeroed_entries", number)
-            squares = gradients_lib.squared_norms(gradients)
-            monitors["gradient_norm"] = norm = tf.sqrt(tf.reduce_sum(squares))
-            checked = finite.Checked(losses or {}, squares, variables)
-            if self.if_not_finite == "skip":
-                is_skipped = tf.cast(~checked.is_finite, tf.int64)
-                monitors["skipped_steps"] = finite.counted("skipped_steps", is_skipped)
-            gradients = self._shaped(gradients, variables, norm)
+            guarded = finite.guarded(self.if_not_finite, losses or {}, gradients, variables, step)
+            monitors["gradient_norm"] = norm = tf.sqrt(tf.reduce_sum(guarded.squares))
+            gradients = self._shaped(guarded.gradients, variables, norm)
 
         # The norm needs every gradient: no variable moves while another is still being read.
-        before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm]
-        if self.if_not_finite == "fail":
-            before.append(checked.assertion(step))
-        when = checked.is_finite if self.if_not_finite == "skip" else True
+        before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
+        before.append(learning_rate)  # Or it may be read after the step was counted.
         # Names of optimizer state must not depend on the name scope of the caller.
         with tf1.name_scope(None), tf.control_dependencies(before):
             pairs = list(zip(gradients, variables, strict=True))
             optimizers_of = {**self.optimizers, None: self.optimizer}
-            applied = groups.apply(optimizers_of, pairs, self.rates, step, when)
+            applied = groups.apply(optimizers_of, pairs, self.rates, step, guarded.moves)
             if self.average:
                 with tf.control_dependencies(applied):
-                    applied = [self.average(gradients, variables, step)]
+                    applied = [self.average(gradients, variables, step, guarded.moves)]
             with tf.control_dependencies(applied):
                 train_op = step.assign_add(1, read_value=False)
-        return train_op, monitors
+        return train_op, monitors | guarded.monitors
 
     def _shaped(
         self,

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def _layers():
+def _layers(dropout=0.1):
     keras = tf.keras
     # Keras draws without the seed of the graph.
     draw = keras.initializers.GlorotUniform(seed=3)
@@ -11,16 +11,16 @@ def _layers():
     return [
         keras.layers.Conv2D(4, 3, name="conv", kernel_initializer=draw, kernel_regularizer=penalty),
         keras.layers.BatchNormalization(name="norm", momentum=0.8),
-        keras.layers.Dropout(0.1),
+        keras.layers.Dropout(dropout),
         keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(5, activation="relu", name="out"),
+        keras.layers.Dense(5, activation="relu", name="out", kernel_initializer=draw),
     ]
 
 
-def functional(trainable: bool = True):
+def functional(trainable: bool = True, dropout: float = 0.1):
     """Of images [8, 8, 3]."""
     inputs = hidden = tf.keras.Input([8, 8, 3])
-    for layer in _layers():
+    for layer in _layers(dropout):
         hidden = layer(hidden)
     model = tf.keras.Model(inputs, hidden)
     model.trainable = trainable

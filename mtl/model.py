@@ -227,8 +227,9 @@ class MultiTaskModel:
         """{field: [B, ...]} -> {task: [B, H]}."""
         inputs = features_lib.encode(self.columns, features, statistics)
         with tf1.variable_scope("network"):
-            network = functools.partial(self.network, tasks=self.tasks, training=training)
-            return compute_lib.computed(network, inputs, training)
+            return compute_lib.computed(
+                lambda inside: self.network(inside, self.tasks, training), inputs, training
+            )
 
     def head_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
         """{task: [B, H]} -> {task: [B, C]}."""

@@ -39,6 +39,11 @@ class Cluster:
         return len(self.jobs.get(CHIEF, ())) + len(self.jobs.get(WORKER, ()))
 
     @property
+    def num_servers(self) -> int:
+        """How many processes hold parameters."""
+        return len(self.jobs.get(SERVER, ()))
+
+    @property
     def rank(self) -> int:
         """Which of those that train this is: 0 is the chief."""
         return self.index + (self.job == WORKER)

@@ -5,21 +5,23 @@ experiment.Experiment.distribution = @distribution.Distribution()
 distribution.Distribution.strategy = "mirrored"       # "auto" by default
 """
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, compat
 from mtl import cluster as cluster_lib
+from mtl import sharding as sharding_lib
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 ONE, MIRRORED, WORKERS, SERVERS = "none", "mirrored", "multi_worker_mirrored", "parameter_server"
 STRATEGIES = ("auto", ONE, MIRRORED, WORKERS, SERVERS)
-_COLLECTIVES = ("auto", "ring", "nccl")
+_IMPLEMENTATIONS = ("auto", "ring", "nccl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,85 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Communication:
+    """How replicas send each other what they add up.
+
+    Attributes:
+      implementation: between machines: "ring" (gRPC), "nccl", or "auto", as TensorFlow chooses.
+      bytes_per_pack: between machines: gradients are sent in packs of about so many bytes; 0 leaves
+        it to TensorFlow.
+      num_packs: between the GPUs of one machine: into how many packs NCCL gathers all gradients;
+        None leaves it to TensorFlow, 0 sends each by itself.
+    """
+
+    implementation: str = "auto"
+    bytes_per_pack: int = 0
+    num_packs: int | None = None
+
+    def __post_init__(self):
+        checks.one_of("Communication.implementation", self.implementation, _IMPLEMENTATIONS)
+        for setting in ("bytes_per_pack", "num_packs"):
+            _require_count(f"Communication.{setting}", getattr(self, setting))
+
+    def options(self) -> tf.distribute.experimental.CommunicationOptions:
+        """Between machines."""
+        kind = tf.distribute.experimental.CommunicationImplementation[self.implementation.upper()]
+        return tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=self.bytes_per_pack, implementation=kind
+        )
+
+    def reduction(self, on_cpu: bool) -> tf.distribute.CrossDeviceOps | None:
+        """Within a machine; None for TensorFlow's choice."""
+        if on_cpu:
+            # What TensorFlow chooses by default waits forever for itself on two CPU cores.
+            return tf.distribute.ReductionToOneDevice()
+        return None if self.num_packs is None else tf.distribute.NcclAllReduce(self.num_packs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a process takes of its machine.
+
+    Attributes:
+      intra_op_threads: that one op may use; 0 takes all cores.
+      inter_op_threads: in which ops run beside each other; 0 takes as many as there are cores.
+      memory_growth: whether the memory of GPUs is taken as it is needed, so that other processes
+        may use them; else all of it is taken at the start.
+    """
+
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    memory_growth: bool = False
+
+    def __post_init__(self):
+        for setting in ("intra_op_threads", "inter_op_threads"):
+            _require_count(f"Resources.{setting}", getattr(self, setting))
+        checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
+
+    def session_config(self) -> tf1.ConfigProto:
+        """What a session is told."""
+        config = tf1.ConfigProto(
+            intra_op_parallelism_threads=self.intra_op_threads,
+            inter_op_parallelism_threads=self.inter_op_threads,
+        )
+        config.gpu_options.allow_growth = self.memory_growth
+        return config
+
+    def take(self) -> None:
+        """Tells TensorFlow, before a strategy uses the GPUs."""
+        if self.memory_growth:
+            with _before_first_use("Resources.memory_growth"):
+                for gpu in tf.config.list_physical_devices("GPU"):
+                    tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _require_count(where: str, value: int | None) -> None:
+    if value is not None:
+        checks.is_a(where, value, int, "be a whole number")
+        checks.at_least(where, value, 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Distribution:
     """How a step is divided over devices; the batch size in the data settings is that of all.
 
@@ -78,22 +159,26 @@ class Distribution:
         "mirrored" where several GPUs are visible, else "none".
       devices: names such as "/gpu:0", for the mirrored ones; empty takes every visible GPU.
         "/cpu:0", "/cpu:1" split the processor, to try things out.
-      collective: how sums go between machines: "ring" (gRPC), "nccl", or "auto", as TensorFlow
-        chooses.
+      communication: how replicas send each other what they add up.
+      resources: threads and memory that a process takes.
       evaluator: whether a process of its own evaluates (task type "evaluator"); else the chief
         does, while the others wait.
       timeout_secs: after how long without a sign of life a process of the cluster is given up, and
         the others end, to be started again.
       uneven: what is done with a batch size that the replicas do not divide: "refuse", or "round"
         it down.
+      min_shard_bytes: parameter servers share an embedding table that has several times so many
+        bytes, in shards of rows, each at least so large; None keeps tables whole.
     """
 
     strategy: str = "auto"
     devices: Sequence[str] = ()
-    collective: str = "auto"
+    communication: Communication = Communication()
+    resources: Resources = Resources()
     evaluator: bool = False
     timeout_secs: float = 60.0
     uneven: str = "refuse"
+    min_shard_bytes: int | None = 64 << 20
 
     def __post_init__(self):
         checks.one_of("Distribution.strategy", self.strategy, STRATEGIES)
@@ -102,10 +187,15 @@ class Distribution:
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
         fix = 'They are those of strategy "mirrored" or "multi_worker_mirrored".'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
-        checks.one_of("Distribution.collective", self.collective, _COLLECTIVES)
+        for setting, kind in (("communication", Communication), ("resources", Resources)):
+            example = f"be built, such as @distribution.{kind.__name__}()"
+            checks.is_a(f"Distribution.{setting}", getattr(self, setting), kind, example)
         checks.is_a("Distribution.evaluator", self.evaluator, bool, "be True or False")
         checks.at_least("Distribution.timeout_secs", self.timeout_secs, 5)
         checks.one_of("Distribution.uneven", self.uneven, ("refuse", "round"))
+        if self.min_shard_bytes is not None:
+            checks.is_a("Distribution.min_shard_bytes", self.min_shard_bytes, int, "be a number")
+            checks.positive("Distribution.min_shard_bytes", self.min_shard_bytes)
 
     def place(self) -> Place:
         """What this process does, by the settings, TF_CONFIG and the visible devices.
@@ -132,23 +222,27 @@ class Distribution:
             )
         return place
 
-    def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf1.ConfigProto | None]:
-        """The strategy, None for plain training, and the session's settings that it needs."""
+    def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf1.ConfigProto]:
+        """The strategy, None for plain training, and the session's settings."""
+        self.resources.take()
+        config = self.resources.session_config()
         if not place.is_synchronous:
-            return None, None
+            return None, config
         on_cpu = any(device.startswith("/cpu:") for device in place.devices)
-        config = None
-        if on_cpu and len(place.devices) > 1:
-            count = len(place.devices)
+        count = len(place.devices)
+        if on_cpu and count > 1:
             _split_cpu(count)
-            config = tf1.ConfigProto(device_count={"CPU": count}, allow_soft_placement=True)
+            config.device_count["CPU"] = count
         if place.strategy == WORKERS:
-            return tf.distribute.MultiWorkerMirroredStrategy(
-                communication_options=self._communication()
-            ), config
-        # What TensorFlow chooses by default waits forever for itself on two CPU cores.
-        reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
+            options = self.communication.options()
+            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), config
+        reduction = self.communication.reduction(on_cpu)
         return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
+
+    def sharding(self, place: Place) -> sharding_lib.Sharding:
+        """How tables are cut over the parameter servers of this place."""
+        servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
+        return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def _strategy(self, cluster: cluster_lib.Cluster | None) -> str:
         """The strategy, "auto" decided; fails where TF_CONFIG does not fit it."""
@@ -174,18 +268,34 @@ class Distribution:
             checks.require(is_there, "Distribution.devices", "be there", device, fix)
         return self.devices or gpus or ["/cpu:0"]
 
-    def _communication(self) -> tf.distribute.experimental.CommunicationOptions:
-        kind = tf.distribute.experimental.CommunicationImplementation[self.collective.upper()]
-        return tf.distribute.experimental.CommunicationOptions(implementation=kind)
+
+def configured(
+    config: compat.estimator.RunConfig, session_config: tf1.ConfigProto
+) -> compat.estimator.RunConfig:
+    """`config`, whose session is told this beside what Estimator tells it by itself."""
+    merged = tf1.ConfigProto(allow_soft_placement=True)
+    # One pass of the graph optimizer, which is Estimator's default too.
+    merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
+    if config.session_config is not None:
+        merged = config.session_config
+    merged.MergeFrom(session_config)
+    return config.replace(session_config=merged)
 
 
 def _split_cpu(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
-    try:
+    with _before_first_use("Distribution.devices"):
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         tf.config.set_logical_device_configuration(cpu, parts)
-    except RuntimeError as error:  # TensorFlow is in use, with the whole processor.
+
+
+@contextlib.contextmanager
+def _before_first_use(where: str) -> Iterator[None]:
+    """Explains what TensorFlow refuses once it has taken the devices."""
+    try:
+        yield
+    except RuntimeError as error:
         rule = "be chosen before TensorFlow is used"
-        raise checks.UserError(f"Distribution.devices must {rule}: start a new process.") from error
+        raise checks.UserError(f"{where} must {rule}: start a new process.") from error

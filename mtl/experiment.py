@@ -17,7 +17,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, cluster, compat, diagnosis, fitting, scoring, training, transfer
+from mtl import (
+    checks,
+    cluster,
+    compat,
+    diagnosis,
+    fitting,
+    preparation,
+    scoring,
+    training,
+    transfer,
+)
 from mtl import clip_audit as clip_audit_lib
 from mtl import compute as compute_lib
 from mtl import distribution as distribution_lib
@@ -164,14 +174,8 @@ class Experiment:
         checks.require(self.warm_start is not None, "Experiment.warm_start", rule, None, fix)
         with tempfile.TemporaryDirectory() as scratch:
             fitting.fit(self.data, self.model, self.warm_start, scratch)
-            statistics = fitting.load(scratch)
-            model = self.model.fitted(statistics)
-            with tf.Graph().as_default():
-                tf1.train.get_or_create_global_step()
-                batches = self.data.one_pass(self.data.train_split)
-                batch = tf1.data.make_initializable_iterator(batches).get_next()
-                model.model_fn(*batch, compat.estimator.ModeKeys.TRAIN, statistics=statistics)
-                return self.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+            with preparation.warm_start(self, scratch) as plan:
+                return plan
 
     def evaluate(
         self, model_dir: str, split: str | None = None, checkpoint: str = "latest"
@@ -266,6 +270,8 @@ class Experiment:
         model_fn = serving_lib.exporting(model_fn, self.serving)
         with cluster.alone():
             config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=self.run.seed)
+        session_config = self.distribution.resources.session_config()
+        config = distribution_lib.configured(config, session_config)
         return compat.estimator.Estimator(checkpoints.fitting(model_fn, checkpoint), config=config)
 
     def explained(

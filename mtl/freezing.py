@@ -9,6 +9,7 @@ features.Categorical.trainable = False                             # a part by a
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, patterns
+from mtl import checks, patterns, sharding
+from mtl.compat import shards
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -114,7 +116,16 @@ def mask(variable: tf.Variable) -> Mask | None:
     """What moves of a variable of the step that is being built; None for all of it."""
     scope = _SCOPE.get()
     entries = scope.freezing.entries if scope else {}
-    return next((entries[p] for p in entries if patterns.matches(p, variable)), None)
+    found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
+    shard = shards.of(variable)
+    return functools.partial(_of_shard, found, shard) if found and shard else found
+
+
+def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
+    """What moves of a shard; the rows of others count as zeros."""
+    first, last = shard.first, shard.first + weights.shape[0]
+    around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
+    return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
 def moves(average: tf.Variable) -> bool | tf.Tensor:
@@ -195,7 +206,7 @@ class _Scope:
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
         """A variable creator: what is frozen for good is not trainable."""
         scopes = tf1.get_default_graph().get_name_scope()
-        name = f"{scopes}/{settings['name']}".lstrip("/")
+        name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _HELD.get():
             self.held.add(name)
         if settings.get("trainable") is False:
@@ -203,7 +214,7 @@ class _Scope:
         if self.first_step(name) == _NEVER:
             settings["trainable"] = False
         variable = next_creator(**settings)
-        self.sizes[name] = variable.shape.num_elements()
+        self.sizes[name] = self.sizes.get(name, 0) + variable.shape.num_elements()
         return variable
 
     def in_words(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from mtl import freezing, quantization
+from mtl import freezing, quantization, sharding
 
 tf1 = tf.compat.v1
 
@@ -176,5 +176,5 @@ def embedding(
 ) -> tf.Tensor:
     """[...] ids in [0, vocabulary_size) -> [..., dimension]; its gradient is IndexedSlices."""
     initializer = tf1.truncated_normal_initializer(stddev=dimension**-0.5)
-    table = tf1.get_variable(name, [vocabulary_size, dimension], tf.float32, initializer)
+    table = sharding.table(name, [vocabulary_size, dimension], initializer)
     return tf.nn.embedding_lookup(table, ids)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from mtl import checks
+from mtl.compat import shards
 
 
 def check(where: str, patterns: Iterable[str]) -> None:
@@ -34,8 +35,19 @@ _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
 def name(variable: Variable) -> str:
-    """The name that patterns are matched against; the same for its copies on other replicas."""
-    return variable if isinstance(variable, str) else _COPY.sub("", variable.name)
+    """The name that patterns are matched against.
+
+    It is the same for copies on other replicas, and for the shards of a table that of the table.
+    """
+    if isinstance(variable, str):
+        return variable
+    shard = shards.of(variable)
+    return shard.name if shard else part_name(variable)
+
+
+def part_name(variable: tf.Variable) -> str:
+    """The name by which a shard is told from others: that of the table, with its number."""
+    return _COPY.sub("", variable.name)
 
 
 def matches(pattern: str, variable: Variable) -> bool:

@@ -1,13 +1,15 @@
-"""What comes before the first step: statistics, names of rows, a computed classifier.
+"""What comes before the first step: statistics, names of rows, a warm start, a computed classifier.
 
 is_computed = preparation.prepare(experiment, "runs/digits")
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks, compat, fitting, row_names
+from mtl import checks, compat, fitting, row_names, transfer
 from mtl.monitoring import run_directory
 
 if TYPE_CHECKING:
@@ -30,7 +32,28 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
     if experiment.refit and is_new:
         _refit(experiment, model_dir)
         return True
+    if experiment.warm_start and is_new:
+        with warm_start(experiment, model_dir) as plan:
+            experiment.warm_start.prepare(plan, model_dir)
     return False
+
+
+@contextlib.contextmanager
+def warm_start(experiment: "experiment_lib.Experiment", model_dir: str) -> Iterator[transfer.Plan]:
+    """What every variable starts from, in a training graph of one device.
+
+    Raises:
+      UserError: as `WarmStart.plan`.
+    """
+    data, statistics = experiment.data, fitting.load(model_dir)
+    model = experiment.model.fitted(statistics)
+    with tf.Graph().as_default():
+        tf1.set_random_seed(experiment.run.seed)
+        tf1.train.get_or_create_global_step()
+        batches = data.one_pass(data.train_split)
+        batch = tf1.data.make_initializable_iterator(batches).get_next()
+        model.model_fn(*batch, compat.estimator.ModeKeys.TRAIN, statistics=statistics)
+        yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
 
 
 def _check_best_metric(experiment: "experiment_lib.Experiment", model_dir: str) -> None:

@@ -170,13 +170,13 @@ class _Scope:
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """A getter of variables: gives the quantised values of what is to be quantised."""
-        variable = getter(name, **settings)
         if settings.get("trainable") is False:
-            return variable
+            return getter(name, **settings)
         quantizer = self._quantizer("weights", name)
         if quantizer is None:
-            return variable
-        weights = tf.convert_to_tensor(variable)
+            return getter(name, **settings)
+        # It is read as a whole in every step: there is no use in shards.
+        weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 
     def inputs(self, values: tf.Tensor) -> tf.Tensor:

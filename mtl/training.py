@@ -6,6 +6,7 @@ metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: N
 import dataclasses
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -153,21 +154,20 @@ class Training:
         checkpoint: str | None,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
         strategy: tf.distribute.Strategy | None,
-        session_config: tf1.ConfigProto | None,
+        session_config: tf1.ConfigProto,
     ) -> compat.estimator.Estimator:
         config = compat.estimator.RunConfig(
             model_dir=self._model_dir,
             train_distribute=strategy,
-            session_config=session_config,
             tf_random_seed=self._run.seed,
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
-            # Only the chief removes what is old.
-            keep_checkpoint_max=self._run.keep_checkpoints if self._place.is_chief else None,
+            keep_checkpoint_max=saving.ALL_CHECKPOINTS,
             save_summary_steps=None,
             log_step_count_steps=None,
             experimental_max_worker_delay_secs=0,
         )
+        config = distribution.configured(config, session_config)
         experiment, statistics = self._experiment, fitting.load(self._model_dir)
         model = experiment.model.fitted(statistics)
         model_fn = functools.partial(
@@ -179,11 +179,17 @@ class Training:
             training_hooks=training_hooks,
             observe=self._audit.observer(model, statistics),
         )
+        model_fn = experiment.distribution.sharding(self._place).over(model_fn)
         model_fn = checkpoints.fitting(model_fn, checkpoint)
         if experiment.warm_start and not checkpoint:
             names = model.row_names(statistics)
             model_fn = experiment.warm_start.over(model_fn, names, self._model_dir)
         return compat.estimator.Estimator(model_fn, config=config)
+
+    @property
+    def _is_evaluated_beside(self) -> bool:
+        """Whether a process of its own evaluates."""
+        return bool(self._place.cluster) and self._experiment.distribution.evaluator
 
     @property
     def _loop(self) -> dict[str, Any] | None:
@@ -246,6 +252,8 @@ class Training:
             evaluate=self._evaluate(job.evaluator),
             before=self._audit.save,
             is_chief=place.is_chief,
+            keep=run.keep_checkpoints,
+            evaluated=self._evaluated(job.evaluator.keeper),
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
@@ -258,12 +266,16 @@ class Training:
             ],
         }
 
+    def _evaluated(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
+        """Up to which step checkpoints need not be kept for an evaluation."""
+        return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
+
     def _evaluate(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
         """What is done with a checkpoint; whether training shall end after it."""
-        place, by_itself = self._place, self._experiment.distribution.evaluator
+        place = self._place
 
         def evaluate(checkpoint: str) -> bool:
-            if place.is_chief and not (place.cluster and by_itself):
+            if place.is_chief and not self._is_evaluated_beside:
                 evaluator(checkpoint)
             return place.is_chief and evaluator.keeper.should_stop()
 
@@ -274,7 +286,7 @@ class Training:
 class _Shared:
     """What the parts of a run in progress share."""
 
-    strategy: tuple[tf.distribute.Strategy | None, tf1.ConfigProto | None]
+    strategy: tuple[tf.distribute.Strategy | None, tf1.ConfigProto]
     evaluator: evaluation.Evaluator
     interruption: interruption_lib.Interruption
     beat: heartbeat.Heartbeat

@@ -93,13 +93,18 @@ def variables(model_dir, step=None):
 
 def scalars(directory):
     """{(step, tag): value} of the event files in a directory; of a step written twice the last."""
-    found = {}
+    return {
+        (event.step, value.tag): value.simple_value
+        for event in events(directory)
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    }
+
+
+def events(directory):
+    """What the event files in a directory hold."""
     for path in sorted(pathlib.Path(directory).glob("events.out.tfevents.*")):
-        for event in tf1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    found[event.step, value.tag] = value.simple_value
-    return found
+        yield from tf1.train.summary_iterator(str(path))
 
 
 def checkpoint_steps(model_dir):

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, compat, patterns
+from mtl.compat import shards
 
 tf1 = tf.compat.v1
 
@@ -30,7 +31,7 @@ def fitting(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..
 
     def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
-        wanted = {patterns.name(v): v.shape.as_list() for v in tf1.global_variables()}
+        wanted = {patterns.name(v): shards.whole_shape(v) for v in tf1.global_variables()}
         is_training = mode == compat.estimator.ModeKeys.TRAIN
         used = {name: saved[name] for name in saved if is_training or name in wanted}
         require_same(checkpoint, used, wanted)

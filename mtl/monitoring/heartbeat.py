@@ -89,10 +89,13 @@ class Heartbeat:
         if sign != self._signs[other]:
             self._signs[other], self._silent[other] = sign, 0.0
             self._fresh.add(other)
-        if other in self._fresh and sign.get("phase") in (FAILED, STOPPED):
-            self._give_up(f"{other} {sign['phase']}")
+        phase = sign.get("phase") if other in self._fresh else None
         silent = self._silent[other]
-        if silent > self._timeout and not self.is_done(other):
+        if phase == FAILED:
+            self._give_up(f"{other} {FAILED}")
+        elif silent > self._timeout and phase == STOPPED:  # Time to save the same step, and leave.
+            self._give_up(f"{other} {STOPPED}")
+        elif silent > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent:.0f} s")
 
     def _give_up(self, why: str) -> NoReturn:

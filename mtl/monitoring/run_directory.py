@@ -94,6 +94,19 @@ def repair(directory: str) -> None:
             _remove(path)
 
 
+def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> None:
+    """Removes all but the last checkpoints of a saver; none of a step after `evaluated`."""
+    paths = saver.last_checkpoints
+    old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
+    if not old:
+        return
+    kept = [path for path in paths if path not in old]
+    _list(os.path.dirname(paths[-1]), kept)
+    for path in old:
+        tf.compat.v1.train.remove_checkpoint(path)
+    saver.recover_last_checkpoints(kept)
+
+
 def _list(directory: str, paths: Sequence[str]) -> None:
     """Writes the list of checkpoints that TensorFlow reads."""
     names = [os.path.basename(path) for path in paths]

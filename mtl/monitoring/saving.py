@@ -2,7 +2,7 @@
 
 votes = saving.Votes(interruption, shared=False)
 hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=inputs, votes=votes,
-                     evaluate=evaluate)
+                     evaluate=evaluate, keep=3, evaluated=lambda: math.inf)
 """
 
 import logging
@@ -20,6 +20,9 @@ from mtl.monitoring import interruption as interruption_lib
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+
+ALL_CHECKPOINTS = 2**31 - 1
+"""What a saver is told to keep, since `Saving` removes what is old."""
 
 
 class Votes:
@@ -78,6 +81,8 @@ class Saving(tf1.train.SessionRunHook):
       inputs: the state of the input of this process.
       votes: when to stop.
       evaluate: called with each checkpoint of a step trained; whether training shall end.
+      keep: how many of the latest checkpoints are kept.
+      evaluated: up to which step older ones are no longer needed.
       before: called with the step before its checkpoint is written, for what belongs to it.
       is_chief: whether the checkpoints are those of this process. The others take part, as a sum
         over all may be saved, and write theirs to a scratch folder.
@@ -93,12 +98,15 @@ class Saving(tf1.train.SessionRunHook):
         inputs: input_state.InputState,
         votes: Votes,
         evaluate: Callable[[str], bool],
+        keep: int,
+        evaluated: Callable[[], float],
         before: Callable[[int], None] = lambda step: None,
         is_chief: bool = True,
     ):
         self._result, self._dir, self._saved = result, model_dir, saved
         self._every, self._timer = every[0], tf1.train.SecondOrStepTimer(every[1], every[0])
         self._inputs, self._votes, self._evaluate = inputs, votes, evaluate
+        self._keep, self._evaluated = keep, evaluated
         self._before, self._is_chief = before, is_chief
 
     def after_create_session(self, session, coord):
@@ -153,6 +161,7 @@ class Saving(tf1.train.SessionRunHook):
                 return ""
             self._inputs.wait(step)
             path = saver.save(session, os.path.join(self._dir, "model.ckpt"), global_step=step)
+            run_directory.remove_old(saver, self._keep, self._evaluated())
         except (tf.errors.OpError, OSError) as error:
             raise self._unsaved(step, error) from error
         finally:

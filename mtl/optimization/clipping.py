@@ -10,7 +10,7 @@ tables merged. Whatever is not finite is left as it is, and never spreads to wha
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -76,8 +76,9 @@ class Norm:
         norm: tf.Tensor,
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
-        del variables, norm
-        return _scaled_alone(gradients, self.max_norm, lambda gradient: 1.0)
+        del norm
+        norms = tf.sqrt(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        return _scaled_alone(gradients, norms, self.max_norm)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,8 +104,10 @@ class AverageNorm:
         norm: tf.Tensor,
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
-        del variables, norm
-        return _scaled_alone(gradients, self.max_norm, _num_entries)
+        del norm
+        norms = tf.sqrt(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
+        return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,22 +196,24 @@ def scaled(gradient: types.Gradient, scale: tf.Tensor) -> types.Gradient:
 
 
 def _scaled_alone(
-    gradients: Sequence[types.Gradient],
-    max_norm: float,
-    unit: Callable[[types.Gradient], tf.Tensor | float],
+    gradients: Sequence[types.Gradient], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
-    """Each gradient with its own norm, counted in units, brought to at most `max_norm`."""
-    norms = tf.unstack(tf.sqrt(gradients_lib.squared_norms(gradients)))
+    """Each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
     return [
-        scaled(gradient, factor(norm / unit(gradient), max_norm))
-        for gradient, norm in zip(gradients, norms, strict=True)
+        scaled(gradient, factor(norm, max_norm))
+        for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)
     ]
 
 
-def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor | float:
-    """How many entries the gradient has, at least 1."""
+def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
+    """[N] values of N variables -> [N], of a shard the sum over all shards of its table."""
+    names = list(map(patterns.name, variables))
+    owners = list(map(names.index, names))
+    if owners == list(range(len(names))):
+        return values
+    return tf.gather(tf.math.unsorted_segment_sum(values, owners, len(names)), owners)
+
+
+def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    count = values.shape.num_elements()
-    if count is not None:
-        return float(max(count, 1))
-    return tf.maximum(tf.cast(tf.size(values), tf.float32), 1.0)
+    return tf.cast(tf.size(values), tf.float32)

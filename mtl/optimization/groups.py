@@ -118,7 +118,7 @@ def _masking(
     optimizer: tf1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf1.train.Optimizer:
     """The optimizer, which leaves masked entries where they are."""
-    masks = {patterns.name(variable): freezing.mask(variable) for _, variable in pairs}
+    masks = {patterns.part_name(variable): freezing.mask(variable) for _, variable in pairs}
     masks = {name: mask for name, mask in masks.items() if mask is not None}
     return wrapped.Masked(optimizer, masks) if masks else optimizer
 

@@ -76,8 +76,8 @@ def _factors(
     """{variable name: summed factor} of the variables that a pattern matches."""
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
-        for variable in patterns.select(where, pattern, [*variables, *freezing.frozen_names()]):
-            name = patterns.name(variable)
+        selected = patterns.select(where, pattern, [*variables, *freezing.frozen_names()])
+        for name in set(map(patterns.name, selected)):
             factors[name] = factors.get(name, 0.0) + factor
     return factors
 

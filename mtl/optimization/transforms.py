@@ -81,6 +81,6 @@ class Noise:
             return values + tf.cast(deviation, values.dtype) * draw
 
         return [
-            gradients_lib.transform(gradient, lambda values, v=v: noisy(values, patterns.name(v)))
-            for gradient, v in zip(gradients, variables, strict=True)
+            gradients_lib.transform(gradient, lambda values, name=name: noisy(values, name))
+            for gradient, name in zip(gradients, map(patterns.part_name, variables), strict=True)
         ]

@@ -59,11 +59,11 @@ class Masked(Wrapped):
         return self._masked(handle, lambda: move(grad, handle, indices))
 
     def _masked(self, var: tf.Variable, move: Callable[[], Any]) -> Any:
-        name = patterns.name(var)
+        name = patterns.part_name(var)
         if name not in self._masks:
             return move()
         before = tf.identity(var.read_value())
-        mask = self._masks[name](before, name)
+        mask = self._masks[name](before, patterns.name(var))
         with tf.control_dependencies([before]):
             moved = move()
         with tf.control_dependencies([moved]):

@@ -1,6 +1,7 @@
 """Puts saved values in the place of initial ones.
 
-values.initialize(plan, "mean", model_dir)               # before the session initialises variables
+values.write_rows(plan, "mean", model_dir)               # once a run, by one process
+values.initialize(plan, model_dir)                       # before the session initialises variables
 
 The initialiser of a variable becomes a read of the checkpoint, so that it takes no time when a run
 goes on from its own, and a variable is never seen without its value by a second worker. Where rows
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import patterns
+from mtl.compat import shards
 from mtl.transfer import checkpoint, plan
 
 tf1 = tf.compat.v1
@@ -21,42 +23,49 @@ tf1 = tf.compat.v1
 NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
-def initialize(made: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Lets what the plan warms start from the source; reads all of it once.
+def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
+    """Writes the variables of this graph whose rows have moved; reads all of the source once.
 
     Raises:
       UserError: if the source is damaged.
     """
-    variables = collections.defaultdict(list)  # With the copies of other replicas.
-    for variable in tf1.global_variables():
-        variables[patterns.name(variable)].append(variable)
-    unchanged = [entry for entry in made.warmed() if entry.rows is None]
-    for entry in unchanged:
-        made.source.value(entry.source)
-        _read_from(made.source.path, entry.source, variables[entry.name])
     moved = [entry for entry in made.warmed() if entry.rows is not None]
+    for entry in made.warmed():
+        if entry.rows is None:
+            made.source.value(entry.source)
     if moved:
-        path = os.path.join(model_dir, "warm_start", "rows.ckpt")
-        own = _initial_values([variables[entry.name][0] for entry in moved])
+        variables = {patterns.name(variable): variable for variable in tf1.global_variables()}
+        with tf1.Session(graph=tf1.get_default_graph()) as session:
+            own = session.run([variables[entry.name].initial_value for entry in moved])
         checkpoint.write(
             {
                 entry.name: _with_rows(entry, made.source.value(entry.source), value, new_rows)
                 for entry, value in zip(moved, own, strict=True)
             },
-            path,
+            _rows_path(model_dir),
         )
-        for entry in moved:
-            _read_from(path, entry.name, variables[entry.name])
 
 
-def _read_from(path: str, name: str, copies: list[tf.Variable]) -> None:
-    for variable in copies:
-        tf1.train.init_from_checkpoint(path, {name: variable})
+def initialize(made: plan.Plan, model_dir: str) -> None:
+    """Lets what the plan warms start from the source, and from the rows that were written."""
+    variables = collections.defaultdict(list)  # With the copies of other replicas, and shards.
+    for variable in tf1.global_variables():
+        variables[patterns.name(variable)].append(variable)
+    for entry in made.warmed():
+        if entry.rows is None:
+            _read_from(made.source.path, entry.source, variables[entry.name])
+        else:
+            _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
 
 
-def _initial_values(variables: list[tf.Variable]) -> list[np.ndarray]:
-    with tf1.Session(graph=tf1.get_default_graph()) as session:
-        return session.run([variable.initial_value for variable in variables])
+def _rows_path(model_dir: str) -> str:
+    return os.path.join(model_dir, "warm_start", "rows.ckpt")
+
+
+def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
+    """Of copies each reads all of it, of shards each its part."""
+    for target in [variables] if shards.of(variables[0]) else variables:
+        tf1.train.init_from_checkpoint(path, {name: target})
 
 
 def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:

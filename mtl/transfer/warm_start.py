@@ -16,6 +16,7 @@ import tensorflow as tf
 from mtl import checks, compat, patterns, types
 from mtl import features as features_lib
 from mtl import row_names as row_names_lib
+from mtl.compat import shards
 from mtl.transfer import decision, values
 from mtl.transfer import plan as plan_lib
 from mtl.transfer import source as source_lib
@@ -90,22 +91,29 @@ class WarmStart:
             names = [name for column in columns for name in column.accumulators()]
             features_lib.adopt(names, os.path.join(run, "statistics"), directory)
 
+    def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
+        """Says what is planned for the variables of this graph, and writes rows that have moved.
+
+        Raises:
+          UserError: if the source is damaged.
+        """
+        _log.info("%s", plan.summary())
+        with tf.io.gfile.GFile(os.path.join(model_dir, _FILE), "w") as file:
+            file.write(plan.table() + "\n")
+        values.write_rows(plan, self.new_rows, model_dir)
+
     def over(
         self,
         model_fn: Callable[..., Any],
         named: Mapping[str, row_names_lib.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """`model_fn`, whose training graph starts from the source."""
+        """`model_fn`, whose training graph starts from the source, after `prepare`."""
 
         def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
             if mode == compat.estimator.ModeKeys.TRAIN:
-                plan = self.plan(tf1.global_variables(), named)
-                _log.info("%s", plan.summary())
-                with tf.io.gfile.GFile(os.path.join(model_dir, _FILE), "w") as file:
-                    file.write(plan.table() + "\n")
-                values.initialize(plan, self.new_rows, model_dir)
+                values.initialize(self.plan(tf1.global_variables(), named), model_dir)
             return spec
 
         return warmed
@@ -123,7 +131,7 @@ class WarmStart:
           UserError: if there is no source, a pattern finds nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        shapes = {patterns.name(variable): variable.shape.as_list() for variable in variables}
+        shapes = {patterns.name(variable): shards.whole_shape(variable) for variable in variables}
         model_names = [name for name in shapes if not decision.is_optimizers(name, shapes)]
         for setting in ("exclude", "rename", "row_names"):
             for pattern in getattr(self, setting):

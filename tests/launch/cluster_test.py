@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,44 +9,60 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from launch import cluster
 from tests import tiny
 from tests.launch import conftest, toy
 
+tf1 = tf.compat.v1
 pytestmark = pytest.mark.slow
-STEPS = 30
-SETTINGS = (
-    "Pipeline.shuffle_buffer = 1",
-    "Run.checkpoint_steps = 10",
-    "Run.summary_steps = 10",
-    "Distribution.timeout_secs = 5",
-)
+STEPS = 12
+GIN = """\
+from __gin__ import dynamic_registration
+from mtl import distribution
+from mtl import experiment
+from mtl import transfer
+from mtl.data import pipeline
+include "toy.gin"
+
+# From one start, for one process or several, with the rows of a table in another order.
+experiment.Experiment.warm_start = @transfer.WarmStart()
+transfer.WarmStart.source = "first"
+transfer.WarmStart.slots = True
+transfer.WarmStart.row_names = {"^features/categorical_job/": ["smith", "clerk", "cook"]}
+pipeline.Pipeline.shuffle_buffer = 1
+experiment.Run.train_steps = 12
+experiment.Run.checkpoint_steps = 4
+experiment.Run.keep_checkpoints = 4
+experiment.Run.summary_steps = 4
+experiment.Experiment.distribution = @distribution.Distribution()
+distribution.Distribution.timeout_secs = 5
+distribution.Distribution.min_shard_bytes = 32
+distribution.Distribution.communication = @distribution.Communication()
+distribution.Communication.implementation = "ring"
+distribution.Communication.bytes_per_pack = 4096
+distribution.Distribution.resources = @distribution.Resources()
+distribution.Resources.intra_op_threads = 1
+"""
+TABLE = "features/categorical_job/embedding"
 
 
-def _arguments(model_dir, steps, *settings):
-    params = [*SETTINGS, f"Run.train_steps = {steps}", *settings]
+def _arguments(model_dir, *params):
     flags = [flag for param in params for flag in ("--gin_param", param)]
-    return ["--gin_file", "toy.gin", "--model_dir", str(model_dir), *flags]
+    return ["--gin_file", "cluster.gin", "--model_dir", str(model_dir), *flags]
 
 
-def _start(directory, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "launch.cluster", *arguments],
-        cwd=directory,
-        env=conftest.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def run_in(launch_in):
+    """run_in(directory, "--workers", "2", ...): runs a cluster to its end; what it said."""
 
+    def run(directory, *arguments):
+        done = launch_in(directory, "cluster", *arguments)
+        assert done.code == 0, done
+        return done.out
 
-def _run(directory, *arguments):
-    """Runs a cluster to its end; what it said."""
-    process = _start(directory, *arguments)
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, said
-    return said
+    return run
 
 
 def _wait_for(path, process):
@@ -66,28 +81,26 @@ def _assert_close(model_dir, expected, rtol):
 
 @pytest.fixture(scope="module")
 def started(launch_in, tmp_path_factory):
-    """A folder with toy.gin, a run that made one step in one process, and the same to the end."""
+    """A folder with a run that made one step, and one in one process that starts from it."""
     directory = tmp_path_factory.mktemp("cluster")
     toy.write(directory)
-    first = launch_in(directory, "train", *_arguments("first", 1))
-    assert first.code == 0, first
-    # The order of the data starts anew, as it does where other processes go on.
-    shutil.rmtree(directory / "first" / "input")
-    shutil.copytree(directory / "first", directory / "alone")
-    rest = launch_in(directory, "train", *_arguments("alone", STEPS))
-    assert rest.code == 0, rest
+    (directory / "cluster.gin").write_text(GIN)
+    only_step = ["--gin_param", "Run.train_steps = 1"]
+    first = ["--gin_file", "toy.gin", "--model_dir", "first", *only_step]
+    for arguments in (first, _arguments("alone")):
+        done = launch_in(directory, "train", *arguments)
+        assert done.code == 0, done
+    start, warmed = tiny.variables(directory / "first"), tiny.variables(directory / "alone", 0)
+    order = (directory / "first" / "statistics" / "vocabulary_categorical_job.txt").read_text()
+    rows = [["smith", "clerk", "cook"].index(job) for job in order.split()]
+    np.testing.assert_array_equal(warmed[TABLE], start[TABLE][[*rows, 3]])
     return directory
 
 
-def _copy(started, name):
-    return shutil.copytree(started / "first", started / name)
-
-
 @pytest.fixture(scope="module")
-def in_step(started):
+def in_step(started, run_in):
     """Two processes that train in step, to the end."""
-    model_dir = _copy(started, "in_step")
-    return model_dir, _run(started, "--workers", "2", "--", *_arguments("in_step", STEPS))
+    return started / "in_step", run_in(started, "--workers", "2", "--", *_arguments("in_step"))
 
 
 def test_two_processes_in_step_train_as_one_does(started, in_step):
@@ -102,60 +115,62 @@ def test_two_processes_in_step_train_as_one_does(started, in_step):
         for key in [key for key in expected if not key[1].endswith("_per_sec")]:
             np.testing.assert_allclose(actual[key], expected[key], rtol=1e-4, err_msg=key)
     assert "chief-0  | Training on 2 replicas, in chief-0: /cpu:0" in said
-    assert f"chief-0  | Trained {STEPS - 1} steps, up to step {STEPS}." in said
+    assert f"chief-0  | Trained {STEPS} steps, up to step {STEPS}." in said
+    assert said.count("Warm start from") == 1
 
 
 def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(started, in_step):
     """SIGTERM to one process: all save after the same step. SIGKILL: the others end in time."""
-    model_dir = _copy(started, "lost")
-    arguments = ("--workers", "2", "--", *_arguments("lost", STEPS))
-
-    def signalled(step, number):
-        process = _start(started, *arguments)
+    model_dir = started / "lost"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch.cluster", "--restarts", "2", "--", *_arguments("lost")],
+        cwd=started,
+        env=conftest.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for step, number in ((4, signal.SIGTERM), (8, signal.SIGKILL)):
         _wait_for(model_dir / f"model.ckpt-{step}.index", process)
         worker = json.loads((model_dir / "cluster" / "worker-0").read_text())["process"]
         os.kill(worker, number)
-        said, _ = process.communicate(timeout=60)
-        assert process.returncode == 128 + number, said
-        return said
-
-    said = signalled(10, signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
     stops = [line.partition("Stopped")[2] for line in said.splitlines() if "Stopped by" in line]
     assert len(stops) == 2 and len(set(stops)) == 1, said
-    said = signalled(20, signal.SIGKILL)
     assert "Error: worker-0 has given no sign of life for" in said
-    assert max(tiny.checkpoint_steps(model_dir)) < STEPS
-    _run(started, *arguments)
+    assert "Starting all again, 2 of 2" in said
     _assert_close(model_dir, in_step[0], rtol=0)
 
 
-def test_a_worker_with_a_parameter_server_trains_as_one_process_does(started):
-    model_dir = _copy(started, "served")
-    arguments = ("--workers", "1", "--ps", "1", "--evaluator", "--", *_arguments("served", STEPS))
-    said = _run(started, *arguments)
+def test_parameter_servers_with_one_worker_train_as_one_process_does(started, run_in):
+    """The table lies in shards on two; every checkpoint is evaluated, though one is kept."""
+    processes = ("--workers", "1", "--ps", "2", "--evaluator")
+    arguments = _arguments("served", "Run.keep_checkpoints = 1")
+    said = run_in(started, *processes, "--", *arguments)
+    model_dir = started / "served"
     _assert_close(model_dir, started / "alone", rtol=1e-5)
     assert f"evaluator-0 | Trained 0 steps, up to step {STEPS}." in said
     best = json.loads((model_dir / "best" / "best.json").read_text())
     assert best == json.loads((started / "alone" / "best" / "best.json").read_text())
-    evaluated = {step for step, _ in tiny.scalars(model_dir / "eval")}
-    assert STEPS in evaluated and evaluated <= {1, 10, 20, STEPS}
+    assert {step for step, _ in tiny.scalars(model_dir / "eval")} == {4, 8, STEPS}
     assert list((model_dir / "export" / "best").iterdir())
+    graphs = [tf1.GraphDef.FromString(event.graph_def) for event in tiny.events(model_dir)]
+    devices = {node.name: node.device for graph in graphs for node in graph.node}
+    parts = [devices[f"{TABLE}/part_{n}"] for n in range(2)]
+    assert len({part for part in parts if part.startswith("/job:ps/task:")}) == 2, parts
 
 
-def test_two_workers_with_two_servers_share_the_steps(started):
-    model_dir = _copy(started, "shared")
-    _run(started, "--workers", "2", "--ps", "2", "--", *_arguments("shared", STEPS))
-    assert max(tiny.checkpoint_steps(model_dir)) >= STEPS
+def test_two_workers_share_the_steps(started, run_in):
+    run_in(started, "--workers", "2", "--ps", "1", "--", *_arguments("shared"))
+    assert max(tiny.checkpoint_steps(started / "shared")) >= STEPS
 
 
-def test_a_mistake_ends_all_with_its_code(started):
-    process = _start(started, "--workers", "2", "--", *_arguments("wrong", 0))
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert (
-        said
-        == "Error: --gin_param 'Run.train_steps = 0': Run.train_steps must be at least 1, got 0.\n"
-    )
+def test_a_mistake_ends_all_with_its_code(started, launch_in):
+    arguments = _arguments("wrong", "Run.train_steps = 0")
+    done = launch_in(started, "cluster", "--workers", "2", "--", *arguments)
+    said = "--gin_param 'Run.train_steps = 0': Run.train_steps must be at least 1, got 0."
+    assert done.error == said
 
 
 def test_every_process_has_its_place():

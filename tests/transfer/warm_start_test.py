@@ -56,9 +56,9 @@ def _start(made, directory, steps_per_call=7):
     fitted = features.load(statistics)
     loop = {"steps_per_call": steps_per_call, "last_step": 9, "due_every": ()}
     model_fn = functools.partial(made.model.model_fn, statistics=fitted, loop=loop)
-    found = []
-    warmed = made.warm_start.over(model_fn, made.model.row_names(fitted), str(directory))
-    for function in (warmed, model_fn):
+    found, named = [], made.model.row_names(fitted)
+    warmed = made.warm_start.over(model_fn, named, str(directory))
+    for function in (model_fn, warmed):
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(9)
             tf1.train.get_or_create_global_step()
@@ -66,9 +66,12 @@ def _start(made, directory, steps_per_call=7):
                 made.data.dataset("train", training=True, seed=1)
             )
             function(iterator, None, compat.estimator.ModeKeys.TRAIN)
+            if function is model_fn:
+                plan = made.warm_start.plan(tf1.global_variables(), named)
+                made.warm_start.prepare(plan, str(directory))
             session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
             found.append(session.run({v.op.name: v for v in tf1.global_variables()}))
-    return found
+    return found[::-1]
 
 
 def _outcomes(directory):

@@ -1,0 +1,84 @@
+"""Embedding tables that are larger than a parameter server's share, cut by rows into shards.
+
+distribution.Distribution.min_shard_bytes = 1 << 26          # by default
+
+with sharding.Sharding(servers=4, min_bytes=1 << 26).entered():
+    table = sharding.table("embedding", [10_000_000, 16], initializer)       # 4 shards of 160 MB
+
+A shard is a variable `<table>/part_<n>`, on the next server each. Everything that chooses variables
+by name sees the table's name, and a checkpoint holds the table as one tensor, so that it is read
+with any number of shards, or none.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How tables are cut in the graph that is being built.
+
+    Attributes:
+      servers: over how many a table is spread.
+      min_bytes: that a shard has at least.
+    """
+
+    servers: int
+    min_bytes: int
+
+    def count(self, shape: Sequence[int]) -> int:
+        """The number of shards of a float32 table of this shape."""
+        num_bytes = math.prod(shape) * tf.float32.size
+        return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Cuts the tables that are made in it."""
+        token = _SHARDING.set(self)
+        try:
+            yield
+        finally:
+            _SHARDING.reset(token)
+
+    def over(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`model_fn`, whose tables are cut."""
+
+        def sharded(features: Any, labels: Any, mode: str) -> Any:
+            with self.entered():
+                return model_fn(features, labels, mode)
+
+        return sharded
+
+
+def table(name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]) -> tf.Variable:
+    """A float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
+    sharding = _SHARDING.get()
+    count = sharding.count(shape) if sharding else 1
+    if count == 1:
+        return tf1.get_variable(name, shape, tf.float32, initializer)
+    token = _IS_CUTTING.set(True)
+    try:
+        partitioner = tf1.fixed_size_partitioner(count)
+        return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
+    finally:
+        _IS_CUTTING.reset(token)
+
+
+def table_name(name: str) -> str:
+    """The table's name, of the name of a variable that is being created."""
+    return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
+
+
+_SHARDING: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar(
+    "sharding", default=None
+)
+_IS_CUTTING: contextvars.ContextVar[bool] = contextvars.ContextVar("is_cutting", default=False)

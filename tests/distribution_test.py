@@ -5,13 +5,18 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from mtl import checks, distribution, freezing, networks, transfer
+from mtl import checks, compat, distribution, freezing, networks, transfer
 from mtl.balancing import methods, surgery
 from mtl.optimization import clipping, optimizers, regularization, update
 from tests import tiny
 
-TWO_CPUS = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+TWO_CPUS = distribution.Distribution(
+    strategy="mirrored",
+    devices=["/cpu:0", "/cpu:1"],
+    resources=distribution.Resources(inter_op_threads=2),
+)
 
 
 LATE = {"^network/trunk/": 20, "^features/": 40}
@@ -113,12 +118,58 @@ def test_a_run_goes_on_with_another_number_of_replicas(tmp_path):
             {"strategy": "mirrored", "devices": ["/gpu:7"]},
             "Distribution.devices must be there, got '/gpu:7'. Visible GPUs: ",
         ),
+        (
+            {"resources": 4},
+            r"Distribution.resources must be built, such as @distribution.Resources",
+        ),
+        ({"min_shard_bytes": 0}, "Distribution.min_shard_bytes must be above 0, got 0"),
     ],
-    ids=["misspelt", "devices of none", "no such GPU"],
+    ids=["misspelt", "devices of none", "no such GPU", "no part", "no size"],
 )
 def test_mistakes(settings, message):
     with pytest.raises(checks.UserError, match=message):
         distribution.Distribution(**settings).place()
+
+
+@pytest.mark.parametrize(
+    ("part", "settings", "message"),
+    [
+        ("Communication", {"implementation": "rings"}, "Did you mean 'ring'"),
+        ("Communication", {"bytes_per_pack": -1}, "bytes_per_pack must be at least 0, got -1"),
+        ("Communication", {"num_packs": 1.5}, "num_packs must be a whole number, got 1.5"),
+        ("Resources", {"intra_op_threads": "4"}, "intra_op_threads must be a whole number"),
+        ("Resources", {"inter_op_threads": -2}, "inter_op_threads must be at least 0, got -2"),
+        ("Resources", {"memory_growth": 1}, "memory_growth must be True or False, got 1"),
+    ],
+)
+def test_mistakes_of_parts(part, settings, message):
+    with pytest.raises(checks.UserError, match=message):
+        getattr(distribution, part)(**settings)
+
+
+def test_a_session_is_told_of_threads_and_memory(tmp_path):
+    """Beside what Estimator tells it by itself."""
+    resources = distribution.Resources(intra_op_threads=3, inter_op_threads=2, memory_growth=True)
+    made = dataclasses.replace(
+        tiny.make(), distribution=distribution.Distribution(resources=resources)
+    )
+    given = made.estimator(str(tmp_path), checkpoint=None).config.session_config
+    plain = compat.estimator.Estimator(lambda features: None, str(tmp_path))._session_config
+    threads = given.intra_op_parallelism_threads, given.inter_op_parallelism_threads
+    assert (*threads, given.gpu_options.allow_growth) == (3, 2, True)
+    for field in ("intra_op_parallelism_threads", "inter_op_parallelism_threads", "gpu_options"):
+        given.ClearField(field)
+    assert given == plain
+
+
+def test_packs():
+    options = distribution.Communication(implementation="nccl", bytes_per_pack=1 << 20).options()
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    assert (options.bytes_per_pack, options.implementation) == (1 << 20, kinds.NCCL)
+    packed = distribution.Communication(num_packs=2)
+    assert isinstance(packed.reduction(on_cpu=False), tf.distribute.NcclAllReduce)
+    assert isinstance(packed.reduction(on_cpu=True), tf.distribute.ReductionToOneDevice)
+    assert distribution.Communication().reduction(on_cpu=False) is None
 
 
 def test_the_batch_must_divide(tmp_path):

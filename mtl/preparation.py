@@ -4,18 +4,22 @@ is_computed = preparation.prepare(experiment, "runs/digits")
 """
 
 import contextlib
+import dataclasses
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from mtl import checks, compat, fitting, row_names, transfer
+from mtl.data import pipeline
 from mtl.monitoring import run_directory
 
 if TYPE_CHECKING:
     from mtl import experiment as experiment_lib
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
 
 
 def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
@@ -77,3 +81,19 @@ def _refit(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
             model_dir,
             experiment.run.train_steps,
         )
+
+
+def divided(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
+    """The data with a batch size that so many replicas and micro-batches divide.
+
+    Raises:
+      UserError: if it does not, and is not to be rounded.
+    """
+    size = data.batch_size
+    if size % parts and size > parts and uneven == "round":
+        _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
+        return dataclasses.replace(data, batch_size=size // parts * parts)
+    fix = "" if uneven == "round" else 'Distribution.uneven = "round" takes fewer rows.'
+    what = "Run.micro_batches times the number of replicas"
+    checks.require(not size % parts, what, f"divide Pipeline.batch_size, {size}", parts, fix)
+    return data

@@ -26,7 +26,6 @@ from mtl import (
 )
 from mtl import cluster as cluster_lib
 from mtl.clip_audit import recording
-from mtl.data import pipeline
 from mtl.monitoring import (
     balancing,
     checkpoints,
@@ -65,7 +64,7 @@ class Training:
     ):
         self._place = experiment.distribution.place()
         parts = self._place.replicas * experiment.run.micro_batches
-        data = _divided(experiment.data, parts, experiment.distribution.uneven)
+        data = preparation.divided(experiment.data, parts, experiment.distribution.uneven)
         self._audit = recording.Recording(experiment.clip_audit, model_dir)
         self._data = self._audit.over(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
@@ -290,15 +289,3 @@ class _Shared:
     evaluator: evaluation.Evaluator
     interruption: interruption_lib.Interruption
     beat: heartbeat.Heartbeat
-
-
-def _divided(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
-    """The data with a batch size that so many replicas and micro-batches divide."""
-    size = data.batch_size
-    if size % parts and size > parts and uneven == "round":
-        _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
-        return dataclasses.replace(data, batch_size=size // parts * parts)
-    fix = "" if uneven == "round" else 'Distribution.uneven = "round" takes fewer rows.'
-    what = "Run.micro_batches times the number of replicas"
-    checks.require(not size % parts, what, f"divide Pipeline.batch_size, {size}", parts, fix)
-    return data

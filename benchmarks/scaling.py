@@ -2,7 +2,9 @@
 
 `Experiment.train`, all hooks on and a call for every step, beside a bare loop of `session.run` on
 the same graph, devices and data: three hidden layers, four heads, Adam, 64 rows a step over all
-replicas. The bare loop of workers in step is left out: in graph mode only Estimator drives it.
+replicas. In graph mode only Estimator drives workers in step: their bare loop is an Estimator's,
+with no hook that writes. "waiting" is the share of the bare loop's time in which a step has no
+batch yet. Both sides of a row run one after the other, `--side_rounds` times; medians are shown.
 
     python -m benchmarks.scaling --side_steps 500
     python -m benchmarks.scaling --parameters 1e8 --gigabytes_per_sec 25 --step_secs 0.4
@@ -10,12 +12,17 @@ replicas. The bare loop of workers in step is left out: in graph mode only Estim
 
 import contextlib
 import dataclasses
+import functools
 import glob
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import app, flags
@@ -34,8 +41,10 @@ _PARAMETERS = flags.DEFINE_float("parameters", None, "Of all dense layers: compu
 _GIGABYTES = flags.DEFINE_float("gigabytes_per_sec", 25.0, "What a machine's link carries.")
 _STEP_SECS = flags.DEFINE_float("step_secs", 0.4, "A step of the whole batch on one replica.")
 
+_ROUNDS = flags.DEFINE_integer("side_rounds", 3, "How often both sides of a row are run.", 1)
+
 _WARM_UP = 100
-_ROW = "{:<22} {:>8} {:>10} {:>10} {:>8}"
+_ROW = "{:<22} {:>8} {:>10} {:>10} {:>8} {:>8}"
 
 # {strategy: workers and servers that are started}
 _SIDES = {
@@ -44,6 +53,9 @@ _SIDES = {
     distribution.WORKERS: (2, 0),
     distribution.SERVERS: (1, 1),
 }
+_STRATEGIES = flags.DEFINE_multi_enum(
+    "strategy", list(_SIDES), list(_SIDES), "Which of them; may be given several times."
+)
 
 
 def efficiency(
@@ -78,8 +90,8 @@ def trained(strategy: str, steps: int, model_dir: str) -> float:
     return (last - first) / (times[last] - times[first])
 
 
-def bare(strategy: str, steps: int) -> float:
-    """Steps per second of session calls that fetch the train op alone."""
+def bare(strategy: str, steps: int) -> tuple[float, float]:
+    """Steps per second of session calls that fetch the train op; the share of waiting for input."""
     settings = _place(strategy)
     place = settings.place()
     built, config = settings.build(place)
@@ -96,8 +108,10 @@ def bare(strategy: str, steps: int) -> float:
         )
         return spec.train_op
 
-    variables = tf1.train.replica_device_setter(cluster=place.cluster.jobs) if server else None
-    with tf.Graph().as_default(), tf.device(variables), contextlib.ExitStack() as stack:
+    device = server and tf1.train.replica_device_setter(
+        cluster=place.cluster.jobs, worker_device=f"/job:{place.cluster.job}"
+    )
+    with tf.Graph().as_default(), tf1.device(device), contextlib.ExitStack() as stack:
         if built:
             stack.enter_context(built.scope())
         tf1.train.create_global_step()
@@ -105,27 +119,65 @@ def bare(strategy: str, steps: int) -> float:
         dataset = made.data.dataset("train", training=True, seed=1, batch_size=size)
         if built:
             iterator = built.make_input_fn_iterator(lambda _: dataset)
-            steps_of = built.extended.call_for_each_replica(model_fn, args=(iterator.get_next(),))
+            batch, waited = _waiting(iterator.get_next, built.experimental_local_results)
+            steps_of = built.extended.call_for_each_replica(model_fn, args=(batch,))
             train_op, start = built.group(steps_of), iterator.initialize()
         else:
             iterator = tf1.data.make_initializable_iterator(dataset)
-            train_op, start = model_fn(iterator.get_next()).op, iterator.initializer
+            batch, waited = _waiting(iterator.get_next, lambda value: [value])
+            train_op, start = model_fn(batch).op, iterator.initializer
         session = stack.enter_context(tf1.Session(server.target if server else "", config=config))
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
         session.run(start)
-        return _timed(lambda: session.run(train_op), steps)
+        for _ in range(_WARM_UP):
+            session.run([train_op, waited])
+        started = time.perf_counter()
+        waits = [session.run([train_op, waited])[1] for _ in range(steps)]
+        secs = time.perf_counter() - started
+        return steps / secs, sum(waits) / secs
 
 
-def _timed(step, steps: int) -> float:
-    for _ in range(_WARM_UP):
-        step()
-    started = time.perf_counter()
-    for _ in range(steps):
-        step()
-    return steps / (time.perf_counter() - started)
+def _waiting(
+    get_next: Callable[[], Any], of_replicas: Callable[[Any], Sequence[tf.Tensor]]
+) -> tuple[Any, tf.Tensor]:
+    """A batch, and the seconds until it is there."""
+    started = tf.timestamp()
+    with tf.control_dependencies([started]):
+        batch = get_next()
+    parts = [part for value in tf.nest.flatten(batch) for part in of_replicas(value)]
+    with tf.control_dependencies(parts):
+        return batch, tf.timestamp() - started
 
 
-def _measure(strategy: str, kind: str) -> float:
+def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
+    """Steps per second of an Estimator that writes nothing, in a cluster; waiting is not known."""
+    settings = _place(strategy)
+    place = settings.place()
+    made = overhead.an_experiment(_UNITS.value, 1, steps)
+    timer = overhead.Timer(_WARM_UP)
+
+    def input_fn():
+        size = made.data.batch_size // place.replicas
+        return made.data.dataset("train", training=True, seed=1, batch_size=size)
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = compat.estimator.RunConfig(
+            train_distribute=settings.build(place)[0],
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            save_summary_steps=None,
+            log_step_count_steps=None,
+        )
+        model_fn = functools.partial(made.model.model_fn, statistics=features.load(folder))
+        compat.estimator.train_and_evaluate(
+            compat.estimator.Estimator(model_fn, folder, config),
+            compat.estimator.TrainSpec(input_fn, _WARM_UP + steps, hooks=[timer]),
+            compat.estimator.EvalSpec(input_fn),
+        )
+    return steps / timer.secs, float("nan")
+
+
+def _measure(strategy: str, kind: str) -> list[float]:
     """Runs one side in processes of its own; what its first one found."""
     workers, servers = _SIDES[strategy]
     environments = launch_cluster.environments(workers, servers, evaluator=False)
@@ -145,17 +197,18 @@ def _measure(strategy: str, kind: str) -> float:
         ]
         found = processes[0].communicate()[0].split()
         for process in processes[1:]:
-            if kind == "bare":
+            if kind == "bare" and servers:
                 process.kill()  # A bare server waits forever.
             process.wait()
-    return float(found[-1])
+    return [float(value) for value in found[-2:]]
 
 
 def _side(kind: str, strategy: str) -> None:
-    if kind == "bare":
-        print(bare(strategy, _STEPS.value))
-        return
-    print(trained(strategy, _STEPS.value, _MODEL_DIR.value))
+    if kind == "ours":
+        print(trained(strategy, _STEPS.value, _MODEL_DIR.value))
+    else:
+        loop = plain_estimator if strategy == distribution.WORKERS else bare
+        print(*loop(strategy, _STEPS.value))
 
 
 def _calculate() -> None:
@@ -174,16 +227,19 @@ def main(_) -> None:
     if _SIDE.value:
         _side(*_SIDE.value.split(","))
         return
-    print(_ROW.format("strategy", "replicas", "steps/s", "bare", "ratio"))
-    for strategy, (workers, _) in _SIDES.items():
+    print(_ROW.format("strategy", "replicas", "steps/s", "bare", "ratio", "waiting"))
+    for strategy in _STRATEGIES.value:
+        workers, _ = _SIDES[strategy]
         replicas = 2 if strategy == distribution.MIRRORED else workers
-        ours = _measure(strategy, "ours")
-        if strategy == distribution.WORKERS:
-            print(_ROW.format(strategy, replicas, f"{ours:.0f}", "", ""), flush=True)
-            continue
-        loop = _measure(strategy, "bare")
-        row = strategy, replicas, f"{ours:.0f}", f"{loop:.0f}", f"{ours / loop:.2f}"
-        print(_ROW.format(*row), flush=True)
+        rounds = [
+            (_measure(strategy, "ours")[-1], *_measure(strategy, "bare"))
+            for _ in range(_ROUNDS.value)
+        ]
+        ours, loop, waiting = map(statistics.median, zip(*rounds, strict=True))
+        ratio = statistics.median(ours / loop for ours, loop, _ in rounds)
+        told = "" if math.isnan(waiting) else f"{waiting:.1%}"
+        row = f"{ours:.0f}", f"{loop:.0f}", f"{ratio:.2f}", told
+        print(_ROW.format(strategy, replicas, *row), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ comes back to it. Examples must not depend on each other, as batch norm in train
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -24,6 +24,7 @@ class Gradients:
       batch: the tensors that the examples come in.
       variables: whose gradients are asked for.
       batch_size: B, a scalar.
+      rows: B, if it is known while the graph is built.
 
     Attributes:
       unknown: the names of variables that meet examples in ways that are not known here.
@@ -32,11 +33,12 @@ class Gradients:
     def __init__(
         self,
         first: int,
-        batch: Iterable[tf.Tensor],
+        batch: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
         batch_size: tf.Tensor,
+        rows: int | None = None,
     ):
-        found = uses.find(first, batch, variables)
+        found = uses.find(first, batch, variables, rows)
         self.unknown = [name for name, own in found.items() if own is None or not _fits(own)]
         self._uses = {name: own for name, own in found.items() if name not in self.unknown}
         self._batch_size = batch_size
@@ -106,7 +108,7 @@ class Gradients:
         ids = tf.cast(tf.reshape(use.op.inputs[1], [-1]), tf.int64)
         values = tf.reshape(cotangent, [tf.size(ids), cotangent.shape[-1]])
         batch_size = tf.cast(self._batch_size, tf.int64)
-        examples = _segments(use.output)
+        examples = uses.segments(use.output)
         if examples is None:
             order = tf.range(batch_size)
             # An id of every example, or as many of each; anything else does not divide.
@@ -133,8 +135,9 @@ class Gradients:
         reads = list({read.name: read for use in own for read in use.reads}.values())
 
         def pulled(of_example: Sequence[tf.Tensor]) -> tf.Tensor:
-            back = tf.gradients(ends, reads, list(of_example))
-            return tf.add_n([tf.convert_to_tensor(part) for part in back if part is not None])
+            zeros = tf.UnconnectedGradients.ZERO
+            back = tf.gradients(ends, reads, list(of_example), unconnected_gradients=zeros)
+            return tf.add_n(list(map(tf.convert_to_tensor, back)))
 
         return parts.Plain(tf.vectorized_map(pulled, given))
 
@@ -149,13 +152,3 @@ def _is_smaller_built(use: uses.Use) -> bool:
     """Whether the gradients of a kernel take less than the Gram matrices of its places."""
     places = use.output.shape[1:3].num_elements()
     return places is None or 2 * places**2 > use.parameter.shape.num_elements()
-
-
-def _segments(values: tf.Tensor) -> tf.Tensor | None:
-    """By what values of lists are added up to examples: the example of each; None of no lists."""
-    for op in values.consumers():
-        if op.type == "Identity":
-            return _segments(op.outputs[0])
-        if op.type in ("UnsortedSegmentSum", "SegmentSum"):
-            return op.inputs[1]
-    return None

@@ -55,7 +55,8 @@ def measure(
     variables = tf1.trainable_variables()
     covered = [] if by_row else variables
     batch_size = tf.size(next(iter(losses.values())))
-    gradients = ghost.Gradients(first, entering, covered, batch_size)
+    rows = next((n for n in (of.shape[0] for of in tf.nest.flatten(batch)) if n is not None), None)
+    gradients = ghost.Gradients(first, entering, covered, batch_size, rows)
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _ghost(gradients, losses, weights)
     left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]
@@ -76,16 +77,23 @@ def _ghost(
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Squares and products by variable, squares by task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
-    found: dict[str, dict[str, tf.Tensor]] = {"squares": {}, "products": {}, "tasks": {}}
-    whole = gradients.by_variable(_weighted(back, weights))
-    for name, part in whole.items():
-        found["squares"][name] = part.squared_norms()
-        found["products"][name] = part.products(part.total())
-    for task, cotangents in back.items():
-        squares = [part.squared_norms() for part in gradients.by_variable(cotangents).values()]
-        if squares:
-            found["tasks"][task] = tf.add_n(squares)
-    return found
+    parts = {task: gradients.by_variable(own) for task, own in back.items()}
+    squares = {
+        task: {name: part.squared_norms() for name, part in own.items()}
+        for task, own in parts.items()
+    }
+    tasks = {task: tf.add_n(list(own.values())) for task, own in squares.items() if own}
+    if len(losses) == 1:  # The whole is a multiple of the one task.
+        ((task, whole),) = parts.items()
+        factor, of_whole = tf.square(weights[task]), squares[task]
+    else:
+        whole, factor = gradients.by_variable(_weighted(back, weights)), 1.0
+        of_whole = {name: part.squared_norms() for name, part in whole.items()}
+    return {
+        "squares": {name: factor * own for name, own in of_whole.items()},
+        "products": {name: factor * part.products(part.total()) for name, part in whole.items()},
+        "tasks": tasks,
+    }
 
 
 def _weighted(

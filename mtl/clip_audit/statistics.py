@@ -22,7 +22,7 @@ def of_samples(
     `prediction` of the last visit; `task`, whose own gradient is the largest;
     `share_above` of the visits above the threshold, `shrink`, the mean factor that clipping there
     would have; `share_in_clipped_batches`; and `blame`, `blame_in_clipped_batches`, its mean share
-    of a batch's gradient times the batch's size: 1 is as much as all others.
+    in a batch's gradient G times the batch's size, `<g_i, G> / |G|^2`: 1 is the average.
 
     Args:
       visits: see `visits.read`.

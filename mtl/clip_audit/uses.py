@@ -6,7 +6,7 @@ A variable is read, may go through ops that no example has a part in, such as a 
 one, and enters ops that examples do have a part in. Of these ops a few kinds are known.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -58,7 +58,10 @@ class Use(NamedTuple):
 
 
 def find(
-    first: int, batch: Iterable[tf.Tensor], variables: Sequence[tf.Variable]
+    first: int,
+    batch: Sequence[tf.Tensor],
+    variables: Sequence[tf.Variable],
+    rows: int | None = None,
 ) -> dict[str, list[Use] | None]:
     """{name: how it meets the batch}, None where that is not known.
 
@@ -66,6 +69,7 @@ def find(
       first: how many ops the graph had before what is looked at was built.
       batch: the tensors that examples come in.
       variables: that are looked for.
+      rows: of the batch, if that is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
     ops = graph.get_operations()[first:]
@@ -75,7 +79,9 @@ def find(
     for variable in variables:
         handle = _handle(graph, variable)
         readers = [op for op in ops if handle in [tensor.name for tensor in op.inputs]]
-        found[patterns.name(variable)] = _uses(readers, of_batch, known)
+        own = _uses(readers, of_batch, known)
+        is_known = own is not None and all(_is_known(use, rows) for use in own)
+        found[patterns.name(variable)] = own if is_known else None
     return found
 
 
@@ -96,7 +102,7 @@ def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[s
 
 
 def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
-    """The uses by these readers of a variable's handle; None if one is of no known kind."""
+    """The uses by these readers of a variable's handle; None if one reads it in another way."""
     found: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
@@ -110,7 +116,7 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
                 found[use.op.name, use.place] = use._replace(reads=reads)
         elif reader.type not in _OF_CREATION:
             return None
-    return list(found.values()) if all(map(_is_known, found.values())) else None
+    return list(found.values())
 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
@@ -122,7 +128,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
             if op.name not in known:
                 continue
             if op.name in of_batch:
-                places = [n for n, value in enumerate(op.inputs) if value is tensor]
+                places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
                 kind = _KINDS.get(op.type, "")
                 found += [Use(kind, op, place, (read,), is_plain) for place in places]
                 continue
@@ -132,25 +138,31 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
     return found
 
 
-def _is_known(use: Use) -> bool:
-    """Whether a use is of a kind whose gradient is taken apart by examples."""
-    op, checks = use.op, _CHECKS.get(use.kind)
-    return checks is not None and checks(use, op)
+def _is_known(use: Use, rows: int | None) -> bool:
+    """Whether a use is of a kind whose gradient is taken apart by examples, which come first."""
+    if use.kind not in _CHECKS or not use.output.shape.rank:
+        return False
+    first = use.output.shape[0]
+    of_examples = first is None or (rows is not None and first % rows == 0)
+    of_lists = use.kind == ROWS and segments(use.output) is not None
+    return (of_examples or of_lists) and _CHECKS[use.kind](use)
 
 
-def _is_matrix(use: Use, op: tf.Operation) -> bool:
-    is_first = "adj_x" if op.type == "BatchMatMulV2" else "transpose_a"
-    return use.place == 1 and use.parameter.shape.rank == 2 and not op.get_attr(is_first)
+def _is_matrix(use: Use) -> bool:
+    turned = "adj_x" if use.op.type == "BatchMatMulV2" else "transpose_a"
+    return use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(turned)
 
 
-def _is_convolution(use: Use, op: tf.Operation) -> bool:
+def _is_convolution(use: Use) -> bool:
+    op = use.op
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
     return use.place == 1 and is_usual and not is_grouped
 
 
-def _is_elementwise(use: Use, op: tf.Operation) -> bool:
+def _is_elementwise(use: Use) -> bool:
     """Whether each entry of the parameter meets the same place in every example."""
+    op = use.op
     if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":
         return False
     core = core_shape(use.parameter)
@@ -163,6 +175,16 @@ def _is_elementwise(use: Use, op: tf.Operation) -> bool:
     )
 
 
+def segments(values: tf.Tensor) -> tf.Tensor | None:
+    """By what values of lists are added up to examples: the example of each; None of no lists."""
+    for op in values.consumers():
+        if op.type == "Identity":
+            return segments(op.outputs[0])
+        if op.type in ("UnsortedSegmentSum", "SegmentSum"):
+            return op.inputs[1]
+    return None
+
+
 def core_shape(parameter: tf.Tensor) -> list[int] | None:
     """Its shape without the ones in front; None where it is not known."""
     if not parameter.shape.is_fully_defined():
@@ -173,9 +195,9 @@ def core_shape(parameter: tf.Tensor) -> list[int] | None:
     return shape
 
 
-_CHECKS: Mapping[str, object] = {
+_CHECKS: Mapping[str, Callable[[Use], bool]] = {
     MATRIX: _is_matrix,
     CONVOLUTION: _is_convolution,
-    ROWS: lambda use, op: True,
+    ROWS: lambda use: True,
     ELEMENTWISE: _is_elementwise,
 }

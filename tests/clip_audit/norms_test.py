@@ -93,9 +93,20 @@ def unknown(batch):
     return {"a": cross_entropy(layers.dense(logits, CLASSES, "a"), batch["label"])}
 
 
+def time_major(batch):
+    """Steps before examples: not taken for examples."""
+    steps = tf.stack([batch["x"], 2 * batch["x"]], 0)
+    logits = tf.reduce_sum(layers.dense(steps, CLASSES, "steps", tf.nn.relu), 0)
+    return {"a": cross_entropy(layers.dense(logits, CLASSES, "a"), batch["label"])}
+
+
+UNKNOWN = {
+    "unknown": ["model/kernel"],
+    "time_major": ["model/steps/kernel", "model/steps/bias"],
+}
 NETWORKS = {
     f.__name__: (f, image_batch if f is convnet else row_batch)
-    for f in (tables, shared, convnet, cosine, quantized, unknown)
+    for f in (tables, shared, convnet, cosine, quantized, unknown, time_major)
 }
 
 
@@ -125,7 +136,7 @@ def measured(network, make_batch):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_pass_gives_the_norms_of_a_pass_for_each_example(name):
     fast, slow, unknown_names = measured(*NETWORKS[name])
-    assert unknown_names == (["model/kernel"] if name == "unknown" else [])
+    assert unknown_names == UNKNOWN.get(name, [])
     assert fast.squares.keys() == slow.squares.keys()
     for variable, squares in slow.squares.items():
         assert squares.max() > 0, variable

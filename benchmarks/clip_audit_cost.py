@@ -1,0 +1,106 @@
+"""What the clip audit adds to a training step, as a ratio to the plain step.
+
+    python -m benchmarks.clip_audit_cost --rounds 5
+
+Batches of 256 go through three layers of 512 units on images of 28 by 28, through a convnet with
+batch norm, and through the same layers on 12 embedding tables; one task, and two. Both sides take
+turns within a round; the table shows medians of the rounds.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import rows
+from mtl import clip_audit, compat, features, fitting, heads, model, networks
+from mtl.clip_audit import visits
+from mtl.data import numbered
+from mtl.optimization import optimizers, update
+
+tf1 = tf.compat.v1
+
+_FIELDS, _IDS = 12, 10_000
+
+
+def _networks() -> dict[str, tuple[list, networks.SharedBottom]]:
+    """{row: columns and network}."""
+    names = [f"id_{field}" for field in range(_FIELDS)]
+    wide = networks.SharedBottom(trunk=networks.MLP(layers=[512, 512, 512]))
+    images = [features.Image(names=["image"])]
+    ids = [features.Identity(names=names, size=_IDS, dimension=16)]
+    return {
+        "512, 512, 512 on images": (images, wide),
+        "convnet with batch norm": (images, networks.SharedBottom(trunk=networks.Convnet())),
+        "12 tables of 10,000 rows": (ids, wide),
+    }
+
+
+def _batch(size: int, tasks: int) -> tuple[dict, dict]:
+    rng = np.random.default_rng(0)
+    inputs = {f"id_{field}": rng.integers(0, _IDS, size) for field in range(_FIELDS)}
+    inputs["image"] = rng.integers(0, 255, [size, 28, 28, 1]).astype(np.uint8)
+    inputs[numbered.ROW] = np.arange(size)
+    return inputs, {f"task_{task}": rng.integers(0, 10, size) for task in range(tasks)}
+
+
+class _Steps:
+    """Steps of a model, with or without an audit, ready to be timed."""
+
+    def __init__(self, made: model.MultiTaskModel, batch: tuple, folder: str, is_audited: bool):
+        statistics_ = fitting.load(folder)
+        audit = clip_audit.ClipAudit()
+        record = visits.Record(folder, audit)
+        observe = audit.observer(made, statistics_, record) if is_audited else None
+        with tf.Graph().as_default():
+            tf1.train.create_global_step()
+            dataset = tf.data.Dataset.from_tensors(batch).repeat()
+            inputs = tf1.data.make_one_shot_iterator(dataset).get_next()
+            mode = compat.estimator.ModeKeys.TRAIN
+            made_spec = made.model_fn(*inputs, mode, statistics=statistics_, observe=observe)
+            self._session = tf1.Session()
+            self._session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+            self._step = self._session.make_callable(made_spec.train_op)
+
+    def secs(self, steps: int) -> float:
+        """Seconds a step."""
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._step()
+        return (time.perf_counter() - start) / steps
+
+
+def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
+    columns, network = _networks()[name]
+    made = model.MultiTaskModel(
+        columns=columns,
+        network=network,
+        heads=[heads.MultiClass(name=f"task_{task}", classes=10) for task in range(tasks)],
+        update=update.Update(optimizer=optimizers.LazyAdam()),
+    )
+    batch = _batch(options.batch_size, tasks)
+    with tempfile.TemporaryDirectory() as folder:
+        sides = [_Steps(made, batch, folder, is_audited) for is_audited in (False, True)]
+        for side in sides:
+            side.secs(3)
+        secs = [[side.secs(options.steps) for side in sides] for _ in range(options.rounds)]
+    plain, audited = map(statistics.median, zip(*secs, strict=True))
+    return [name, str(tasks), f"{1000 * plain:.2f}", f"{audited / plain:.2f}"]
+
+
+def main() -> None:
+    """Prints a markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--batch_size", type=int, default=256)
+    options = parser.parse_args()
+    lines = [_row(name, tasks, options) for name in _networks() for tasks in (1, 2)]
+    print(rows.markdown(["network", "tasks", "plain step, ms", "with the audit"], lines))
+
+
+if __name__ == "__main__":
+    main()

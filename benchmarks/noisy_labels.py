@@ -1,0 +1,118 @@
+"""The experiments of `benchmarks.clip_audit`: MNIST and UCI Adult with labels that were flipped.
+
+made, is_wrong = noisy_labels.noisy(noisy_labels.DATA["mnist"], seed=1, share=0.2)
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks import relabelled, rows
+from launch import config
+from mtl import experiment, features, heads, model, networks, spec
+from mtl.data import idx, pipeline, source, subset
+from mtl.monitoring import checkpoints
+from mtl.optimization import optimizers, schedules, update
+
+_MOST = 1_000_000
+_QUIET = {"checkpoint_steps": _MOST, "summary_steps": _MOST}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """A task whose labels are flipped.
+
+    Attributes:
+      make: the experiment of a seed.
+      field: the label.
+      task: the head's name.
+      found_at: shares of flipped labels at which scores are judged.
+      trained_at: shares at which methods are compared; () for none.
+      long: an experiment -> the one that methods are compared in.
+    """
+
+    make: Callable[[int], experiment.Experiment]
+    field: str
+    task: str
+    found_at: Sequence[float] = (0.1, 0.2)
+    trained_at: Sequence[float] = ()
+    long: Callable[[experiment.Experiment], experiment.Experiment] | None = None
+
+
+def mnist(seed: int) -> experiment.Experiment:
+    """One hidden layer on the pixels, 10 epochs."""
+    folder = rows.data_dir("mnist")
+    files = {"image": "t10k-images-idx3-ubyte.gz", "digit": "t10k-labels-idx1-ubyte.gz"}
+    whole = idx.Idx(files={"all": files}, data_dir=folder)
+    batch_size, steps = 100, 800
+    rate = schedules.Cosine(value=0.002, decay_steps=steps)
+    return experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=subset.Subset(source=whole, split="all", share=0.8, held_out={"test": 0.2}),
+            spec=spec.Spec(features={"image": ("uint8", (28, 28, 1))}, labels={"digit": "int64"}),
+            train_split="all",
+            batch_size=batch_size,
+            cache=True,
+        ),
+        model=model.MultiTaskModel(
+            columns=[features.Image(names=["image"])],
+            network=networks.SharedBottom(trunk=networks.MLP(layers=[128])),
+            heads=[heads.MultiClass(name="digit", classes=10)],
+            update=update.Update(optimizer=optimizers.Adam(learning_rate=rate)),
+        ),
+        run=experiment.Run(train_steps=steps, seed=seed, **_QUIET),
+        best=checkpoints.Best(metric="digit/accuracy", higher_is_better=True),
+    )
+
+
+def long(made: experiment.Experiment) -> experiment.Experiment:
+    """30 epochs at a constant rate."""
+    run = dataclasses.replace(made.run, train_steps=3 * made.run.train_steps)
+    own = update.Update(optimizer=optimizers.Adam(learning_rate=0.002))
+    return dataclasses.replace(made, run=run, model=dataclasses.replace(made.model, update=own))
+
+
+def adult(seed: int) -> experiment.Experiment:
+    """The network of `adult_shared_bottom.gin`, for income alone."""
+    params = [
+        f"adult_dir = {rows.data_dir('adult')!r}",
+        "MultiTaskModel.heads = [@income/heads.Binary()]",
+        f"Run.seed = {seed}",
+        *(f"Run.{name} = {value}" for name, value in _QUIET.items()),
+    ]
+    return config.load(["gin_configs/experiments/adult_shared_bottom.gin"], params)
+
+
+DATA = {
+    "mnist": Data(make=mnist, field="digit", task="digit", trained_at=(0.0, 0.2, 0.4), long=long),
+    "adult": Data(make=adult, field="income", task="income"),
+}
+
+
+def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
+    """The labels of the training split, in order."""
+    batches = list(source.iterate(lambda: data.one_pass(data.train_split)))
+    return np.concatenate([labels[field] for _, labels in batches])
+
+
+def noisy(
+    made: experiment.Experiment, field: str, share: float
+) -> tuple[experiment.Experiment, np.ndarray]:
+    """The experiment with a share of a label flipped, always the same, and which these are."""
+    wrong, is_wrong = relabelled.flipped(labels_of(made.data, field), share, seed=1)
+    labels = {made.data.train_split: wrong}
+    noise = relabelled.Relabelled(source=made.data.source, field=field, labels=labels)
+    return _reading(made, noise), is_wrong
+
+
+def without(made: experiment.Experiment, ids: np.ndarray, share: float) -> experiment.Experiment:
+    """The experiment without the first share of the rows of the training split."""
+    kept = np.ones(len(ids), bool)
+    kept[ids[: round(share * len(ids))]] = False
+    noise = dataclasses.replace(made.data.source, kept={made.data.train_split: kept})
+    return _reading(made, noise)
+
+
+def _reading(made: experiment.Experiment, noise: relabelled.Relabelled) -> experiment.Experiment:
+    return dataclasses.replace(made, data=dataclasses.replace(made.data, source=noise))

@@ -119,6 +119,9 @@ class Gradients:
     def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Plain:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
+        elif use.op.type == "FusedBatchNormV3" and use.place == 1:
+            values, _, _, mean, variance = use.op.inputs
+            cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
         core = uses.core_shape(use.parameter)

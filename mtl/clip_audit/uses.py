@@ -25,8 +25,8 @@ _KINDS = {
     "AddV2": ELEMENTWISE,
     "Sub": ELEMENTWISE,
     "Mul": ELEMENTWISE,
+    "FusedBatchNormV3": ELEMENTWISE,
 }
-_OF_CREATION = ("VarIsInitializedOp", "AssignVariableOp")
 
 
 class Use(NamedTuple):
@@ -114,7 +114,9 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
                 before = found.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 found[use.op.name, use.place] = use._replace(reads=reads)
-        elif reader.type not in _OF_CREATION:
+        elif reader.name in of_batch or any(
+            _of_read(output, of_batch, known) for output in reader.outputs
+        ):
             return None
     return list(found.values())
 
@@ -163,7 +165,9 @@ def _is_convolution(use: Use) -> bool:
 def _is_elementwise(use: Use) -> bool:
     """Whether each entry of the parameter meets the same place in every example."""
     op = use.op
-    if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":
+    if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
+        return False
+    if op.type == "FusedBatchNormV3" and (op.get_attr("is_training") or use.place not in (1, 2)):
         return False
     core = core_shape(use.parameter)
     output = use.output.shape

@@ -6,8 +6,10 @@ import tensorflow as tf
 
 from mtl import layers, networks, quantization
 from mtl.clip_audit import norms
+from mtl.compat import keras as compat_keras
 from mtl.features import column
 from mtl.heads import classifiers
+from tests.networks import keras_models
 
 tf1 = tf.compat.v1
 
@@ -17,7 +19,7 @@ ROWS, CLASSES = 5, 3
 def image_batch(seed=0):
     rng = np.random.default_rng(seed)
     return {
-        "image": tf.constant(rng.normal(size=[ROWS, 7, 6, 2]), tf.float32),
+        "image": tf.constant(rng.normal(size=[ROWS, 8, 8, 3]), tf.float32),
         "label": tf.constant(rng.integers(0, CLASSES, ROWS)),
     }
 
@@ -67,6 +69,15 @@ def convnet(batch):
     return {"a": cross_entropy(layers.dense(hidden, CLASSES, "a"), batch["label"])}
 
 
+def keras(batch):
+    """Made once, as a model makes new variables at every call."""
+    made = tf1.get_collection_ref("models")
+    if not made:
+        made.append(keras_models.functional())
+    hidden = made[0](batch["image"], training=False)
+    return {"a": cross_entropy(layers.dense(hidden, CLASSES, "a"), batch["label"])}
+
+
 def cosine(batch):
     """A kernel that is normalised before it is used, and a scale of the logits."""
     hidden = layers.dense(batch["x"], 6, "hidden", tf.nn.relu)
@@ -105,8 +116,8 @@ UNKNOWN = {
     "time_major": ["model/steps/kernel", "model/steps/bias"],
 }
 NETWORKS = {
-    f.__name__: (f, image_batch if f is convnet else row_batch)
-    for f in (tables, shared, convnet, cosine, quantized, unknown, time_major)
+    f.__name__: (f, image_batch if f in (convnet, keras) else row_batch)
+    for f in (tables, shared, convnet, keras, cosine, quantized, unknown, time_major)
 }
 
 
@@ -135,6 +146,8 @@ def measured(network, make_batch):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_pass_gives_the_norms_of_a_pass_for_each_example(name):
+    if name == "keras" and not compat_keras.in_use().startswith("2."):
+        pytest.skip("needs tf-keras")
     fast, slow, unknown_names = measured(*NETWORKS[name])
     assert unknown_names == UNKNOWN.get(name, [])
     assert fast.squares.keys() == slow.squares.keys()

@@ -57,6 +57,29 @@ def test_equals_numpy(looped):
     np.testing.assert_allclose(result["table/average"], averages[1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("looped", training.LOOPED)
+def test_a_skipped_step_moves_no_average(looped):
+    """Of dense weights and of tables; skipped at first, averages begin with the initial weights."""
+    bad = (0, 2)
+
+    def step_fn(step):
+        variables = [training.variable(name, START) for name in ("kernel", "table")]
+        values = tf.where(tf.reduce_any(tf.equal(step, bad)), np.nan, tf.ones([4, 2]))
+        sparse = tf.IndexedSlices(values[:2], tf.range(2), tf.constant([4, 2]))
+        return _part(optimizer=optimizers.SGD(learning_rate=0.1), if_not_finite="skip")(
+            [values, sparse], variables
+        )
+
+    result = training.train(step_fn, 4, looped)
+    assert result.watched["skipped_steps"] == 2
+    for name, rows in (("kernel", 4), ("table", 2)):
+        average, weights = START.copy(), START.copy()
+        for step in (1, 3):
+            weights[:rows] -= 0.1
+            average[:rows] += (1 - _decay(step)) * (weights[:rows] - average[:rows])
+        np.testing.assert_allclose(result.variables[f"{name}/average"], average, rtol=1e-5)
+
+
 def _experiment(averaged=True, **run):
     part = _part(optimizer=optimizers.LazyAdam(learning_rate=0.05))
     if not averaged:

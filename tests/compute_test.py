@@ -278,8 +278,7 @@ def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
     assert {value.dtype.name for value in whole.values()} == {"float32", "int64"}
     plain = _run(compute.PLAIN).evaluate(str(tmp_path / "whole"))
     assert plain == pytest.approx(metrics)
-    (exported,) = sorted((tmp_path / "whole" / "export" / "latest").iterdir())[-1:]
-    served = tf.saved_model.load(str(exported)).signatures["serving_default"]
+    served = tiny.served(tmp_path / "whole")
     kinds = {spec.dtype for spec in served.structured_outputs.values()}
     assert kinds == {tf.float32, tf.int64, tf.string}
 

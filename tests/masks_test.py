@@ -103,8 +103,9 @@ def test_a_mask_from_a_file(tmp_path):
 
 
 def test_chosen_classes_of_a_head_are_retrained(tmp_path):
-    """Through the whole experiment: one class of three, kernel and bias, with clipping and Adam."""
-    base = tiny.make(train_steps=10, checkpoint_steps=5)
+    """Through the whole experiment: one class of three, kernel and bias, with look-ahead."""
+    optimizer = lookahead.Lookahead(optimizer=optimizers.LazyAdam(learning_rate=0.01), steps=3)
+    base = tiny.make(train_steps=10, checkpoint_steps=5, optimizer=optimizer)
     only = freezing.Freezing(
         frozen=["^features/", "^network/"],
         entries={"^head/kind/logits": masks.Rows(rows=[1], axis=-1)},
@@ -116,6 +117,9 @@ def test_chosen_classes_of_a_head_are_retrained(tmp_path):
         moved = (first[name] != last[name]).reshape([-1, 3])
         np.testing.assert_array_equal(moved.all(axis=0), [False, True, False])
         assert not moved[:, [0, 2]].any()
+    outputs = tiny.served(tmp_path)(examples=tf.constant(tiny.examples("test")))
+    predicted = [row["kind/probabilities"] for row in part.predict(str(tmp_path))]
+    np.testing.assert_allclose(outputs["kind/probabilities"], predicted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

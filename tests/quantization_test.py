@@ -1,7 +1,6 @@
 """Straight-through gradients to the digit, and quantised networks from training to serving."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 import pytest
@@ -124,21 +123,8 @@ def test_the_float_weights_are_trained_and_saved(trained):
 
 
 def test_the_served_model_predicts_as_in_process_and_row_by_row(trained):
-    rows = tiny.SPLITS["test"]
     predicted = list(_experiment(BOTH).predict(str(trained)))
-    (version,) = sorted(pathlib.Path(trained, "export", "latest").iterdir())[-1:]
-    served = tf.saved_model.load(str(version)).signatures["serving_default"]
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={
-                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x)),
-                    "word": tf.train.Feature(bytes_list=tf.train.BytesList(value=[word])),
-                }
-            )
-        ).SerializeToString()
-        for x, word in zip(rows["x"], rows["word"], strict=True)
-    ]
+    served, examples = tiny.served(trained), tiny.examples("test")
     outputs = served(examples=tf.constant(examples))
     for name in ("sign/probability", "size/value"):
         expected = np.array([row[name] for row in predicted]).reshape(-1)

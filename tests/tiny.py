@@ -107,6 +107,27 @@ def events(directory):
         yield from tf1.train.summary_iterator(str(path))
 
 
+def served(model_dir):
+    """The latest export of a run: serialized tf.Examples -> the predictions of all tasks."""
+    (version,) = sorted(pathlib.Path(model_dir, "export", "latest").iterdir())[-1:]
+    return tf.saved_model.load(str(version)).signatures["serving_default"]
+
+
+def examples(split):
+    """The rows of a split as serialized tf.Examples."""
+    return [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x)),
+                    "word": tf.train.Feature(bytes_list=tf.train.BytesList(value=[word])),
+                }
+            )
+        ).SerializeToString()
+        for x, word in zip(SPLITS[split]["x"], SPLITS[split]["word"], strict=True)
+    ]
+
+
 def checkpoint_steps(model_dir):
     """The steps of the checkpoints that lie in a directory."""
     paths = pathlib.Path(model_dir).glob("model.ckpt-*.index")

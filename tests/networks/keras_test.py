@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, freezing, networks
+from mtl import checks, freezing, networks, quantization
 from mtl.compat import keras
 from mtl.optimization import optimizers, update
 from tests.networks import keras_models
@@ -91,3 +91,50 @@ def test_not_a_model():
 def test_a_freezing_up_to_a_step_is_refused():
     with pytest.raises(checks.UserError, match="until must leave out the normalisations of a Kera"):
         _train(keras_models.functional, False, until={"norm": 3})
+
+
+BINARY = quantization.Quantization(weights={"(conv|out)/kernel$": quantization.Binary()})
+
+
+def _outputs(build, part, values=None):
+    """What the model makes of images, its variables, and which of these have a gradient."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with part.over(training=False), tf1.variable_scope("network"):
+            trunk = networks.KerasModel(build=build)
+            outputs = trunk({"image": tf.constant(IMAGES[0])}, training=False)
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        gradients = tf.gradients(outputs, list(variables.values()))
+        session.run(tf1.global_variables_initializer())
+        for name, value in (values or {}).items():
+            variables[name].load(value, session)
+        reached = [name for name, g in zip(variables, gradients, strict=True) if g is not None]
+        return session.run(outputs), session.run(variables), reached
+
+
+@pytest.mark.parametrize("kind", BUILDS)
+def test_quantised_weights(kind):
+    """As the float model is with binary kernels; what is trained are the float ones behind them."""
+    actual, values, reached = _outputs(BUILDS[kind], BINARY)
+    assert any(name.endswith("out/kernel") for name in reached)
+    for name, kernel in values.items():
+        if name.endswith("kernel"):
+            assert len(np.unique(kernel)) > 16
+            axes = tuple(range(kernel.ndim - 1))
+            values[name] = np.where(kernel >= 0, 1, -1) * np.abs(kernel).mean(axes)
+    expected, *_ = _outputs(BUILDS[kind], quantization.Quantization(), values)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_out_of_reach():
+    class Listed(tf.keras.layers.Layer):
+        def build(self, shape):
+            self.all = [self.add_weight("kernel", [shape[-1], 2])]
+
+        def call(self, inputs):
+            return inputs @ self.all[0]
+
+    flat = tf.keras.layers.Flatten()
+    part = quantization.Quantization(weights={"kernel": quantization.Binary()})
+    message = "KerasModel.build must keep weights as attributes of layers, got .*kernel"
+    with pytest.raises(checks.UserError, match=message):
+        _outputs(lambda: tf.keras.Sequential([flat, Listed()]), part)

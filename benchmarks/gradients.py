@@ -29,7 +29,7 @@ from mtl.optimization import (
 tf1 = tf.compat.v1
 
 _BATCH, _UNITS, _DIMENSION = 256, 512, 16
-_ADAM = optimizers.LazyAdam()
+_ADAM, _GLOBAL = optimizers.LazyAdam(), clipping.GlobalNorm(max_norm=1.0)
 # Not for tables: what costs as much as the table is large, which their docstrings say.
 _WHOLE = ("masked entries",)
 
@@ -38,14 +38,17 @@ PARTS = {
     "clipping.Value": {"clipping": clipping.Value(max_value=1.0)},
     "clipping.Norm": {"clipping": clipping.Norm(max_norm=1.0)},
     "clipping.AverageNorm": {"clipping": clipping.AverageNorm(max_norm=1.0)},
-    "clipping.GlobalNorm": {"clipping": clipping.GlobalNorm(max_norm=1.0)},
+    "clipping.GlobalNorm": {"clipping": _GLOBAL},
+    "clipping.ByPattern": {"clipping": clipping.ByPattern(parts={"": _GLOBAL})},
     "AGC": {"clipping": adaptive_clipping.AGC()},
     "AutoClip": {"clipping": adaptive_clipping.AutoClip()},
     "Centralization": {"transforms": [transforms.Centralization()]},
     "Noise": {"transforms": [transforms.Noise()]},
     "Lookahead": {"optimizer": lookahead.Lookahead(optimizer=_ADAM)},
     "ExponentialAverage": {"average": averaging.ExponentialAverage()},
+    "optimizers, rates by pattern": {"optimizers": {"": _ADAM}, "rates": {"": 0.5}},
     "skip if not finite": {"if_not_finite": "skip"},
+    "zero if not finite": {"if_not_finite": "zero"},
     "masked entries": {},
 }
 

@@ -56,7 +56,8 @@ def warm_start(experiment: "experiment_lib.Experiment", model_dir: str) -> Itera
         tf1.train.get_or_create_global_step()
         batches = data.one_pass(data.train_split)
         batch = tf1.data.make_initializable_iterator(batches).get_next()
-        model.model_fn(*batch, compat.estimator.ModeKeys.TRAIN, statistics=statistics)
+        mode, compute = compat.estimator.ModeKeys.TRAIN, experiment.run.compute
+        model.model_fn(*batch, mode, statistics=statistics, compute=compute)
         yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
 
 

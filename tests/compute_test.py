@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import averaging, checks, compute, distribution, features, freezing, masks, networks
+from mtl import (
+    averaging,
+    checks,
+    compute,
+    distribution,
+    features,
+    freezing,
+    masks,
+    networks,
+    transfer,
+)
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.compat import keras
 from mtl.optimization import lookahead, optimizers, update
@@ -281,6 +291,11 @@ def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
     served = tiny.served(tmp_path / "whole")
     kinds = {spec.dtype for spec in served.structured_outputs.values()}
     assert kinds == {tf.float32, tf.int64, tf.string}
+    start = transfer.WarmStart(source=str(tmp_path / "whole"))
+    plan = dataclasses.replace(_run(settings), warm_start=start).plan_warm_start()
+    outcomes = {entry.name: entry.outcome for entry in plan.entries}
+    assert outcomes["network/trunk/hidden_0/kernel"] == "warmed"
+    assert outcomes["loss_scale/value"] != "warmed"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ python -m benchmarks.serving --experiment adult_shared_bottom
 # Trains once, into runs/serving/<experiment>; requests are serialized tf.Examples, on this machine.
 """
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -46,17 +47,35 @@ def main() -> None:
         run.data.spec,
         10**9,
     )
-    labels = _labels(run)
-    header = ["export", "size, KiB", "load, ms"]
-    header += [f"batch {n}: p50 / p99, ms" for n in _BATCHES] + ["rows/s at 256"]
-    lines = []
+    paths = {}
     for name, optimized in _VARIANTS.items():
         settings = dataclasses.replace(run.serving, optimized=optimized)
         exporting = dataclasses.replace(run, serving=settings)
-        path = exporting.export(os.path.join(folder, "run"), os.path.join(folder, name), "best")
-        cells, quality = _measured(path, held_out, labels)
-        lines.append([name, *cells, *[f"{value:.4f}" for value in quality.values()]])
-    print(rows.markdown([*header, *quality], lines))
+        paths[name] = exporting.export(os.path.join(folder, "run"), f"{folder}/{name}", "best")
+    print(_table(paths, held_out.examples(), _labels(run)))
+
+
+def _table(
+    paths: Mapping[str, str], examples: list[bytes], labels: Mapping[str, np.ndarray]
+) -> str:
+    cells = {name: [_size(path), _load_time(path)] for name, path in paths.items()}
+    header = ["export", "size, KiB", "load, ms"]
+    with contextlib.ExitStack() as stack:
+        models = {name: stack.enter_context(loaded.loaded(paths[name])) for name in paths}
+        for batch in _BATCHES:
+            header.append(f"batch {batch}: p50 / p99, ms")
+            for name, secs in _latencies(models, examples[:batch]).items():
+                p50, p99 = np.percentile(secs, [50, 99])
+                cells[name].append(f"{1000 * p50:.2f} / {1000 * p99:.2f}")
+                if batch == _BATCHES[-1]:
+                    cells[name].append(f"{batch / p50:,.0f}")
+        for name, model in models.items():
+            outputs = model(["serving_default"], examples)
+            for task, ids in labels.items():
+                found = outputs["serving_default", f"{task}/class_id"]
+                cells[name].append(f"{(found == ids).mean():.4f}")
+    header += [f"rows/s at {_BATCHES[-1]}", *(f"{task} accuracy" for task in labels)]
+    return rows.markdown(header, [[name, *cells[name]] for name in paths])
 
 
 def _experiment() -> experiment_lib.Experiment:
@@ -79,41 +98,35 @@ def _labels(run: experiment_lib.Experiment) -> dict[str, np.ndarray]:
     return {task: np.concatenate([batch[task] for batch in found]) for task in found[0]}
 
 
-def _measured(
-    path: str, held_out: rows_lib.Rows, labels: Mapping[str, np.ndarray]
-) -> tuple[list[str], dict[str, float]]:
-    """The cells of an export, and its accuracy on each task."""
-    size = sum(tf.io.gfile.stat(file).length for file in _model_files(path))
-    with loaded.loaded(path):
-        pass  # What the first model of a process sets up, and files that were not read yet.
-    start = time.perf_counter()
-    with loaded.loaded(path) as model:
-        load = time.perf_counter() - start
-        examples = held_out.examples()
-        outputs = model(["serving_default"], examples)
-        cells = [f"{size / 1024:,.0f}", f"{1000 * load:.0f}"]
-        for batch in _BATCHES:
-            secs = _latencies(model, examples[:batch])
-            p50, p99 = np.percentile(secs, [50, 99])
-            cells.append(f"{1000 * p50:.2f} / {1000 * p99:.2f}")
-    accuracies = {
-        f"{task} accuracy": float((outputs["serving_default", f"{task}/class_id"] == ids).mean())
-        for task, ids in labels.items()
-    }
-    return [*cells, f"{_BATCHES[-1] / p50:,.0f}"], accuracies
+def _size(path: str) -> str:
+    return f"{sum(tf.io.gfile.stat(file).length for file in _model_files(path)) / 1024:,.0f}"
 
 
-def _latencies(model: loaded.Loaded, examples: list[bytes]) -> list[float]:
-    """Seconds of each call, as a server makes it: prepared once, all outputs fetched."""
-    signature = model.signatures["serving_default"]
-    fetches = [info.name for info in signature.outputs.values()]
-    call = model.session.make_callable(fetches, [signature.inputs["examples"].name])
-    given, secs = np.array(examples, object), []
-    for _ in range(20 + CALLS.value):
+def _load_time(path: str) -> str:
+    secs = []
+    # The first is not counted: files that were not read yet, what a process sets up once.
+    for _ in range(4):
         start = time.perf_counter()
-        call(given)
-        secs.append(time.perf_counter() - start)
-    return secs[20:]
+        with loaded.loaded(path):
+            secs.append(time.perf_counter() - start)
+    return f"{1000 * np.median(secs[1:]):.0f}"
+
+
+def _latencies(
+    models: Mapping[str, loaded.Loaded], examples: list[bytes]
+) -> dict[str, list[float]]:
+    """Seconds of each call, as a server makes it: prepared once, all outputs fetched; in turns."""
+    calls, secs, given = {}, {name: [] for name in models}, np.array(examples, object)
+    for name, model in models.items():
+        signature = model.signatures["serving_default"]
+        fetches = [info.name for info in signature.outputs.values()]
+        calls[name] = model.session.make_callable(fetches, [signature.inputs["examples"].name])
+    for _ in range(20 + CALLS.value):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call(given)
+            secs[name].append(time.perf_counter() - start)
+    return {name: values[20:] for name, values in secs.items()}
 
 
 def _model_files(path: str) -> Iterator[str]:

@@ -35,7 +35,8 @@ class Towers(dict[str, tf.Tensor]):
     """{task: [B, H]}, with the outputs that tasks share and all of them are made of.
 
     Attributes:
-      shared: tensors [B, ...] that separate what tasks share from what each has of its own.
+      shared: tensors [B, ...] that separate what tasks share from what each has of its own; a
+        network takes them from `compute.shared`, as they have 32 bits whatever it computes in.
     """
 
     def __init__(self, towers: Tensors, shared: Sequence[tf.Tensor] = ()):
@@ -44,7 +45,10 @@ class Towers(dict[str, tf.Tensor]):
 
 
 class Network(Protocol):
-    """The shared network; its variables live in `network`."""
+    """The shared network; its variables live in `network`.
+
+    It asks `get_variable` for them in the type of its inputs, which need not be float32.
+    """
 
     def __call__(self, inputs: Tensors, tasks: Sequence[str], training: bool) -> Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""

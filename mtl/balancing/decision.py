@@ -28,7 +28,9 @@ def spoiled(gramian: tf.Tensor) -> tf.Tensor:
 
     Added to what is decided, it lets the update see such a step.
     """
-    return 0 * tf.reduce_sum(tf.linalg.diag_part(gramian))
+    is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
+    # Not 0 * NaN: TensorFlow's graph optimizer takes that for 0.
+    return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
 def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -> tf.Tensor:

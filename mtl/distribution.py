@@ -215,11 +215,7 @@ class Distribution:
         if strategy in (ONE, SERVERS):
             devices = devices[:1]
         place = Place(strategy, tuple(devices), cluster)
-        if place.replicas > 1:
-            name = cluster.name if cluster else "this process"
-            _log.info(
-                "Training on %d replicas, in %s: %s", place.replicas, name, ", ".join(devices)
-            )
+        _tell(place)
         return place
 
     def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf1.ConfigProto]:
@@ -267,6 +263,16 @@ class Distribution:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."
             checks.require(is_there, "Distribution.devices", "be there", device, fix)
         return self.devices or gpus or ["/cpu:0"]
+
+
+def _tell(place: Place) -> None:
+    """Which devices are used, and how many GPUs were found."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if place.replicas > 1 or gpus:
+        name = place.cluster.name if place.cluster else "this process"
+        found = f" (of {len(gpus)} GPUs found)" if gpus else ""
+        used = ", ".join(place.devices) + found
+        _log.info("Training on %d replicas, in %s: %s", place.replicas, name, used)
 
 
 def configured(

@@ -37,7 +37,9 @@ def make(sampler=None):
     part = surgery.Combine(method=methods.PCGrad())
     return dataclasses.replace(
         made,
-        model=dataclasses.replace(made.model, weighting=weighting, surgery=part),
+        model=dataclasses.replace(
+            made.model, heads=made.model.heads[:2], weighting=weighting, surgery=part
+        ),
         data=dataclasses.replace(made.data, shuffle_buffer=40, sampler=sampler),
     )
 

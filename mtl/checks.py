@@ -102,3 +102,10 @@ def closest(value: Any, choices: Iterable[Any]) -> str | None:
     """The one of `choices` that looks most like `value`, if any does."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return matches[0] if matches else None
+
+
+def count(where: str, value: int | None) -> None:
+    """Fails unless the value is a whole number from 0 on, or None."""
+    if value is not None:
+        is_a(where, value, int, "be a whole number")
+        at_least(where, value, 0)

@@ -5,15 +5,15 @@ experiment.Experiment.distribution = @distribution.Distribution()
 distribution.Distribution.strategy = "mirrored"       # "auto" by default
 """
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks
 from mtl import cluster as cluster_lib
+from mtl import resources as resources_lib
 from mtl import sharding as sharding_lib
 
 tf1 = tf.compat.v1
@@ -82,7 +82,7 @@ class Communication:
     def __post_init__(self):
         checks.one_of("Communication.implementation", self.implementation, _IMPLEMENTATIONS)
         for setting in ("bytes_per_pack", "num_packs"):
-            _require_count(f"Communication.{setting}", getattr(self, setting))
+            checks.count(f"Communication.{setting}", getattr(self, setting))
 
     def options(self) -> tf.distribute.experimental.CommunicationOptions:
         """Between machines."""
@@ -97,49 +97,6 @@ class Communication:
             # What TensorFlow chooses by default waits forever for itself on two CPU cores.
             return tf.distribute.ReductionToOneDevice()
         return None if self.num_packs is None else tf.distribute.NcclAllReduce(self.num_packs)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a process takes of its machine.
-
-    Attributes:
-      intra_op_threads: that one op may use; 0 takes all cores.
-      inter_op_threads: in which ops run beside each other; 0 takes as many as there are cores.
-      memory_growth: whether the memory of GPUs is taken as it is needed, so that other processes
-        may use them; else all of it is taken at the start.
-    """
-
-    intra_op_threads: int = 0
-    inter_op_threads: int = 0
-    memory_growth: bool = False
-
-    def __post_init__(self):
-        for setting in ("intra_op_threads", "inter_op_threads"):
-            _require_count(f"Resources.{setting}", getattr(self, setting))
-        checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
-
-    def session_config(self) -> tf1.ConfigProto:
-        """What a session is told."""
-        config = tf1.ConfigProto(
-            intra_op_parallelism_threads=self.intra_op_threads,
-            inter_op_parallelism_threads=self.inter_op_threads,
-        )
-        config.gpu_options.allow_growth = self.memory_growth
-        return config
-
-    def take(self) -> None:
-        """Tells TensorFlow, before a strategy uses the GPUs."""
-        if self.memory_growth:
-            with _before_first_use("Resources.memory_growth"):
-                for gpu in tf.config.list_physical_devices("GPU"):
-                    tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def _require_count(where: str, value: int | None) -> None:
-    if value is not None:
-        checks.is_a(where, value, int, "be a whole number")
-        checks.at_least(where, value, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +131,7 @@ class Distribution:
     strategy: str = "auto"
     devices: Sequence[str] = ()
     communication: Communication = Communication()
-    resources: Resources = Resources()
+    resources: resources_lib.Resources = resources_lib.Resources()
     evaluator: bool = False
     timeout_secs: float = 60.0
     uneven: str = "refuse"
@@ -187,9 +144,11 @@ class Distribution:
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
         fix = 'They are those of strategy "mirrored" or "multi_worker_mirrored".'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
-        for setting, kind in (("communication", Communication), ("resources", Resources)):
-            example = f"be built, such as @distribution.{kind.__name__}()"
-            checks.is_a(f"Distribution.{setting}", getattr(self, setting), kind, example)
+        example = "be built, such as @distribution.Communication()"
+        checks.is_a("Distribution.communication", self.communication, Communication, example)
+        example = "be built, such as @resources.Resources()"
+        kind = resources_lib.Resources
+        checks.is_a("Distribution.resources", self.resources, kind, example)
         checks.is_a("Distribution.evaluator", self.evaluator, bool, "be True or False")
         checks.at_least("Distribution.timeout_secs", self.timeout_secs, 5)
         checks.one_of("Distribution.uneven", self.uneven, ("refuse", "round"))
@@ -227,7 +186,7 @@ class Distribution:
         on_cpu = any(device.startswith("/cpu:") for device in place.devices)
         count = len(place.devices)
         if on_cpu and count > 1:
-            _split_cpu(count)
+            resources_lib.split_cpu(count)
             config.device_count["CPU"] = count
         if place.strategy == WORKERS:
             options = self.communication.options()
@@ -273,35 +232,3 @@ def _tell(place: Place) -> None:
         found = f" (of {len(gpus)} GPUs found)" if gpus else ""
         used = ", ".join(place.devices) + found
         _log.info("Training on %d replicas, in %s: %s", place.replicas, name, used)
-
-
-def configured(
-    config: compat.estimator.RunConfig, session_config: tf1.ConfigProto
-) -> compat.estimator.RunConfig:
-    """`config`, whose session is told this beside what Estimator tells it by itself."""
-    merged = tf1.ConfigProto(allow_soft_placement=True)
-    # One pass of the graph optimizer, which is Estimator's default too.
-    merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
-    if config.session_config is not None:
-        merged = config.session_config
-    merged.MergeFrom(session_config)
-    return config.replace(session_config=merged)
-
-
-def _split_cpu(count: int) -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
-        return
-    with _before_first_use("Distribution.devices"):
-        parts = [tf.config.LogicalDeviceConfiguration()] * count
-        tf.config.set_logical_device_configuration(cpu, parts)
-
-
-@contextlib.contextmanager
-def _before_first_use(where: str) -> Iterator[None]:
-    """Explains what TensorFlow refuses once it has taken the devices."""
-    try:
-        yield
-    except RuntimeError as error:
-        rule = "be chosen before TensorFlow is used"
-        raise checks.UserError(f"{where} must {rule}: start a new process.") from error

@@ -24,6 +24,7 @@ from mtl import (
     diagnosis,
     fitting,
     preparation,
+    resources,
     scoring,
     training,
     transfer,
@@ -271,7 +272,7 @@ class Experiment:
         with cluster.alone():
             config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=self.run.seed)
         session_config = self.distribution.resources.session_config()
-        config = distribution_lib.configured(config, session_config)
+        config = resources.configured(config, session_config)
         return compat.estimator.Estimator(checkpoints.fitting(model_fn, checkpoint), config=config)
 
     def explained(

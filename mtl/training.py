@@ -21,6 +21,7 @@ from mtl import (
     fitting,
     members,
     preparation,
+    resources,
     training_loop,
     whole_batch,
 )
@@ -166,7 +167,7 @@ class Training:
             log_step_count_steps=None,
             experimental_max_worker_delay_secs=0,
         )
-        config = distribution.configured(config, session_config)
+        config = resources.configured(config, session_config)
         experiment, statistics = self._experiment, fitting.load(self._model_dir)
         model = experiment.model.fitted(statistics)
         model_fn = functools.partial(

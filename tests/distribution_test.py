@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, distribution, freezing, networks, transfer
+from mtl import checks, compat, distribution, freezing, networks, resources, transfer
 from mtl.balancing import methods, surgery
 from mtl.optimization import clipping, optimizers, regularization, update
 from tests import tiny
@@ -15,7 +15,7 @@ from tests import tiny
 TWO_CPUS = distribution.Distribution(
     strategy="mirrored",
     devices=["/cpu:0", "/cpu:1"],
-    resources=distribution.Resources(inter_op_threads=2),
+    resources=resources.Resources(inter_op_threads=2),
 )
 
 
@@ -120,7 +120,7 @@ def test_a_run_goes_on_with_another_number_of_replicas(tmp_path):
         ),
         (
             {"resources": 4},
-            r"Distribution.resources must be built, such as @distribution.Resources",
+            r"Distribution.resources must be built, such as @resources.Resources",
         ),
         ({"min_shard_bytes": 0}, "Distribution.min_shard_bytes must be above 0, got 0"),
     ],
@@ -134,25 +134,35 @@ def test_mistakes(settings, message):
 @pytest.mark.parametrize(
     ("part", "settings", "message"),
     [
-        ("Communication", {"implementation": "rings"}, "Did you mean 'ring'"),
-        ("Communication", {"bytes_per_pack": -1}, "bytes_per_pack must be at least 0, got -1"),
-        ("Communication", {"num_packs": 1.5}, "num_packs must be a whole number, got 1.5"),
-        ("Resources", {"intra_op_threads": "4"}, "intra_op_threads must be a whole number"),
-        ("Resources", {"inter_op_threads": -2}, "inter_op_threads must be at least 0, got -2"),
-        ("Resources", {"memory_growth": 1}, "memory_growth must be True or False, got 1"),
+        (distribution.Communication, {"implementation": "rings"}, "Did you mean 'ring'"),
+        (
+            distribution.Communication,
+            {"bytes_per_pack": -1},
+            "bytes_per_pack must be at least 0",
+        ),
+        (
+            distribution.Communication,
+            {"num_packs": 1.5},
+            "num_packs must be a whole number",
+        ),
+        (resources.Resources, {"intra_op_threads": "4"}, "intra_op_threads must be a whole number"),
+        (
+            resources.Resources,
+            {"inter_op_threads": -2},
+            "inter_op_threads must be at least 0",
+        ),
+        (resources.Resources, {"memory_growth": 1}, "memory_growth must be True or False, got 1"),
     ],
 )
 def test_mistakes_of_parts(part, settings, message):
     with pytest.raises(checks.UserError, match=message):
-        getattr(distribution, part)(**settings)
+        part(**settings)
 
 
 def test_a_session_is_told_of_threads_and_memory(tmp_path):
     """Beside what Estimator tells it by itself."""
-    resources = distribution.Resources(intra_op_threads=3, inter_op_threads=2, memory_growth=True)
-    made = dataclasses.replace(
-        tiny.make(), distribution=distribution.Distribution(resources=resources)
-    )
+    taken = resources.Resources(intra_op_threads=3, inter_op_threads=2, memory_growth=True)
+    made = dataclasses.replace(tiny.make(), distribution=distribution.Distribution(resources=taken))
     given = made.estimator(str(tmp_path), checkpoint=None).config.session_config
     plain = compat.estimator.Estimator(lambda features: None, str(tmp_path))._session_config
     threads = given.intra_op_parallelism_threads, given.inter_op_parallelism_threads

@@ -22,6 +22,7 @@ GIN = """\
 from __gin__ import dynamic_registration
 from mtl import distribution
 from mtl import experiment
+from mtl import resources
 from mtl import transfer
 from mtl.data import pipeline
 include "toy.gin"
@@ -42,8 +43,8 @@ distribution.Distribution.min_shard_bytes = 32
 distribution.Distribution.communication = @distribution.Communication()
 distribution.Communication.implementation = "ring"
 distribution.Communication.bytes_per_pack = 4096
-distribution.Distribution.resources = @distribution.Resources()
-distribution.Resources.intra_op_threads = 1
+distribution.Distribution.resources = @resources.Resources()
+resources.Resources.intra_op_threads = 1
 """
 TABLE = "features/categorical_job/embedding"
 

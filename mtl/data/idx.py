@@ -118,7 +118,8 @@ class Idx:
         checks.one_of(f"Idx field {field.name!r}", field.name, batch)
         array = _array_of(field, self._first)
         values = tf.io.decode_raw(batch[field.name], array.dtype, little_endian=False)
-        return field.cast(tf.reshape(values, [-1, *field.shape]))
+        rows = batch[field.name].shape[0]
+        return field.cast(tf.reshape(values, [-1 if rows is None else rows, *field.shape]))
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Reads the split row by row."""

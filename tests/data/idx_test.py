@@ -47,6 +47,12 @@ def test_rows_are_the_arrays(tmp_path, end):
     assert digit.tolist() == [0, 1, 2, 3, 4] and digit.dtype == np.int64
 
 
+def test_the_size_of_a_training_batch_is_static(tmp_path):
+    made = pipeline.Pipeline(source=source(tmp_path), spec=SPEC, batch_size=2)
+    features, labels = made.dataset("train", training=True, seed=0).element_spec
+    assert features["image"].shape == (2, 3, 2, 1) and labels["digit"].shape == (2,)
+
+
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "f4", "f8"])
 def test_every_type_is_big_endian(tmp_path, dtype):
     values = np.array([1, -2, 100, 0, 7], dtype)

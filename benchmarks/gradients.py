@@ -3,13 +3,13 @@
     python -m benchmarks.gradients --rounds 5 --rows 10000 10000000
 
 A dense network (three layers of 512 on 256 rows) and a looked-up table of some sizes, of which the
-batch has 256 rows. All sides take turns within a round; the table shows medians of the rounds, and
-for the tables what a step takes beside the smallest one.
+batch has 256 rows. The parts on the dense network take turns within a round, and so do
+the tables of one part; the table shows medians of the rounds, and what a step on the largest takes
+beside the smallest.
 """
 
 import argparse
 import functools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -111,20 +111,17 @@ def _step(
 
 
 def _measured(
-    names: Sequence[str], losses: Sequence[Callable[[], tf.Tensor]], rounds: int, steps: int
+    pairs: Sequence[tuple[str, Callable[[], tf.Tensor]]], rounds: int, steps: int
 ) -> np.ndarray:
-    """Medians over rounds of the seconds a step, [parts, losses]."""
-    medians = np.zeros([len(names), len(losses)])
-    for column, loss in enumerate(losses):
-        sides = []
-        for name in names:
-            sides.append(_Steps(name, loss))
-            sides[-1].secs(3)
-        secs = [[side.secs(steps) for side in sides] for _ in range(rounds)]
-        medians[:, column] = [statistics.median(of) for of in zip(*secs, strict=True)]
-        for side in sides:
-            side.close()
-    return medians
+    """Medians over rounds of the seconds a step, of parts and losses that take turns."""
+    sides = []
+    for name, loss in pairs:
+        sides.append(_Steps(name, loss))
+        sides[-1].secs(3)
+    secs = [[side.secs(steps) for side in sides] for _ in range(rounds)]
+    for side in sides:
+        side.close()
+    return np.median(secs, axis=0)
 
 
 def main() -> None:
@@ -135,7 +132,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 10_000_000])
     options = parser.parse_args()
     names = list(PARTS)
-    dense = _measured(names, [_dense], options.rounds, options.steps)[:, 0]
+    dense = _measured([(name, _dense) for name in names], options.rounds, options.steps)
     # One part at a time: a table of ten million rows and its state take gigabytes.
     tables = [functools.partial(_table, rows) for rows in options.rows]
     header = " | ".join(f"{rows:,} rows" for rows in options.rows)
@@ -145,7 +142,7 @@ def main() -> None:
     for name, secs in zip(names, dense, strict=True):
         cells = ["-"] * (len(tables) + 1)
         if name not in _WHOLE:
-            own = _measured([name], tables, options.rounds, options.steps)[0]
+            own = _measured([(name, of) for of in tables], options.rounds, options.steps)
             plain = own if plain is None else plain
             cells = [f"{ratio:.2f}" for ratio in (*own / plain, own[-1] / own[0])]
         print(f"| {name} | {secs / dense[0]:.2f} | {' | '.join(cells)} |", flush=True)

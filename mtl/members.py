@@ -5,7 +5,9 @@ with members.heartbeat(cluster, experiment, model_dir) as beat:
 """
 
 import contextlib
+import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 tf1 = tf.compat.v1
 
 CHIEF, TRAINING = "chief-0", "training"
+# How long a worker has to end by itself once the chief is done.
+_GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
@@ -80,6 +84,29 @@ def evaluate_all(
         if is_last:
             return evaluator.metrics or {}
         time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def following(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
+    """Ends a worker that trains by itself after the chief is done, also where it has no session.
+
+    The servers end with the chief, and a session that waits for them would do so for ever: that of
+    a worker that started late, or that was in the middle of a step.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not beat.is_done(CHIEF):
+            if ended.wait(0.2):
+                return
+        if not ended.wait(_GRACE_SECS):
+            beat.leave()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 class Following(tf1.train.SessionRunHook):

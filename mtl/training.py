@@ -3,6 +3,7 @@
 metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: None).run()
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -101,7 +102,9 @@ class Training:
                 return {}, 0
             name = told["checkpoint"]
             checkpoint = os.path.join(self._model_dir, name) if name else None
-            return {}, self._train(job, checkpoint, hooks.Callbacks())
+            alone = not self._place.is_synchronous
+            with members.following(job.beat) if alone else contextlib.nullcontext():
+                return {}, self._train(job, checkpoint, hooks.Callbacks())
         run_directory.repair(self._model_dir)
         with run_directory.claimed(self._model_dir) as keep:
             if preparation.prepare(self._experiment, self._model_dir):

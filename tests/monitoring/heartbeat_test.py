@@ -1,5 +1,6 @@
 """Processes that watch each other: one that is lost, that fails, that is done."""
 
+import json
 import subprocess
 import sys
 import time
@@ -16,9 +17,9 @@ with heartbeat.Heartbeat(sys.argv[1], "worker-0", ["chief-0"], timeout_secs=1):
 """
 
 
-def _watch(model_dir):
+def _watch(model_dir, code=WATCHING):
     process = subprocess.Popen(
-        [sys.executable, "-c", WATCHING, str(model_dir)],
+        [sys.executable, "-c", code, str(model_dir)],
         cwd=conftest.ROOT,
         env=conftest.environment(),
         stdout=subprocess.PIPE,
@@ -59,3 +60,25 @@ def test_what_was_said_before_does_not_count(tmp_path):
         while not worker.is_done("chief-0"):
             assert time.monotonic() < end
             time.sleep(0.05)
+
+
+FOLLOWING = """
+import sys, time
+from mtl import members
+from mtl.monitoring import heartbeat
+members._GRACE_SECS = 0.1
+with heartbeat.Heartbeat(sys.argv[1], "worker-0", ["chief-0"], timeout_secs=60) as beat:
+    with members.following(beat):
+        print("watching", flush=True)
+        time.sleep(60)  # As a session does whose servers have ended.
+"""
+
+
+def test_a_worker_that_waits_for_servers_ends_after_the_chief(tmp_path):
+    process = _watch(tmp_path, FOLLOWING)
+    with heartbeat.Heartbeat(str(tmp_path), "chief-0", [], timeout_secs=5):
+        time.sleep(0.3)
+        assert process.poll() is None
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, "Error" in errors) == (0, False)
+    assert json.loads((tmp_path / "cluster" / "worker-0").read_text())["phase"] == heartbeat.DONE

@@ -29,7 +29,7 @@ from absl import app, flags
 
 from benchmarks import overhead
 from launch import cluster as launch_cluster
-from mtl import cluster, compat, distribution, features
+from mtl import cluster, compat, distribution, experiment, features
 
 tf1 = tf.compat.v1
 
@@ -78,7 +78,7 @@ def _place(strategy: str) -> distribution.Distribution:
 
 def trained(strategy: str, steps: int, model_dir: str) -> float:
     """Steps per second of a whole training run, between its first and its last summary."""
-    steps_per_call = 100  # What Run has by default; with a strategy it is 1.
+    steps_per_call = experiment.Run.steps_per_call  # With a strategy it is 1 all the same.
     made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
     dataclasses.replace(made, distribution=_place(strategy)).train(model_dir)
     times = {

@@ -104,8 +104,13 @@ def closest(value: Any, choices: Iterable[Any]) -> str | None:
     return matches[0] if matches else None
 
 
+def whole(where: str, value: int, least: int) -> None:
+    """Fails unless the value is a whole number from `least` on."""
+    is_a(where, value, int, "be a whole number")
+    at_least(where, value, least)
+
+
 def count(where: str, value: int | None) -> None:
     """Fails unless the value is a whole number from 0 on, or None."""
     if value is not None:
-        is_a(where, value, int, "be a whole number")
-        at_least(where, value, 0)
+        whole(where, value, 0)

@@ -87,7 +87,7 @@ def evaluate_all(
 
 
 @contextlib.contextmanager
-def following(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
+def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
     """Ends a worker that trains by itself after the chief is done, also where it has no session.
 
     The servers end with the chief, and a session that waits for them would do so for ever: that of

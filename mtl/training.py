@@ -103,7 +103,7 @@ class Training:
             name = told["checkpoint"]
             checkpoint = os.path.join(self._model_dir, name) if name else None
             alone = not self._place.is_synchronous
-            with members.following(job.beat) if alone else contextlib.nullcontext():
+            with members.ending_with_chief(job.beat) if alone else contextlib.nullcontext():
                 return {}, self._train(job, checkpoint, hooks.Callbacks())
         run_directory.repair(self._model_dir)
         with run_directory.claimed(self._model_dir) as keep:

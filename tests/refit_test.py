@@ -111,23 +111,12 @@ def test_tau_is_chosen_on_validation_and_served_as_a_plain_network(
 
 def served(model_dir, split="test"):
     """The log-probabilities of `kind` that the exported model gives for the rows of a split."""
-    exported = sorted((model_dir / "export" / "latest").iterdir())[-1]
-    signature = tf.saved_model.load(str(exported)).signatures["kind"]
-    rows = tiny.SPLITS[split]
-    examples = [
-        tf.train.Example(
-            features=tf.train.Features(
-                feature={
-                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x)),
-                    "word": tf.train.Feature(bytes_list=tf.train.BytesList(value=[word])),
-                }
-            )
-        ).SerializeToString()
-        for x, word in zip(rows["x"], rows["word"], strict=True)
-    ]
+    signature, rows = tiny.served(model_dir, "kind"), tiny.SPLITS[split]
     (name,) = signature.structured_input_signature[1]
     labelled = rows["kind"] >= 0
-    return np.log(signature(**{name: tf.constant(examples)})["probabilities"].numpy()[labelled])
+    return np.log(
+        signature(**{name: tf.constant(tiny.examples(split))})["probabilities"].numpy()[labelled]
+    )
 
 
 def log_softmax(logits):

@@ -107,10 +107,10 @@ def events(directory):
         yield from tf1.train.summary_iterator(str(path))
 
 
-def served(model_dir):
-    """The latest export of a run: serialized tf.Examples -> the predictions of all tasks."""
+def served(model_dir, signature="serving_default"):
+    """A signature of the latest export of a run, by default that of all tasks, of tf.Examples."""
     (version,) = sorted(pathlib.Path(model_dir, "export", "latest").iterdir())[-1:]
-    return tf.saved_model.load(str(version)).signatures["serving_default"]
+    return tf.saved_model.load(str(version)).signatures[signature]
 
 
 def examples(split):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from mtl import checks
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import statistics, tables, visits
-from mtl.monitoring import chart
+from mtl.monitoring import chart, run_directory
 
 _FROZEN = (
     "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
@@ -64,7 +64,7 @@ def read_samples(directory: str) -> dict[str, np.ndarray]:
 
 def _write_text(directory: str, name: str, text: str) -> str:
     path = os.path.join(directory, name)
-    tables.write(path, text.encode())
+    run_directory.write(path, text)
     return path
 
 

@@ -135,7 +135,7 @@ def _clipping(
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
     judged = finite & ~np.isnan(threshold)
-    shrink = np.minimum(1.0, _ratio(threshold, norms, where_zero=np.inf))
+    shrink = _factor(threshold, norms)
     blame = visits["blame"][groups.order] * batches["rows"][batch]
     in_clipped = is_clipped(batches)[batch]
     known = ~np.isnan(batches["threshold"][batch])
@@ -158,7 +158,7 @@ def of_run(
 ) -> dict[str, float]:
     """Figures of the whole run: {name: value}."""
     judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
-    factor = np.minimum(1.0, _ratio(batches["threshold"], batches["norm"], where_zero=np.inf))
+    factor = _factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
     above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
@@ -203,6 +203,11 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     """The place of each in order, the mean of places where they are equal."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def _factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """What clipping would multiply by."""
+    return np.minimum(1.0, _ratio(thresholds, norms, where_zero=np.inf))
 
 
 def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:

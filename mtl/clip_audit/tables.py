@@ -13,6 +13,8 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
+from mtl.monitoring import run_directory
+
 Columns = Mapping[str, np.ndarray]
 
 
@@ -21,7 +23,7 @@ def write_parquet(path: str, columns: Columns) -> None:
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)
-    write(path, buffer.getvalue().to_pybytes())
+    run_directory.write(path, buffer.getvalue().to_pybytes())
 
 
 def read_parquet(path: str) -> dict[str, np.ndarray]:
@@ -37,14 +39,7 @@ def write_csv(path: str, columns: Columns) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*map(_cells, columns.values()), strict=True))
-    write(path, text.getvalue().encode())
-
-
-def write(path: str, data: bytes) -> None:
-    """Writes a file that appears when it is complete."""
-    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
-        file.write(data)
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    run_directory.write(path, text.getvalue())
 
 
 def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:

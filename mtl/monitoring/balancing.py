@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from mtl.monitoring import chart
+from mtl.monitoring import chart, run_directory
 
 tf1 = tf.compat.v1
 
@@ -46,9 +46,7 @@ def draw(model_dir: str) -> str | None:
         if kind == "surgery/cosine":
             panels.append(chart.matrix(f"{title}, mean of the last quarter", _recent(curves)))
     path = os.path.join(model_dir, _FILE)
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
-        file.write(chart.page(panels))
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    run_directory.write(path, chart.page(panels))
     return path
 
 

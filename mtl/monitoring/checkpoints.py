@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, patterns
 from mtl.compat import shards
+from mtl.monitoring import run_directory
 
 tf1 = tf.compat.v1
 
@@ -138,7 +139,7 @@ class BestKeeper:
             value, since = float(metrics[self._best.metric]), 0
             record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
         record |= {**self._goal, "last_step": step, "evaluations_since": since}
-        self._write("best.json", json.dumps(record, indent=2))
+        run_directory.write(os.path.join(self._dir, "best.json"), json.dumps(record, indent=2))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
@@ -147,17 +148,13 @@ class BestKeeper:
             kept = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, kept, overwrite=True)
         # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
-        self._write("checkpoint", f'model_checkpoint_path: "{name}"\n')
+        run_directory.write(
+            os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n'
+        )
         for file in older:
             if not os.path.basename(file).startswith(name + "."):
                 tf.io.gfile.remove(file)
         return name
-
-    def _write(self, name: str, text: str) -> None:
-        path = os.path.join(self._dir, name)
-        with tf.io.gfile.GFile(path + ".partial", "w") as file:
-            file.write(text)
-        tf.io.gfile.rename(path + ".partial", path, overwrite=True)
 
 
 class BestExporter(compat.estimator.Exporter):

@@ -107,15 +107,19 @@ def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> 
     saver.recover_last_checkpoints(kept)
 
 
+def write(path: str, content: str | bytes) -> None:
+    """Writes a file that appears under its name when it is complete."""
+    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+        file.write(content)
+    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+
+
 def _list(directory: str, paths: Sequence[str]) -> None:
     """Writes the list of checkpoints that TensorFlow reads."""
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    path = os.path.join(directory, "checkpoint")
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
-        file.write("\n".join(lines) + "\n")
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
 
 
 def _damage(checkpoint: str) -> Exception | None:

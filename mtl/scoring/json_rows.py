@@ -41,9 +41,10 @@ class JsonLines:
         rows = _each(chunk, _object, chunk.rows)
         columns = {}
         for name, field in self.spec.feature_fields.items():
-            exact = _exact(field, [row.get(name) for row in rows])
-            made = exact is None and _each(chunk, functools.partial(_value, field), rows)
-            columns[name] = _arrays(field, made) if exact is None else exact
+            values = _exact(field, [row.get(name) for row in rows])
+            if values is None:
+                values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
+            columns[name] = values
         kept = {n: _each(chunk, functools.partial(batches.kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize(columns), kept=kept)
 

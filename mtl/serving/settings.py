@@ -53,10 +53,7 @@ class Serving:
             checks.unique(where, names)
         checks.is_a("Serving.units", self.units, Mapping, "map tasks to units")
         for setting, least in (("keep", 1), ("check_rows", 0), ("warm_up_rows", 1)):
-            value, where = getattr(self, setting), f"Serving.{setting}"
-            checks.is_a(where, value, int, "be a whole number")
-            checks.at_least(where, value, least)
-
+            checks.whole(f"Serving.{setting}", getattr(self, setting), least)
         if self.optimized is not None:
             checks.part("Serving.optimized", self.optimized, "serving.Optimized", 1)
 

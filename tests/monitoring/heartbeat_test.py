@@ -68,7 +68,7 @@ from mtl import members
 from mtl.monitoring import heartbeat
 members._GRACE_SECS = 0.1
 with heartbeat.Heartbeat(sys.argv[1], "worker-0", ["chief-0"], timeout_secs=60) as beat:
-    with members.following(beat):
+    with members.ending_with_chief(beat):
         print("watching", flush=True)
         time.sleep(60)  # As a session does whose servers have ended.
 """

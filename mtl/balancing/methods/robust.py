@@ -14,11 +14,6 @@ from mtl import checks
 from mtl.balancing.methods import method
 
 
-def _check_count(where: str, value: int, least: int) -> None:
-    checks.is_a(where, value, int, "be a whole number")
-    checks.at_least(where, value, least)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Krum(method.Method):
     """`g` is the mean of the `selected` gradients that are nearest to their neighbours.
@@ -39,8 +34,8 @@ class Krum(method.Method):
     selected: int = 1
 
     def __post_init__(self):
-        _check_count("Krum.outliers", self.outliers, 0)
-        _check_count("Krum.selected", self.selected, 1)
+        checks.whole("Krum.outliers", self.outliers, 0)
+        checks.whole("Krum.selected", self.selected, 1)
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """[T], 1 / selected or 0."""
@@ -71,7 +66,7 @@ class TrimmedMean(method.CoordinateMethod):
     trim: int = 1
 
     def __post_init__(self):
-        _check_count("TrimmedMean.trim", self.trim, 0)
+        checks.whole("TrimmedMean.trim", self.trim, 0)
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
         """Gradients [S, ...] -> [...]."""

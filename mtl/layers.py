@@ -103,22 +103,45 @@ def batch_norm(
                 ("moving_variance", tf1.ones_initializer()),
             )
         ]
-        values = tf.cast(inputs, tf.float32)  # Sums over a batch need more than 16 bits.
-        mean, variance = _moments(values, averages, momentum) if training else averages
-        outputs = tf.nn.batch_normalization(values, mean, variance, beta, gamma, epsilon)
+        moving = freezing.moves(averages[0]) if training else False
+        if moving is True and inputs.shape.rank == 4 and replicas.are_apart():
+            outputs, moments = _fused(inputs, gamma, beta, epsilon)
+        else:
+            values = tf.cast(inputs, tf.float32)  # Sums over a batch need more than 16 bits.
+            moments = averages if moving is False else _batch_moments(values)
+            if isinstance(moving, tf.Tensor):
+                moments = [tf.where(moving, *pair) for pair in zip(moments, averages, strict=True)]
+            mean, variance = moments
+            scale = gamma * tf.math.rsqrt(variance + epsilon)
+            outputs = _scaled(values, scale, is_constant=moving is False) + (beta - mean * scale)
+        if moving is not False:
+            _move(averages, moments, momentum)
         return tf.cast(outputs, inputs.dtype)
 
 
-def _moments(
-    inputs: tf.Tensor, averages: Sequence[tf.Variable], momentum: float
-) -> Sequence[tf.Tensor | tf.Variable]:
-    """What training normalises by: the batch's moments, or averages that are frozen."""
-    moving = freezing.moves(averages[0])
-    if moving is False:
-        return averages
-    moments = _batch_moments(inputs)
-    if moving is not True:
-        moments = [tf.where(moving, *pair) for pair in zip(moments, averages, strict=True)]
+def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
+    """Values times a scale of their last axis; of a convolution it is the kernel that is scaled."""
+    conv = values.op
+    while conv.type == "Identity":
+        conv = conv.inputs[0].op
+    if not is_constant or conv.type != "Conv2D":
+        return values * scale
+    images, kernel = conv.inputs
+    settings = {name: conv.get_attr(name) for name in ("strides", "dilations")}
+    padding = conv.get_attr("padding").decode()
+    return tf.nn.conv2d(images, kernel * scale, padding=padding, **settings)
+
+
+def _fused(
+    images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
+) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    """Normalised images, and the moments of their batch: a third of the time of the parts."""
+    outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
+    count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
+    return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
+
+
+def _move(averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float) -> None:
     # Where layers share averages, one moves them after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
@@ -130,7 +153,6 @@ def _moments(
         change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
         update = average.assign_sub(change)
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-    return moments
 
 
 def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:

@@ -26,14 +26,12 @@ class Examples(NamedTuple):
     """How a part came about, for what needs the gradient of each of its rows.
 
     Attributes:
-      first: how many ops the graph had before the part was built.
       given: the tensors that its rows came in.
       count: how many rows.
       are_apart: whether no row has a share in the loss of another one, as in batch norm.
       row: n -> the part of its n-th row alone, built anew.
     """
 
-    first: int
     given: Sequence[tf.Tensor]
     count: int
     are_apart: bool
@@ -217,11 +215,10 @@ def _built(
     forward: Callable[[Any, Any], Part], batch: Any, row: Callable[[int, tf.Tensor | int], Part]
 ) -> Part:
     """The part of these features and labels; `row` gives one of so many of its rows alone."""
-    first, before = len(tf1.get_default_graph().get_operations()), _num_updates()
+    before = _num_updates()
     built = forward(*batch)
     size = tf.nest.flatten(batch[1])[0].shape[0]
     examples = Examples(
-        first=first,
         given=tf.nest.flatten(batch, expand_composites=True),
         count=size,
         are_apart=_num_updates() == before,

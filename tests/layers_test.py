@@ -85,10 +85,12 @@ def test_initial_values_keep_the_variance(graph):
         assert abs(value.mean()) < 0.05 * value.std() or not value.any()
 
 
-def test_batch_norm_normalises_by_the_batch_and_averages_over_steps(graph):
+@pytest.mark.parametrize("places", [(), (4,), (3, 4)], ids=["rows", "series", "images"])
+def test_batch_norm_normalises_by_the_batch_and_averages_over_steps(graph, places):
     random = np.random.default_rng(2)
-    batches = [random.normal(3, 2, (6, 4, 5)).astype(np.float32) for _ in range(7)]
-    fed = tf1.placeholder(tf.float32, [None, 4, 5])
+    axes = tuple(range(1 + len(places)))
+    batches = [random.normal(3, 2, (6, *places, 5)).astype(np.float32) for _ in range(7)]
+    fed = tf1.placeholder(tf.float32, [None, *places, 5])
     outputs = layers.batch_norm(fed, "a", training=True, momentum=0.9, epsilon=1e-3)
     updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
     mean, variance = np.zeros(5), np.ones(5)
@@ -96,7 +98,7 @@ def test_batch_norm_normalises_by_the_batch_and_averages_over_steps(graph):
         session.run(tf1.global_variables_initializer())
         for batch in batches:
             output, _ = session.run([outputs, updates], {fed: batch})
-            batch_mean, batch_variance = batch.mean((0, 1)), batch.var((0, 1))
+            batch_mean, batch_variance = batch.mean(axes), batch.var(axes)
             expected = (batch - batch_mean) / np.sqrt(batch_variance + 1e-3)
             np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-4)
             mean += 0.1 * (batch_mean - mean)
@@ -117,6 +119,33 @@ def test_batch_norm_serves_from_the_averages(graph):
         output = session.run(outputs)
     expected = (inputs - [1, 2]) / np.sqrt(np.array([4, 9]) + 1e-3) * [2, 3] + [5, 6]
     np.testing.assert_allclose(output, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, "same"), (2, "valid")])
+def test_a_convolution_is_served_with_its_norm_in_one(graph, stride, padding):
+    images = tf.random.stateless_normal([3, 6, 5, 2], seed=[1, 2])
+    plain = layers.conv(images, 4, "conv", stride=stride, padding=padding, use_bias=False)
+    made = layers.batch_norm(plain, "norm", training=False)
+    variables = _variables()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for index, name in enumerate(("gamma", "beta", "moving_mean", "moving_variance")):
+            variables[f"norm/{name}"].load(
+                np.linspace(0.5, 1 + index, 4, dtype=np.float32), session
+            )
+        gamma, beta, mean, variance = [
+            variables[f"norm/{name}"]
+            for name in ("gamma", "beta", "moving_mean", "moving_variance")
+        ]
+        apart = tf.nn.batch_normalization(plain, mean, variance, beta, gamma, 1e-3)
+        trained = [variables["conv/kernel"], gamma, beta]
+        pairs = [
+            (made, apart),
+            *zip(*[tf.gradients(out**2, trained) for out in (made, apart)], strict=True),
+        ]
+        for one, other in session.run(pairs):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert made.op.inputs[0].op.type == "Conv2D"
 
 
 def test_batch_norm_averages_are_not_trained(graph):

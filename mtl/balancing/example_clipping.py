@@ -91,8 +91,8 @@ class ExampleClipping:
         examples = part.examples
         if examples.count == 1:
             return self._alone(part, variables, count)
-        first, given, size = examples[:3]
-        found = ghost.Gradients(first, given, variables, size, rows=size)
+        losses, size = part.unweighted or part.losses, examples.count
+        found = ghost.Gradients(list(losses.values()), examples.given, variables, size, rows=size)
         if examples.are_apart and not found.unknown:
             return self._together(found, part, variables, count)
         names = ", ".join(found.unknown[:3]) if examples.are_apart else "normalisation by the batch"

@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import norms
+from mtl.example_gradients import twins
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
@@ -58,12 +59,14 @@ def measure(
 
     def losses_of(batch: Any) -> types.Tensors:
         before = len(tf1.trainable_variables())
+        first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             given = model.inferred(batch[0], statistics)
         made = [variable.name for variable in tf1.trainable_variables()[before:]]
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "find the variables that are there, and make none"
         checks.require(not (before and made), "clip audit", rule, made[:3], fix)
+        given = twins.before(first, given)
         if not logits:  # Those of the whole batch come first.
             logits.update(given)
         return {head.name: _losses(head, given[head.name], batch[1]) for head in model.heads}

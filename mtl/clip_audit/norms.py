@@ -49,7 +49,6 @@ def measure(
       weigh: {task: losses [B]} -> {task: its weight, a scalar}.
       by_row: whether to take a pass for each example for all variables.
     """
-    first = len(tf1.get_default_graph().get_operations())
     given = tf.nest.flatten(batch, expand_composites=True)
     entering = [tf.identity(tensor) for tensor in given]
     losses = losses_of(tf.nest.pack_sequence_as(batch, entering, expand_composites=True))
@@ -57,7 +56,9 @@ def measure(
     covered = [] if by_row else variables
     batch_size = tf.size(next(iter(losses.values())))
     rows = next((n for n in (of.shape[0] for of in tf.nest.flatten(batch)) if n is not None), None)
-    gradients = ghost.Gradients(first, entering, covered, batch_size, rows)
+    gradients = ghost.Gradients(
+        list(losses.values()), [*given, *entering], covered, batch_size, rows
+    )
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _ghost(gradients, losses, weights)
     left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]

@@ -1,7 +1,7 @@
 """The gradients of single examples by each variable, from one pass over the whole batch.
 
-gradients = ghost.Gradients(first_op, batch, variables, batch_size)
-cotangents = gradients.cotangents(losses)               # losses [B], one pass back
+gradients = ghost.Gradients([losses], batch, variables, batch_size)
+cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
 parts = gradients.by_variable(cotangents)                     # {variable: parts.Part}
 
 No gradient of an example is built where its norm follows from what goes into a layer and from what
@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl.example_gradients import parts, uses
+from mtl.example_gradients import parts, patches, uses
 
 
 class Gradients:
     """What the graph tells of the variables, once its forward pass is built.
 
     Args:
-      first: how many ops the graph had before the forward pass was built.
+      losses: whose gradients are asked for, [B] or sums of them.
       batch: the tensors that the examples come in.
       variables: whose gradients are asked for.
       batch_size: B, a scalar.
@@ -32,13 +32,13 @@ class Gradients:
 
     def __init__(
         self,
-        first: int,
+        losses: Sequence[tf.Tensor],
         batch: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
         batch_size: tf.Tensor,
         rows: int | None = None,
     ):
-        found = uses.find(first, batch, variables, rows)
+        found = uses.find(losses, batch, variables, rows)
         self.unknown = [name for name, own in found.items() if own is None or not _fits(own)]
         self._uses = {name: own for name, own in found.items() if name not in self.unknown}
         self._batch_size = batch_size
@@ -90,18 +90,11 @@ class Gradients:
 
     def _patches(self, use: uses.Use) -> tf.Tensor:
         """What a weight is multiplied with."""
-        values, op = use.op.inputs[0], use.op
+        op = use.op
         if use.kind == uses.MATRIX:
-            return values
+            return op.inputs[0]
         if op.name not in self._inputs:
-            height, width = use.parameter.shape[:2]
-            self._inputs[op.name] = tf.image.extract_patches(
-                values,
-                [1, height, width, 1],
-                op.get_attr("strides"),
-                op.get_attr("dilations"),
-                op.get_attr("padding").decode(),
-            )
+            self._inputs[op.name] = patches.of(op)
         return self._inputs[op.name]
 
     def _rows(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Rows:

@@ -44,7 +44,7 @@ class Plain(NamedTuple):
     gradients: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        return tf.reduce_sum(_flat(self.gradients) ** 2, axis=1)
+        return tf.math.reduce_euclidean_norm(_flat(self.gradients), axis=1) ** 2
 
     def scaled(self, factors: tf.Tensor) -> "Plain":
         ones = [1] * (self.gradients.shape.rank - 1)

@@ -1,6 +1,6 @@
 """Where a graph puts its variables and the batch together: what per-example gradients are made of.
 
-found = uses.find(first_op, batch_tensors, variables)      # {name: uses}, None where one is unknown
+found = uses.find(losses, batch_tensors, variables)      # {name: uses}, None where one is unknown
 
 A variable is read, may go through ops that no example has a part in, such as a scale times another
 one, and enters ops that examples do have a part in. Of these ops a few kinds are known.
@@ -58,7 +58,7 @@ class Use(NamedTuple):
 
 
 def find(
-    first: int,
+    losses: Sequence[tf.Tensor],
     batch: Sequence[tf.Tensor],
     variables: Sequence[tf.Variable],
     rows: int | None = None,
@@ -66,20 +66,20 @@ def find(
     """{name: how it meets the batch}, None where that is not known.
 
     Args:
-      first: how many ops the graph had before what is looked at was built.
+      losses: what is made of the batch and of the variables.
       batch: the tensors that examples come in.
       variables: that are looked for.
       rows: of the batch, if that is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
-    ops = graph.get_operations()[first:]
+    ops = _leading_to(losses, batch)
     of_batch = _dependent(ops, batch)
     known = {op.name for op in ops}
     found: dict[str, list[Use] | None] = {}
     names = list(map(patterns.name, variables))
     for variable, name in zip(variables, names, strict=True):
-        handle = _handle(graph, variable)
-        readers = [op for op in ops if handle in [tensor.name for tensor in op.inputs]]
+        name_of_handle = handle(graph, variable)
+        readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
         own = _uses(readers, of_batch, known)
         is_known = own is not None and all(_is_known(use, rows) for use in own)
         is_whole = names.count(name) == 1  # And no shard of a table.
@@ -87,10 +87,22 @@ def find(
     return found
 
 
-def _handle(graph: tf.Graph, variable: tf.Variable) -> str:
+def handle(graph: tf.Graph, variable: tf.Variable) -> str:
     """What a variable is called in the graph, or in the body of a loop."""
-    handle = variable.handle
-    return (graph.capture(handle) if hasattr(graph, "capture") else handle).name
+    outer = variable.handle
+    return (graph.capture(outer) if hasattr(graph, "capture") else outer).name
+
+
+def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """The ops between the batch and its losses, in the order in which they were built."""
+    given, names = {tensor.name for tensor in batch}, set()
+    waiting = [loss.op for loss in losses]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in names:
+            names.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs if tensor.name not in given]
+    return [op for op in tf.compat.v1.get_default_graph().get_operations() if op.name in names]
 
 
 def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:

@@ -1,0 +1,65 @@
+"""What each place that a convolution puts out is made of.
+
+patches.of(op)                # [B, H', W', KH KW C] of a Conv2D whose images are [B, H, W, C]
+
+On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
+"""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+Size = int | tf.Tensor
+
+_FEW = 4
+"""Up to so many channels it is faster to let a convolution copy them than to do so in slices."""
+
+
+def of(op: tf.Operation) -> tf.Tensor:
+    """The patches of an NHWC convolution padded as "SAME" or "VALID"."""
+    return (_copied if op.inputs[0].shape[3] <= _FEW else _sliced)(op)
+
+
+def _copied(op: tf.Operation) -> tf.Tensor:
+    images, kernel = op.inputs
+    size = kernel.shape[:3].num_elements()
+    every = np.eye(size, dtype=np.float32).reshape([*kernel.shape[:3], size])
+    given = {name: op.get_attr(name) for name in ("strides", "padding", "dilations")}
+    return tf.nn.conv2d(images, every, **given | {"padding": given["padding"].decode()})
+
+
+def _sliced(op: tf.Operation) -> tf.Tensor:
+    images, kernel = op.inputs
+    sizes = kernel.shape[:2].as_list()
+    strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
+    outputs = _sizes(op.outputs[0])
+    reaches = [
+        (out - 1) * stride + (size - 1) * dilation + 1
+        for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
+    ]
+    if op.get_attr("padding") == b"SAME":
+        images = _padded(images, reaches)
+    offsets = itertools.product(*map(range, sizes))
+    ends = [(out - 1) * stride + 1 for out, stride in zip(outputs, strides, strict=True)]
+    return tf.concat(
+        [
+            images[:, y : y + ends[0] : strides[0], x : x + ends[1] : strides[1]]
+            for y, x in ((row * dilations[0], column * dilations[1]) for row, column in offsets)
+        ],
+        axis=3,
+    )
+
+
+def _padded(images: tf.Tensor, reaches: list[Size]) -> tf.Tensor:
+    """With zeros around; the odd one comes at the end."""
+    missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
+    totals = [tf.maximum(pixels, 0) for pixels in missing]
+    sides = [[total // 2, total - total // 2] for total in totals]
+    return tf.pad(images, [[0, 0], *sides, [0, 0]])
+
+
+def _sizes(images: tf.Tensor) -> list[Size]:
+    """Height and width."""
+    dynamic = tf.shape(images)
+    return [images.shape[n] or dynamic[n] for n in (1, 2)]

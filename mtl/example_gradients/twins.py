@@ -1,0 +1,103 @@
+"""What the graph computes twice, found before it is run.
+
+first = len(graph.get_operations())
+logits = network(features)
+logits = twins.before(first, logits)       # those of a pass before, where nothing differs
+
+TensorFlow's own optimizer merges equal ops but not what follows from two readings of a variable,
+which might have moved between them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.example_gradients import uses
+
+tf1 = tf.compat.v1
+
+
+def before(first: int, outputs: Any) -> Any:
+    """The same values from ops that were there before, where all of an output has a twin there.
+
+    A twin is of the same type and attributes, of the same inputs, and draws nothing at random.
+    Trainable variables are taken for unmoved between the two.
+
+    Args:
+      first: how many ops the graph had before the outputs were built.
+      outputs: tensors, in any nesting.
+    """
+    twins = _Twins(first)
+    return tf.nest.map_structure(twins.of, outputs)
+
+
+class _Twins:
+    """Of the ops from the `first` on."""
+
+    def __init__(self, first: int):
+        graph = tf1.get_default_graph()
+        ops = graph.get_operations()[first:]
+        self._new = {op.name for op in ops}
+        self._handles = {uses.handle(graph, v) for v in tf1.trainable_variables()}
+        self._constant: set[str] = set()
+        self._found: dict[str, tf.Operation] = {}
+        for op in ops:
+            self._look_for(op)
+
+    def of(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor's twin, or itself."""
+        source = self._source(tensor)
+        return tensor if source.dtype == tf.resource else source
+
+    def _source(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The twin of what a tensor passes on; the handle of a variable that it is read from."""
+        while self._passes_on(tensor.op):
+            tensor = tensor.op.inputs[0]
+        twin = self._found.get(tensor.op.name)
+        return twin.outputs[tensor.value_index] if twin else tensor
+
+    def _passes_on(self, op: tf.Operation) -> bool:
+        is_read = op.type == "ReadVariableOp" and op.inputs[0].name in self._handles
+        return is_read or op.type == "Identity"
+
+    def _look_for(self, op: tf.Operation) -> None:
+        sources = list(map(self._source, op.inputs))
+        if all(source.op.name in self._constant for source in sources):
+            self._constant.add(op.name)
+        earlier = next((source for source in sources if source.op.name not in self._new), None)
+        if earlier is not None and not self._passes_on(op):
+            others = (other for other in self._users(earlier) if self._are_alike(op, other))
+            if twin := next(others, None):
+                self._found[op.name] = twin
+
+    def _users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
+        """The ops before that a tensor reaches."""
+        for op in source.consumers():
+            if self._passes_on(op):
+                yield from self._users(op.outputs[0])
+            elif op.name not in self._new:
+                yield op
+
+    def _are_alike(self, op: tf.Operation, other: tf.Operation) -> bool:
+        return (
+            op.type == other.type
+            and self._is_repeatable(op)
+            and len(op.inputs) == len(other.inputs)
+            and _settings(op) == _settings(other)
+            and all(map(self._are_same, op.inputs, other.inputs))
+        )
+
+    def _are_same(self, tensor: tf.Tensor, other: tf.Tensor) -> bool:
+        tensor, other = self._source(tensor), self._source(other)
+        is_constant = tensor.op.name in self._constant and tensor.value_index == other.value_index
+        return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
+
+    def _is_repeatable(self, op: tf.Operation) -> bool:
+        is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
+        return is_lookup or not op.op_def.is_stateful
+
+
+def _settings(op: tf.Operation) -> dict[str, bytes]:
+    attributes = op.node_def.attr.items()
+    return {name: own.SerializeToString() for name, own in attributes if not name.startswith("_")}

@@ -12,6 +12,9 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+# Plain sessions run graphs as they were built: these are small. Estimator's sessions and
+# whole runs of the launchers optimize theirs.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 @pytest.fixture(scope="session")

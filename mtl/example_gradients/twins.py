@@ -63,7 +63,7 @@ class _Twins:
 
     def _look_for(self, op: tf.Operation) -> None:
         sources = list(map(self._source, op.inputs))
-        if all(source.op.name in self._constant for source in sources):
+        if op.type == "Const" or (sources and all(s.op.name in self._constant for s in sources)):
             self._constant.add(op.name)
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is not None and not self._passes_on(op):
@@ -99,5 +99,10 @@ class _Twins:
 
 
 def _settings(op: tf.Operation) -> dict[str, bytes]:
+    """What an op gives, by its attributes, and a gradient that it was given in place of its own."""
     attributes = op.node_def.attr.items()
-    return {name: own.SerializeToString() for name, own in attributes if not name.startswith("_")}
+    return {
+        name: own.SerializeToString()
+        for name, own in attributes
+        if not name.startswith("_") or name == "_gradient_op_type"
+    }

@@ -55,10 +55,27 @@ def test_other_inputs_have_no_twin():
         assert not built_twice(mlp, tf.constant(2 * INPUTS))[2]
 
 
+def test_what_is_fed_or_captured_is_no_constant():
+    def network(inputs):
+        return inputs + tf1.placeholder(tf.float32, [4])
+
+    with tf.Graph().as_default():
+        assert not built_twice(network)[2]
+
+
 def test_one_setting_that_differs_is_a_difference():
     factors = iter([1.0, 2.0])
     with tf.Graph().as_default():
         assert not built_twice(lambda inputs: tf.nn.relu(inputs) * next(factors))[2]
+
+
+def test_a_gradient_of_its_own_is_a_difference():
+    @tf.custom_gradient
+    def reversed_back(inputs):
+        return inputs + 1, lambda upstream: -upstream
+
+    with tf.Graph().as_default():
+        assert not built_twice(reversed_back)[2]
 
 
 def test_random_draws_and_moving_averages_have_no_twin():

@@ -120,13 +120,16 @@ def batch_norm(
 
 
 def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
-    """Values times a scale of their last axis; of a convolution it is the kernel that is scaled."""
+    """Values times a scale of their last axis; of a convolution its kernel where that is less."""
     conv = values.op
     while conv.type == "Identity":
         conv = conv.inputs[0].op
-    if not is_constant or conv.type != "Conv2D":
+    count = values.shape.num_elements()
+    if not is_constant or conv.type != "Conv2D" or count is None:
         return values * scale
     images, kernel = conv.inputs
+    if count <= kernel.shape.num_elements():
+        return values * scale
     settings = {name: conv.get_attr(name) for name in ("strides", "dilations")}
     padding = conv.get_attr("padding").decode()
     return tf.nn.conv2d(images, kernel * scale, padding=padding, **settings)

@@ -121,9 +121,13 @@ def test_batch_norm_serves_from_the_averages(graph):
     np.testing.assert_allclose(output, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("stride", "padding"), [(1, "same"), (2, "valid")])
-def test_a_convolution_is_served_with_its_norm_in_one(graph, stride, padding):
-    images = tf.random.stateless_normal([3, 6, 5, 2], seed=[1, 2])
+@pytest.mark.parametrize(
+    ("batch_size", "stride", "padding"), [(3, 1, "same"), (30, 2, "valid"), (1, 2, "valid")]
+)
+def test_a_norm_scales_the_kernel_of_a_convolution_where_that_is_less(
+    graph, batch_size, stride, padding
+):
+    images = tf.random.stateless_normal([batch_size, 6, 5, 2], seed=[1, 2])
     plain = layers.conv(images, 4, "conv", stride=stride, padding=padding, use_bias=False)
     made = layers.batch_norm(plain, "norm", training=False)
     variables = _variables()
@@ -145,7 +149,7 @@ def test_a_convolution_is_served_with_its_norm_in_one(graph, stride, padding):
         ]
         for one, other in session.run(pairs):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    assert made.op.inputs[0].op.type == "Conv2D"
+    assert (made.op.inputs[0].op.type == "Conv2D") == (batch_size > 1)
 
 
 def test_batch_norm_averages_are_not_trained(graph):

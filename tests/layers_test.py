@@ -152,6 +152,22 @@ def test_a_norm_scales_the_kernel_of_a_convolution_where_that_is_less(
     assert (made.op.inputs[0].op.type == "Conv2D") == (batch_size > 1)
 
 
+@pytest.mark.parametrize("is_branch", [False, True], ids=["beside", "in a branch"])
+def test_the_gradient_of_max_pooling(graph, is_branch):
+    images = tf.nn.relu(tf.random.stateless_normal([2, 5, 4, 3], seed=[3, 4]))
+    ours, theirs = layers.max_pool(images, 2), tf.nn.max_pool2d(images, 2, 2, "SAME")
+    (expected,) = tf.gradients(theirs**2, images)
+
+    def gradient():
+        return tf.gradients(ours**2, images)[0]
+
+    always = tf.reduce_sum(images) > 0
+    actual = tf.cond(always, gradient, lambda: images) if is_branch else gradient()
+    with tf1.Session() as session:
+        for one, other in session.run([(ours, theirs), (actual, expected)]):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_batch_norm_averages_are_not_trained(graph):
     layers.batch_norm(tf.zeros([1, 2]), "a", training=True)
     assert [v.op.name for v in tf1.trainable_variables()] == ["a/gamma", "a/beta"]

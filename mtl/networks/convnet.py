@@ -71,4 +71,4 @@ class Convnet:
         if self.batch_norm:
             hidden = layers.batch_norm(hidden, f"{name}_norm", training)
         hidden = layers.ACTIVATIONS[self.activation](hidden)
-        return tf.nn.max_pool2d(hidden, self.pool, self.pool, "SAME")
+        return layers.max_pool(hidden, self.pool)

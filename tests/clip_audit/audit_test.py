@@ -13,19 +13,19 @@ from tests import tiny
 ROWS = 96
 
 
-def make(**run):
+def make(dropout=0.2, **run):
     """Without batch norm, so that a checkpoint has all that a step's norms depend on."""
-    network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=0.2))
+    network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=dropout))
     made = tiny.make(network=network, **run)
     return dataclasses.replace(made, clip_audit=clip_audit.ClipAudit(window=4))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+@pytest.fixture(scope="module", params=[0.2, 0.0], ids=["dropout", "one pass for both"])
+def trained(request, tmp_path_factory):
     """A run of 12 steps and then 24, with its model_dir."""
     model_dir = str(tmp_path_factory.mktemp("run"))
     for steps in (12, 24):
-        made = make(train_steps=steps, checkpoint_steps=12, steps_per_call=5)
+        made = make(request.param, train_steps=steps, checkpoint_steps=12, steps_per_call=5)
         made.train(model_dir)
     return made, model_dir
 

@@ -17,6 +17,9 @@ from mtl.example_gradients import uses
 
 tf1 = tf.compat.v1
 
+# Columns look words up in tables that stay as they are.
+_OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
+
 
 def before(first: int, outputs: Any) -> Any:
     """The same values from ops that were there before, where all of an output has a twin there.
@@ -95,7 +98,7 @@ class _Twins:
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
-        return is_lookup or not op.op_def.is_stateful
+        return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful
 
 
 def _settings(op: tf.Operation) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, row_names, types
+from mtl.compat import graphs
 from mtl.features import accumulators, column, statistics
 
 
@@ -89,26 +90,14 @@ class Categorical(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Categorical", features, field)
-        # Tables belong to the outermost graph, where the session initialises them, once.
-        with tf.init_scope():
-            initializer, size = self._initializer(output, fitted)
-            table = tf.lookup.StaticVocabularyTable(initializer, self.num_unknown)
-        ids = tf.ragged.map_flat_values(table.lookup, tokens)
+        if isinstance(self.vocabulary, (list, tuple)):
+            entries = tuple(map(str, self.vocabulary))
+            size = len(entries)
+        else:
+            entries, size = self._file(output, fitted)
+        ids = tf.ragged.map_flat_values(_table(entries, self.num_unknown).lookup, tokens)
         size += self.num_unknown
         return column.vectors(output, ids, size, self.dimension, self.pooling)
-
-    def _initializer(self, output: str, fitted: statistics.Statistics) -> tuple[Any, int]:
-        """What fills the table, and the size of the vocabulary."""
-        if isinstance(self.vocabulary, (list, tuple)):
-            keys = [str(value) for value in self.vocabulary]
-            ids = list(range(len(keys)))
-            return tf.lookup.KeyValueTensorInitializer(keys, ids, tf.string, tf.int64), len(keys)
-        path, size = self._file(output, fitted)
-        index = tf.lookup.TextFileIndex
-        initializer = tf.lookup.TextFileInitializer(
-            path, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
-        )
-        return initializer, size
 
     def _file(self, output: str, fitted: statistics.Statistics) -> tuple[str, int]:
         """The vocabulary's file and its size."""
@@ -123,6 +112,27 @@ class Categorical(column.PerField):
         rule = "be a file with one category a line, none empty and none twice"
         checks.require(bool(good), "Categorical.vocabulary", rule, self.vocabulary)
         return self.vocabulary, len(lines)
+
+
+def _table(entries: tuple[str, ...] | str, num_unknown: int) -> tf.lookup.StaticVocabularyTable:
+    """Of a vocabulary, or of a file with one; it is made once in a graph."""
+    # A key that is no string stays out of saved graphs.
+    kept = graphs.outermost().get_collection_ref((entries, num_unknown))
+    if not kept:
+        # Tables belong to the outermost graph, where the session initialises them, once.
+        with tf.init_scope():
+            kept.append(tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown))
+    return kept[0]
+
+
+def _initializer(entries: tuple[str, ...] | str) -> Any:
+    if isinstance(entries, tuple):
+        ids = list(range(len(entries)))
+        return tf.lookup.KeyValueTensorInitializer(list(entries), ids, tf.string, tf.int64)
+    index = tf.lookup.TextFileIndex
+    return tf.lookup.TextFileInitializer(
+        entries, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from mtl import checks, clip_audit, experiment, features, networks
+from mtl import checks, clip_audit, experiment, networks
 from mtl.clip_audit import statistics, visits
 from tests import tiny
 
@@ -16,8 +16,7 @@ ROWS = 96
 def make(dropout=0.2, **run):
     """Without batch norm, so that a checkpoint has all that a step's norms depend on."""
     network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=dropout))
-    hashed = features.Hashed(names=["word"], num_buckets=7, dimension=2)
-    made = tiny.make(network=network, columns=[features.Numeric(names=["x"]), hashed], **run)
+    made = tiny.make(network=network, **run)
     return dataclasses.replace(made, clip_audit=clip_audit.ClipAudit(window=4))
 
 

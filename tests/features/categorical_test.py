@@ -176,3 +176,13 @@ def test_a_vocabulary_file_that_is_not_there(encode):
 def test_settings_are_checked_at_construction(make, message):
     with pytest.raises(checks.UserError, match=message):
         make()
+
+
+def test_passes_of_a_graph_look_up_in_one_table():
+    column = features.Categorical(names=["job"], vocabulary=["cook", "nurse"], dimension=2)
+    nothing = features.Statistics(directory="", entries={})
+    with tf.Graph().as_default() as graph:
+        for _ in range(2):
+            with tf.compat.v1.variable_scope("model", reuse=tf.compat.v1.AUTO_REUSE):
+                features.encode([column], {"job": tf.constant(["cook"])}, nothing)
+        assert [op.type for op in graph.get_operations()].count("HashTableV2") == 1

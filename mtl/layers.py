@@ -72,6 +72,12 @@ def conv(
         return activation(outputs)
 
 
+def with_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
+    """A Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
+    settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
+    return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
+
+
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
     """[B, H, W, C] -> [B, H / size, W / size, C], both rounded up: the largest of each square."""
     names = {"MaxPool": _MAX_POOL}
@@ -142,18 +148,15 @@ def batch_norm(
 
 def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Values times a scale of their last axis; of a convolution its kernel where that is less."""
-    conv = values.op
-    while conv.type == "Identity":
-        conv = conv.inputs[0].op
+    op = values.op
+    while op.type == "Identity":
+        op = op.inputs[0].op
     count = values.shape.num_elements()
-    if not is_constant or conv.type != "Conv2D" or count is None:
-        return values * scale
-    images, kernel = conv.inputs
-    if count <= kernel.shape.num_elements():
-        return values * scale
-    settings = {name: conv.get_attr(name) for name in ("strides", "dilations")}
-    padding = conv.get_attr("padding").decode()
-    return tf.nn.conv2d(images, kernel * scale, padding=padding, **settings)
+    if is_constant and op.type == "Conv2D" and count is not None:
+        kernel = op.inputs[1]
+        if count > kernel.shape.num_elements():
+            return with_kernel(op, kernel * scale)
+    return values * scale
 
 
 def _fused(

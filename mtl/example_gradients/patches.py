@@ -10,7 +10,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-Size = int | tf.Tensor
+from mtl import layers
+
+_Size = int | tf.Tensor
 
 _FEW = 4
 """Up to so many channels it is faster to let a convolution copy them than to do so in slices."""
@@ -22,11 +24,9 @@ def of(op: tf.Operation) -> tf.Tensor:
 
 
 def _copied(op: tf.Operation) -> tf.Tensor:
-    images, kernel = op.inputs
-    size = kernel.shape[:3].num_elements()
-    every = np.eye(size, dtype=np.float32).reshape([*kernel.shape[:3], size])
-    given = {name: op.get_attr(name) for name in ("strides", "padding", "dilations")}
-    return tf.nn.conv2d(images, every, **given | {"padding": given["padding"].decode()})
+    shape = op.inputs[1].shape[:3]
+    size = shape.num_elements()
+    return layers.with_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
 def _sliced(op: tf.Operation) -> tf.Tensor:
@@ -51,7 +51,7 @@ def _sliced(op: tf.Operation) -> tf.Tensor:
     )
 
 
-def _padded(images: tf.Tensor, reaches: list[Size]) -> tf.Tensor:
+def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
     """With zeros around; the odd one comes at the end."""
     missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
@@ -59,7 +59,7 @@ def _padded(images: tf.Tensor, reaches: list[Size]) -> tf.Tensor:
     return tf.pad(images, [[0, 0], *sides, [0, 0]])
 
 
-def _sizes(images: tf.Tensor) -> list[Size]:
+def _sizes(images: tf.Tensor) -> list[_Size]:
     """Height and width."""
     dynamic = tf.shape(images)
     return [images.shape[n] or dynamic[n] for n in (1, 2)]

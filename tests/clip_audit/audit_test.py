@@ -5,9 +5,11 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import checks, clip_audit, experiment, networks
 from mtl.clip_audit import statistics, visits
+from mtl.example_gradients import twins
 from tests import tiny
 
 ROWS = 96
@@ -58,6 +60,23 @@ def test_the_norms_are_those_of_the_weights_before_the_step(trained):
             in_training[name][step], rows[name][places], rtol=2e-4, atol=1e-6, err_msg=name
         )
     assert pathlib.Path(summary).read_text().startswith("# Clip audit")
+
+
+@pytest.mark.parametrize(("dropout", "is_shared"), [(0.0, True), (0.2, False)])
+def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation(
+    dropout, is_shared, monkeypatch, tmp_path
+):
+    before, shared = twins.before, []
+
+    def watched(first, outputs):
+        known = {op.name for op in tf.compat.v1.get_default_graph().get_operations()[:first]}
+        found = before(first, outputs)
+        shared.extend(tensor.op.name in known for tensor in found.values())
+        return found
+
+    monkeypatch.setattr(twins, "before", watched)
+    make(dropout, train_steps=2, checkpoint_steps=2).train(str(tmp_path))
+    assert shared == [is_shared] * 3
 
 
 def test_a_visit_for_each_checkpoint_and_a_report(trained):

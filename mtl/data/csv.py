@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import files
+from mtl.data import files, source
 
 # Lines that are looked at together to drop the blank ones: one by one costs ten times as much.
 _LINES = 1024
@@ -164,12 +164,11 @@ class Csv:
         parse = self.parser(spec)
         for path in self._find(split):
             for number, line in self.lines(path):
-                is_line = isinstance(line, bytes)
-                problem = f"the file cannot be read further: {line}."
-                yield f"{path} line {number}", parse(line) if is_line else problem
+                problem_or_values = line if isinstance(line, str) else parse(line)
+                yield f"{path} line {number}", problem_or_values
 
-    def lines(self, path: str) -> Iterator[tuple[int, bytes | Exception]]:
-        """The lines of a file that hold an example, numbered from 1, and what ended them early."""
+    def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
+        """The lines of a file that hold an example, from 1, and in a str what ended them early."""
         self._check_header(path)
         dropped, number = re.compile(self._dropped.encode()), 0
         try:
@@ -179,7 +178,7 @@ class Csv:
                     if not dropped.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.READ_ERRORS as error:
-            yield number + 1, error
+            yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
         """What turns a line into {name: value}, or says what is wrong with it."""

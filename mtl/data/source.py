@@ -69,6 +69,11 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
             yield element
 
 
+def unreadable(error: Exception) -> str:
+    """What to say of the place in a file where reading ended with an error."""
+    return f"the file cannot be read further: {reason(error)}."
+
+
 def reason(error: Exception) -> str:
     """What an error says, in one line, without where in a graph or a program it came from."""
     in_tensorflow = isinstance(error, tf.errors.OpError)

@@ -76,12 +76,9 @@ class Categorical(column.PerField):
 
     def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
         """{column: the categories of its embedding}."""
-        given = isinstance(self.vocabulary, (list, tuple))
         return {
             output: row_names.RowNames(
-                names=self.vocabulary if given else self._file(output, fitted)[0],
-                axis=0,
-                and_unknown=True,
+                names=self._entries(output, fitted)[0], axis=0, and_unknown=True
             )
             for output in self.columns
         }
@@ -90,17 +87,17 @@ class Categorical(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Categorical", features, field)
-        if isinstance(self.vocabulary, (list, tuple)):
-            entries = tuple(map(str, self.vocabulary))
-            size = len(entries)
-        else:
-            entries, size = self._file(output, fitted)
+        entries, size = self._entries(output, fitted)
         ids = tf.ragged.map_flat_values(_table(entries, self.num_unknown).lookup, tokens)
         size += self.num_unknown
         return column.vectors(output, ids, size, self.dimension, self.pooling)
 
-    def _file(self, output: str, fitted: statistics.Statistics) -> tuple[str, int]:
-        """The vocabulary's file and its size."""
+    def _entries(
+        self, output: str, fitted: statistics.Statistics
+    ) -> tuple[tuple[str, ...] | str, int]:
+        """The vocabulary or the file of it, and its size."""
+        if isinstance(self.vocabulary, (list, tuple)):
+            return tuple(map(str, self.vocabulary)), len(self.vocabulary)
         if self.vocabulary is None:
             entry = fitted.of(output)
             return fitted.path(entry["file"]), entry["size"]

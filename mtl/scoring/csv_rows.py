@@ -36,9 +36,8 @@ class Csv:
             lines = source.lines(path)
             while some := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*some, strict=True)
-                if isinstance(rows[-1], Exception):
-                    problem = f"the file cannot be read further: {rows[-1]}."
-                    raise checks.UserError(f"{path} line {numbers[-1]}: {problem}")
+                if isinstance(rows[-1], str):
+                    raise checks.UserError(f"{path} line {numbers[-1]}: {rows[-1]}")
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:

@@ -62,8 +62,8 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except files.READ_ERRORS as error:
-        reason = f"the file cannot be read further: {source.reason(error)}"
-        raise checks.UserError(f"{path} line {number + 1}: {reason}.") from error
+        problem = source.unreadable(error)
+        raise checks.UserError(f"{path} line {number + 1}: {problem}") from error
 
 
 def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:

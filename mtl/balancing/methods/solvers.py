@@ -137,8 +137,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         gain = tf.math.log(b) if alpha == 1 else b ** (1 + power) / (1 + power)
         return tf.reduce_sum(b * tf.linalg.matvec(cosines, b) / 2 - scales * gain, -1)
 
-    def body(i, b, change):
-        del change
+    def body(i, b, before, _):
         slope = scales * b**power
         gradient = tf.linalg.matvec(cosines, b) - slope
         hessian = cosines + tf.linalg.diag(_RIDGE - power * slope / b)
@@ -146,17 +145,21 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         change = tf.reduce_max(tf.abs(step / b))
         inside = step / tf.maximum(tf.reduce_max(-step / b), 1)
         step = tf.where(change < 0.1, step, _best_fraction(value, b, inside) * inside)
-        return i + 1, b + step, change
+        return i + 1, b + step, change, before
 
-    def goes_on(i, b, change):
+    def goes_on(i, b, change, before):
+        # So near, a step is at most half as long as the last one, unless it is rounding.
+        is_rounding = (change < 1e-6) & (change > before / 2)
         return (
             (i < _MAX_ITERATIONS)
             & (change > 1e-13)
+            & ~is_rounding
             & (tf.reduce_max(b) < 1e8 * tf.reduce_max(start))
         )
 
     start = scales ** (1 / (1 - power))  # Solves it for orthogonal gradients.
-    solution, change = _repeat(goes_on, body, start, tf.constant(1.0, tf.float64))
+    one = tf.constant(1.0, tf.float64)
+    solution, change, _ = _repeat(goes_on, body, start, one, one)
     # A value far below the others may still be on its way to nothing; only growth is no solution.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)

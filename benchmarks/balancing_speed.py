@@ -3,7 +3,8 @@
 Training steps as users get them, many a session call, on an MLP (128 inputs, six layers of 512,
 batch 256) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks. All
 sides of a table take turns in one run, with the same number of threads; a ratio is taken within
-a round, and the table shows the medians. T exact backward passes cost (1 + 2T)/3 by arithmetic.
+a round, and the table shows the medians, beside a peer's ratio its time in times of ours. T exact
+backward passes cost (1 + 2T)/3 by arithmetic.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
 
@@ -217,19 +218,32 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
 
 
 def table(num_tasks: int, names: Sequence[str], found: dict) -> Iterator[str]:
-    """A row for each method: ratios to the plain sum of the same project."""
+    """A row for each method: ratios to the plain sum of the same project.
+
+    Behind those of a peer, its time in times of ours.
+    """
     columns = [("mtl", way) for way in WAYS]
     peers = ("LibMTL", "torchjd") if ("torchjd", "Sum", "exact") in found else ()
     columns += [(peer, way) for peer in peers for way in ("exact", "representation")]
     bounds = {"exact": f" (bound {(1 + 2 * num_tasks) / 3:.1f})"}
     bounds["every 10 steps"] = f" (aim {1 + 0.12 * num_tasks:.2f})"
-    titles = [way + bounds.get(way, "") if p == "mtl" else f"{p}, {way}" for p, way in columns]
+    titles = [
+        way + bounds.get(way, "") if p == "mtl" else f"{p}, {way} (its time / ours)"
+        for p, way in columns
+    ]
     yield f"| {num_tasks} tasks | {' | '.join(titles)} |"
     yield "|---|" + "---|" * len(columns)
     for name in names:
-        ratios = [found.get((project, name, way), (0, math.nan))[1] for project, way in columns]
-        cells = ["-" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios]
+        cells = [_cell(found, project, name, way) for project, way in columns]
         yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _cell(found: dict, project: str, name: str, way: str) -> str:
+    secs, ratio = found.get((project, name, way), (math.nan, math.nan))
+    if math.isnan(ratio):
+        return "-"
+    ours = found.get(("mtl", name, way), (math.nan,))[0]
+    return f"{ratio:.2f}" + ("" if project == "mtl" else f" ({secs / ours:.2f})")
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import pathlib
 
@@ -15,6 +16,13 @@ tf.config.set_logical_device_configuration(
 # Plain sessions run graphs as they were built: these are small. Estimator's sessions and
 # whole runs of the launchers optimize theirs.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def pytest_collection_finish() -> None:
+    """Spares the collector all modules: a tenth of the time of tests that build graphs."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.fixture(scope="session")

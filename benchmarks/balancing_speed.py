@@ -242,8 +242,8 @@ def _cell(found: dict, project: str, name: str, way: str) -> str:
     secs, ratio = found.get((project, name, way), (math.nan, math.nan))
     if math.isnan(ratio):
         return "-"
-    ours = found.get(("mtl", name, way), (math.nan,))[0]
-    return f"{ratio:.2f}" + ("" if project == "mtl" else f" ({secs / ours:.2f})")
+    own = f"{ratio:.2f}"
+    return own if project == "mtl" else f"{own} ({secs / found['mtl', name, way][0]:.2f})"
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """Puts `tf.estimator`, and what tensorflow-estimator needs of TensorFlow, back in their places.
 
-Each piece is put back only where it is missing, so TensorFlow 2.15 stays exactly as it is.
+Each piece is put back only where it is missing. Only `collectives` changes a function that is
+there, on TensorFlow 2.15 as well, where it ends a run.
 
     estimator, estimator_v1 = install.install()     # what `import mtl.compat` does
 """
@@ -10,7 +11,7 @@ import re
 import sys
 import types
 
-from mtl.compat import errors, keras, modules
+from mtl.compat import collectives, errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
@@ -23,6 +24,8 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
     modules.install()
     with errors.naming("tensorflow"):
         importlib.import_module("tensorflow")
+    with errors.naming("tensorflow.python.distribute.cross_device_utils"):
+        collectives.install()
     with errors.naming("tensorflow.python.util.tf_export"):
         _restore_export_names()
     with errors.naming("tensorflow_estimator"):

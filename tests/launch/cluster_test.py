@@ -19,6 +19,16 @@ from tests.launch import conftest, toy
 tf1 = tf.compat.v1
 pytestmark = pytest.mark.slow
 STEPS = 12
+# The number of rows of the table of tags that are looked up differs by step and by process.
+TAGGED_GIN = """\
+from __gin__ import dynamic_registration
+from mtl import features
+from mtl import spec
+include "toy.gin"
+
+spec.Spec.features = {"age": "float32", "job": "string", "tags": ("string", (None,))}
+features.Categorical.names = ["job", "tags"]
+"""
 GIN = """\
 from __gin__ import dynamic_registration
 from mtl import distribution
@@ -27,7 +37,7 @@ from mtl import networks
 from mtl import resources
 from mtl import transfer
 from mtl.data import pipeline
-include "toy.gin"
+include "tagged.gin"
 
 # From one start, for one process or several, with the rows of a table in another order.
 experiment.Experiment.warm_start = @transfer.WarmStart()
@@ -118,9 +128,11 @@ def started(launch_in, tmp_path_factory):
     """A folder with a run that made one step, and one in one process that starts from it."""
     directory = tmp_path_factory.mktemp("cluster")
     toy.write(directory)
+    _add_tags(directory / "data")
+    (directory / "tagged.gin").write_text(TAGGED_GIN)
     (directory / "cluster.gin").write_text(GIN)
     only_step = ["--gin_param", "Run.train_steps = 1", "--gin_param", "MLP.batch_norm = True"]
-    first = ["--gin_file", "toy.gin", "--model_dir", "first", *only_step]
+    first = ["--gin_file", "tagged.gin", "--model_dir", "first", *only_step]
     for arguments in (first, _arguments("alone")):
         done = launch_in(directory, "train", *arguments)
         assert done.code == 0, done
@@ -129,6 +141,23 @@ def started(launch_in, tmp_path_factory):
     rows = [["smith", "clerk", "cook"].index(job) for job in order.split()]
     np.testing.assert_array_equal(warmed[TABLE], start[TABLE][[*rows, 3]])
     return directory
+
+
+def _add_tags(data):
+    """Appends a list to every row: batches with none at all, with one and with many."""
+    draw = np.random.default_rng(1)
+    for path in data.glob("*.csv"):
+        header, *rows = path.read_text().splitlines()
+        most = np.repeat([0, 1, 9, 3], 8)  # A process reads eight rows a step.
+        lists = [
+            "|".join(draw.choice(list("abcdef"), draw.integers(0, most[n % 32] + 1)))
+            for n in range(len(rows))
+        ]
+        lines = [
+            f"{header},tags",
+            *(f"{row},{tags}" for row, tags in zip(rows, lists, strict=True)),
+        ]
+        path.write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")

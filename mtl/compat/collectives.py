@@ -1,0 +1,56 @@
+"""Lets replicas in several processes gather another number of rows in every step.
+
+A collective op knows itself by its instance key, keeps the shape of its first run under that key,
+and fails at any other shape. In graph mode TensorFlow gives an op one key for good, so the gradient
+of an embedding of lists, which has as many rows as a batch has tokens, ends a run.
+
+    collectives.install()     # what `import mtl.compat` does
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# Above all keys that TensorFlow counts up by itself, one for each collective op of a graph.
+_KEYS_APART = 2**20
+
+
+def install() -> None:
+    """Makes gathers of graph mode take rows in any number; eager ones have new keys anyway."""
+    from tensorflow.python.distribute import cross_device_utils
+
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    if not hasattr(launcher._all_gather, "__wrapped__"):
+        launcher._all_gather = _padded(launcher._all_gather)
+
+
+def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """The gather of rows, padded to one of some 200 sizes that have a key each."""
+
+    @functools.wraps(all_gather)
+    def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:
+        is_static = rows.shape.is_fully_defined()
+        if is_static or tf.compat.v1.executing_eagerly_outside_functions():
+            return all_gather(launcher, rows, options)
+        count, inner, sizes = tf.shape(rows)[0], tf.shape(rows)[1:], tf.constant(_sizes())
+        which = tf.searchsorted(sizes, [count])[0]
+        size, next_key = sizes[which], launcher._next_instance_key
+        padding = tf.zeros(tf.concat([[size - count], inner], 0), rows.dtype)
+        # The method of this one launcher, until its op is made.
+        launcher._next_instance_key = lambda: next_key() + which * _KEYS_APART
+        try:
+            gathered = all_gather(launcher, tf.concat([rows, padding], 0), options)
+        finally:
+            del launcher._next_instance_key
+        by_replica = tf.reshape(gathered, tf.concat([[-1, size], inner], 0))[:, :count]
+        total = tf.concat([[tf.shape(by_replica)[0] * count], inner], 0)
+        return tf.ensure_shape(tf.reshape(by_replica, total), [None, *rows.shape[1:]])
+
+    return gather
+
+
+def _sizes() -> list[int]:
+    """1 to 8, and from there on eight steps to each doubling: at most an eighth is padding."""
+    return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

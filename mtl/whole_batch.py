@@ -262,8 +262,10 @@ def slice_of(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     def rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         own = values[slice_ * size : (slice_ + 1) * size]
-        is_ragged = isinstance(own, tf.RaggedTensor)
-        return own if is_ragged else tf.ensure_shape(own, [size, *values.shape[1:]])
+        if isinstance(own, tf.RaggedTensor):
+            own.row_splits.set_shape([size + 1])
+            return own
+        return tf.ensure_shape(own, [size, *values.shape[1:]])
 
     return tf.nest.map_structure(rows, batch)
 

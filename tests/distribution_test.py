@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, distribution, freezing, networks, resources, transfer
+from mtl import checks, compat, distribution, features, freezing, networks, resources, transfer
 from mtl.balancing import methods, surgery
 from mtl.optimization import clipping, optimizers, regularization, update
 from tests import tiny
@@ -23,12 +23,18 @@ LATE = {"^network/trunk/": 20, "^features/": 40}
 
 
 def _experiment(where, surgery_part=None, batch_norm=False, **run):
-    """Clipped, decayed, penalised; tables, labels missing; frozen for good and up to a step."""
+    """Clipped, decayed, penalised; tables, lists, labels missing; frozen, some up to a step."""
     network = networks.SharedBottom(
         trunk=networks.MLP(layers=[8], batch_norm=batch_norm), tower=networks.MLP(layers=[4])
     )
     held = freezing.Freezing(frozen=["^network/tower_size/"], until=LATE)
-    plain = tiny.make(network=network, train_steps=50, checkpoint_steps=25, **run)
+    columns = [
+        features.Numeric(names=["x"]),
+        features.Categorical(names=["word", "tags"], dimension=2),
+    ]
+    plain = tiny.make(network=network, columns=columns, train_steps=50, checkpoint_steps=25, **run)
+    source = tiny.Rows(splits=tiny.TAGGED_SPLITS)
+    data = dataclasses.replace(plain.data, source=source, spec=tiny.TAGGED_SPEC)
     part = update.Update(
         optimizer=optimizers.AdamW(learning_rate=0.01, weight_decay=0.1, epsilon=1e-3),
         clipping=clipping.GlobalNorm(max_norm=0.5),
@@ -36,7 +42,7 @@ def _experiment(where, surgery_part=None, batch_norm=False, **run):
     )
     parts = {"update": part, "freezing": held} | ({"surgery": surgery_part} if surgery_part else {})
     model = dataclasses.replace(plain.model, **parts)
-    return dataclasses.replace(plain, model=model, distribution=where)
+    return dataclasses.replace(plain, data=data, model=model, distribution=where)
 
 
 def _until(step, part):
@@ -85,7 +91,9 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
     source = tmp_path / "source"
     one = _until(1, _experiment(distribution.Distribution(strategy="none")))
     one.train(str(source))
-    splits = {split: {**rows, "word": rows["word"][::-1]} for split, rows in tiny.SPLITS.items()}
+    splits = {
+        split: {**rows, "word": rows["word"][::-1]} for split, rows in tiny.TAGGED_SPLITS.items()
+    }
     splits["train"]["word"] = np.where(splits["train"]["sign"], b"green", b"violet").astype(object)
     warm = transfer.WarmStart(source=str(source), slots=True, new_rows="mean")
     found = []

@@ -24,12 +24,14 @@ LABELS = ("sign", "kind", "size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A source of arrays in memory: {split: {field: [N, ...]}}."""
+    """A source of arrays in memory, {split: {field: [N, ...]}}; a list of lists is ragged."""
 
-    splits: Mapping[str, Mapping[str, np.ndarray]]
+    splits: Mapping[str, Mapping[str, np.ndarray | list]]
 
     def records(self, split):
-        return tf.data.Dataset.from_tensor_slices(dict(self.splits[split]))
+        columns = self.splits[split]
+        ragged = {n: tf.ragged.constant(c) for n, c in columns.items() if isinstance(c, list)}
+        return tf.data.Dataset.from_tensor_slices({**columns, **ragged})
 
     def decode(self, batch, spec, with_labels):
         return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
@@ -55,7 +57,17 @@ def rows(num, seed):
     }
 
 
+def _tags(num):
+    """A list of tokens for every row: of eight rows in a row all are empty, or short, or long."""
+    rng, most = np.random.default_rng(3), np.repeat([0, 1, 9, 3], 8)
+    return [list(rng.choice(TAGS, rng.integers(0, most[n % 32] + 1))) for n in range(num)]
+
+
 SPLITS = {"train": rows(96, seed=1), "test": rows(48, seed=2)}
+# With a field `tags` of lists: none in some batches, many in others.
+TAGS = np.array([b"a", b"b", b"c", b"d"], object)
+TAGGED_SPEC = dataclasses.replace(SPEC, features={**SPEC.features, "tags": ("string", (None,))})
+TAGGED_SPLITS = {split: {**rows, "tags": _tags(len(rows["x"]))} for split, rows in SPLITS.items()}
 
 
 def make(splits=None, best=None, optimizer=None, network=None, columns=None, **run):

@@ -46,7 +46,8 @@ def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
             del launcher._next_instance_key
         by_replica = tf.reshape(gathered, tf.concat([[-1, size], inner], 0))[:, :count]
         total = tf.concat([[tf.shape(by_replica)[0] * count], inner], 0)
-        return tf.ensure_shape(tf.reshape(by_replica, total), [None, *rows.shape[1:]])
+        shape = tf.TensorShape([None]).concatenate(rows.shape[1:])
+        return tf.ensure_shape(tf.reshape(by_replica, total), shape)
 
     return gather
 

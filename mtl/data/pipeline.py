@@ -117,6 +117,8 @@ class Pipeline:
         def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # Dataset.map passes a tuple's parts one by one; a record is a single value.
             values = self.source.decode(batch[0], self.spec, with_labels)
+            if training:
+                _set_batch_size(values, batch_size)
             return self.spec.split(values, with_labels)
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -186,6 +188,13 @@ class Pipeline:
                 return f"field {name!r} must be finite, got {values[name]!r}."
         _, labels = self.spec.split(values)
         return next(filter(None, (head.check(labels) for head in heads)), None)
+
+
+def _set_batch_size(values: Mapping[str, Any], size: int) -> None:
+    """Tells lists, which do not know it, how many rows they have: slices and replicas ask."""
+    for value in values.values():
+        if isinstance(value, tf.RaggedTensor):
+            value.row_splits.set_shape([size + 1])
 
 
 def _options() -> tf.data.Options:

@@ -34,6 +34,13 @@ def _two_cpus():
     )
 
 
+def _lookups():
+    """1 to 4, another number in every step, and by process."""
+    step = tf1.train.get_global_step().read_value()
+    rank = json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker"
+    return [1 + (step + rank) % 4]
+
+
 STRATEGIES = {
     "mirrored": _two_cpus,
     "multi_worker": lambda: tf.distribute.experimental.MultiWorkerMirroredStrategy(),
@@ -77,7 +84,8 @@ def main(kind, path, steps):
     config = compat.estimator.RunConfig(
         model_dir=path, train_distribute=STRATEGIES[kind](), save_checkpoints_steps=steps
     )
-    estimator = compat.estimator.Estimator(toy.model_fn, config=config)
+    params = {"lookups": _lookups} if kind == "multi_worker" else {}
+    estimator = compat.estimator.Estimator(toy.model_fn, config=config, params=params)
     train = compat.estimator.TrainSpec(
         _half_batches if kind == "mirrored" else _input_fn, max_steps=steps
     )

@@ -84,6 +84,7 @@ def test_mirrored_equals_one_device(tmp_path):
 
 
 def test_multi_worker_mirrored(tmp_path):
+    """Gradients are rows, whose number differs from step to step and by process."""
     with _members("multi_worker", tmp_path, _cluster(chief=1, worker=1)) as members:
         for member in members.values():
             _finish(member)

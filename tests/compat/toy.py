@@ -18,10 +18,18 @@ def input_fn(batch=32, repeat=True):
 
 
 def model_fn(features, labels, mode, params):
-    """One matrix, squared loss, gradient descent."""
+    """One matrix, squared loss, gradient descent.
+
+    Args:
+      params: {"rate": of the descent; "lookups": [1], how many times each row of the matrix is
+        looked up in this step, which changes the number of gradient rows and nothing else}.
+    """
     rate = (params or {}).get("rate", 0.1)
-    kernel = tf1.get_variable("kernel", [3, 1], initializer=tf1.zeros_initializer())
-    outputs = tf.matmul(features["x"], kernel)
+    kernel = used = tf1.get_variable("kernel", [3, 1], initializer=tf1.zeros_initializer())
+    if "lookups" in (params or {}):
+        rows = tf.gather(kernel, tf.tile(tf.range(3), params["lookups"]()))
+        used = tf.reduce_mean(tf.reshape(rows, [-1, 3, 1]), axis=0)
+    outputs = tf.matmul(features["x"], used)
     if mode == "infer":
         exports = {"serving_default": compat.estimator.export.PredictOutput({"y": outputs})}
         return compat.estimator.EstimatorSpec(

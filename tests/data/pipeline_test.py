@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import pathlib
 import resource
@@ -42,6 +43,18 @@ def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
     epochs = [values[:10], values[10:]]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert epochs[0] != epochs[1] != list(range(10))
+
+
+def test_lists_know_the_number_of_rows_in_training(tmp_path):
+    """Slices and replicas divide it while the graph is built."""
+    lists = spec.Spec(features={"x": ("string", (None,))}, labels={"y": ("int64", (None,))})
+    data = feed(tmp_path, text="a|b,1\n,2|3\nc,\n,\n")
+    data = dataclasses.replace(data, spec=lists, shuffle_buffer=1)
+    dataset = data.dataset("train", training=True, seed=1)
+    for field in tf.nest.flatten(dataset.element_spec):
+        assert field.shape.as_list() == [4, None]
+    ((features, _),) = dataset.take(1)
+    assert features["x"].to_list() == [[b"a", b"b"], [], [b"c"], []]
 
 
 def test_the_seed_decides_the_order(tmp_path):

@@ -2,6 +2,7 @@
 
 python -m launch.predict --model_dir runs/digits --checkpoint best --output predictions.jsonl
 python -m launch.predict --model_dir runs/adult --input 'in/*.csv' --keep id --output out/
+python -m launch.predict --model_dir runs/adult --split test --keep age --output test.parquet
 python -m launch.predict --model_dir runs/adult --input in.csv --server localhost:8500
 """
 
@@ -11,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from absl import flags
 
 from launch import app
@@ -37,11 +37,14 @@ OUTPUT = flags.DEFINE_string(
 OUTPUT_FORMAT = flags.DEFINE_string(
     "output_format",
     "auto",
-    "csv, jsonl or tfrecord. By default what the name of the output says, in a folder the format "
-    "of the input, and else jsonl.",
+    "csv, jsonl, parquet or tfrecord. By default what the name of the output says, in a folder the "
+    "format of the input, and for standard output jsonl.",
 )
 KEEP = flags.DEFINE_multi_string(
-    "keep", [], "A field of the input that comes back with the predictions. Repeatable."
+    "keep",
+    [],
+    "A field of the input or of the split, such as an id, that comes back with the predictions. "
+    "Repeatable.",
 )
 SAVED_MODEL = flags.DEFINE_string(
     "saved_model", None, "The SavedModel to predict with, in place of a checkpoint."
@@ -71,16 +74,18 @@ def main() -> None:
     if INPUT.value:
         _predict_files()
         return
-    for flag in (SERVER, SAVED_MODEL, KEEP):
+    for flag in (SERVER, SAVED_MODEL):
         rule = "come with --input, as a split is predicted from a checkpoint"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
+    checks.unique("--keep", KEEP.value)
+    checks.at_least("--batch_size", BATCH_SIZE.value, 1)
     experiment, model_dir = app.load()
     plan = scoring.plan([], OUTPUT.value, OUTPUT_FORMAT.value)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
-    rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value)
+    rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     with scoring.writing(plan.output, plan.format_name) as write:
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
-            columns = {name: np.stack([row[name] for row in some]) for name in some[0]}
+            columns = {name: scoring.kept.column([row[name] for row in some]) for name in some[0]}
             write(scoring.MAKERS[plan.format_name](columns))
 
 

@@ -195,16 +195,29 @@ class Experiment:
             )
 
     def predict(
-        self, model_dir: str, split: str | None = None, checkpoint: str = "latest"
+        self,
+        model_dir: str,
+        split: str | None = None,
+        checkpoint: str = "latest",
+        keep: Sequence[str] = (),
     ) -> Iterator[dict[str, Any]]:
-        """Yields {"<task>/<name>": value} for each example of `split`, in order."""
+        """Yields {"<task>/<name>": value} for each example of `split`, in order.
+
+        Before them come the fields `keep` of the example: features, labels, and columns of a CSV
+        file. They pass through the graph with its features, so that no row can lose another's.
+        """
         split = split or self.data.eval_split
         path = run_directory.checkpoint_path(model_dir, checkpoint)
+        data = self.data.keeping(keep)
+
+        def batches() -> tf.data.Dataset:
+            if not data.spec.labels:
+                return data.one_pass(split, with_labels=False)
+            return data.one_pass(split).map(lambda features, labels: {**features, **labels})
+
         with self.explained(path, split):
-            yield from self.estimator(model_dir, path).predict(
-                functools.partial(self.data.one_pass, split, with_labels=False),
-                checkpoint_path=path,
-            )
+            estimator = self.estimator(model_dir, path, keep)
+            yield from scoring.kept.rows(estimator.predict(batches, checkpoint_path=path))
 
     def audit_clipping(
         self,
@@ -264,8 +277,10 @@ class Experiment:
         heads = self.model.fitted(fitting.load(model_dir)).heads
         return serving_lib.Exporter(self.serving, self.data.spec, heads, rows, model_dir)
 
-    def estimator(self, model_dir: str, checkpoint: str) -> compat.estimator.Estimator:
-        """What evaluates, predicts and exports a checkpoint of the run in `model_dir`."""
+    def estimator(
+        self, model_dir: str, checkpoint: str, keep: Sequence[str] = ()
+    ) -> compat.estimator.Estimator:
+        """What evaluates, predicts (with the features `keep`) and exports a run's checkpoint."""
         statistics = fitting.load(model_dir)
         model_fn = functools.partial(self.model.fitted(statistics).model_fn, statistics=statistics)
         model_fn = serving_lib.exporting(model_fn, self.serving)
@@ -273,7 +288,8 @@ class Experiment:
             config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=self.run.seed)
         session_config = self.distribution.resources.session_config()
         config = resources.configured(config, session_config)
-        return compat.estimator.Estimator(checkpoints.fitting(model_fn, checkpoint), config=config)
+        model_fn = scoring.kept.over(checkpoints.fitting(model_fn, checkpoint), keep)
+        return compat.estimator.Estimator(model_fn, config=config)
 
     def explained(
         self, checkpoint: str | None, *splits: str

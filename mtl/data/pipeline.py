@@ -129,6 +129,29 @@ class Pipeline:
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
+    def keeping(self, names: Sequence[str]) -> "Pipeline":
+        """The same features, and of the labels and of what else a record holds only `names`.
+
+        What is neither a feature nor a label is text, and known only of sources with named columns.
+
+        Raises:
+          UserError: records have no such field.
+        """
+        spec, columns = self.spec, getattr(self.source, "names", ())
+        for name in names:
+            checks.one_of("--keep", name, dict.fromkeys([*spec.fields, *columns]))
+        others = dict.fromkeys((name for name in names if name not in spec.fields), "string")
+        kept = spec_lib.Spec(
+            features={**spec.features, **others},
+            labels={name: kind for name, kind in spec.labels.items() if name in names},
+            defaults={
+                name: default
+                for name, default in {**spec.defaults, **dict.fromkeys(others, "")}.items()
+                if name in spec.features or name in names
+            },
+        )
+        return dataclasses.replace(self, spec=kept, sampler=None)
+
     def _sampled(
         self, records: tf.data.Dataset, seed: int, statistics: Any, start_step: int
     ) -> tf.data.Dataset:

@@ -6,6 +6,7 @@ shards = scoring.plan(reader.find(["in/*.csv"]), "out")
 scoring.run(shards, reader, model, format_name="jsonl")
 """
 
+from mtl.scoring import kept
 from mtl.scoring.blocks import MAKERS
 from mtl.scoring.local import Checkpoint, SavedModel, newest
 from mtl.scoring.readers import Reader
@@ -21,6 +22,7 @@ __all__ = [
     "Reader",
     "SavedModel",
     "connect",
+    "kept",
     "newest",
     "plan",
     "run",

@@ -1,4 +1,4 @@
-"""Columns of predictions as what is written for them: text or records, without a loop over rows.
+"""Columns of predictions as what is written for them: text, records or a table, by column.
 
 block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
 """
@@ -19,10 +19,10 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class Block(NamedTuple):
-    """What stands before the first rows of a file; and rows, as one text or as records."""
+    """What stands before the first rows of a file; and rows, as one text, as records or a table."""
 
     header: bytes
-    rows: bytes | Sequence[bytes]
+    rows: bytes | Sequence[bytes] | pa.Table
 
 
 EMPTY = Block(b"", b"")
@@ -46,9 +46,14 @@ def _records(columns: Columns) -> Block:
     return Block(b"", examples.serialize({k: _array(v) for k, v in columns.items()}))
 
 
+def _table(columns: Columns) -> Block:
+    return Block(b"", pa.table({name: _arrow(_array(v)) for name, v in columns.items()}))
+
+
 MAKERS: Mapping[str, Callable[[Columns], Block]] = {
     "csv": _csv,
     "jsonl": _json_lines,
+    "parquet": _table,
     "tfrecord": _records,
 }
 
@@ -87,6 +92,53 @@ def _cells(values: Sequence[Any]) -> pa.Array:
     return texts if values.ndim == 1 else pc.binary_join(_lists(texts, flat.shape), "|")
 
 
+def _arrow(values: Sequence[Any]) -> pa.Array:
+    """[B, ...] -> numbers and texts [B], or lists of them, of a type that says nothing of B."""
+    if not isinstance(values, np.ndarray):
+        return _ragged(values) if _is_ragged(values) else _inferred(list(map(_plain, values)))
+    arrays = _typed(values.ravel())
+    for axis in range(values.ndim - 1, 0, -1):
+        arrays = _lists(arrays, values.shape[: axis + 1])
+    return arrays
+
+
+def _typed(values: np.ndarray) -> pa.Array:
+    if values.dtype.kind in "OSU":
+        return _scalars(values, str)
+    is_known = values.dtype.kind != "f" or values.dtype.itemsize >= 4
+    return pa.array(values if is_known else values.astype(np.float32))
+
+
+def _is_ragged(values: Sequence[Any]) -> bool:
+    arrays = all(isinstance(value, np.ndarray) and value.ndim == 1 for value in values)
+    return arrays and len({value.dtype for value in values}) == 1
+
+
+def _ragged(values: Sequence[np.ndarray]) -> pa.Array:
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), _typed(np.concatenate(values)))
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    """Values of JSON: those of no common type become JSON text, and so does what is all null."""
+    try:
+        array = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        array = pa.array([], pa.struct([]))
+    inner = array.type
+    while pa.types.is_list(inner):
+        inner = inner.value_type
+    if pa.types.is_struct(inner):
+        is_plain = [value is None or isinstance(value, str) for value in values]
+        texts = [v if plain else json.dumps(v) for v, plain in zip(values, is_plain, strict=True)]
+        return pa.array(texts, pa.string())
+    return pa.array(values, _as_text(array.type)) if pa.types.is_null(inner) else array
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(_as_text(kind.value_type)) if pa.types.is_list(kind) else pa.string()
+
+
 def _quoted(cells: pa.Array) -> pa.Array:
     special = pc.match_substring_regex(cells, '[",\r\n]')
     if not pc.any(special).as_py():
@@ -102,14 +154,13 @@ def _scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
         encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()
         distinct = [write(_plain(value)) for value in encoded.dictionary.to_pylist()]
         return pa.array(distinct, pa.string()).take(encoded.indices)
-    is_known = values.dtype.kind != "f" or values.dtype.itemsize >= 4
-    return pc.cast(pa.array(values if is_known else values.astype(np.float32)), pa.string())
+    return pc.cast(_typed(values), pa.string())
 
 
-def _lists(texts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
-    """Texts [N] -> lists of as many as the last axis of `shape` holds."""
+def _lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
+    """Parts [N] -> lists of as many as the last axis of `shape` holds."""
     offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
 
 
 def _text(rows: pa.Array) -> bytes:

@@ -29,11 +29,13 @@ class Csv:
     batch_size: int
     settings: Any = None
 
+    def check(self, path: str) -> None:
+        self._source(path).parser(self._features_and_kept)
+
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
-            source = self._source(path)
-            source.parser(self._features_and_kept)  # Fails on a file without a column of them.
-            lines = source.lines(path)
+            self.check(path)
+            lines = self._source(path).lines(path)
             while some := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*some, strict=True)
                 if isinstance(rows[-1], str):

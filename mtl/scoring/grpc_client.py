@@ -61,7 +61,7 @@ class Grpc:
         tensor.tensor_shape.dim.add(size=len(examples))
         tensor.string_val.extend(examples)
         response = _answer(self._stub.Predict, request, call)
-        return {name: tf.make_ndarray(response.outputs[name]) for name in outputs}
+        return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
 
 
 def _spec(call: remote.Call) -> model_pb2.ModelSpec:

@@ -30,6 +30,9 @@ class JsonLines:
     keep: Sequence[str]
     batch_size: int
 
+    def check(self, path: str) -> None:
+        del path  # No row tells of another.
+
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             lines = _lines(path)
@@ -92,7 +95,10 @@ def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     """The values as an array where all are of the field's very type and number."""
     flat = values
     if field.shape:
-        if set(map(type, values)) != {list} or set(map(len, values)) != {field.size}:
+        # Of a field of variable length each value is converted, whatever its neighbours hold.
+        if field.is_ragged or set(map(type, values)) != {list}:
+            return None
+        if set(map(len, values)) != {field.size}:
             return None
         flat = [item for value in values for item in value]
     if not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):

@@ -17,10 +17,14 @@ from mtl.data import files
 from mtl.scoring import batches, csv_rows, json_rows, records, writers
 
 _SPLIT = "input"
+FORMATS = ("csv", "jsonl", "tfrecord")
 
 
 class Format(Protocol):
     """One of the formats of input."""
+
+    def check(self, path: str) -> None:
+        """Fails if the beginning of a file tells already that its rows lack a field."""
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         """The rows of the files, file by file; of an empty file none or an empty chunk."""
@@ -55,7 +59,7 @@ class Reader:
     format_name: str = "auto"
 
     def __post_init__(self):
-        checks.one_of("--input_format", self.format_name, ["auto", *writers.FORMATS])
+        checks.one_of("--input_format", self.format_name, ["auto", *FORMATS])
         checks.at_least("--batch_size", self.batch_size, 1)
         checks.unique("--keep", self.keep)
 
@@ -71,6 +75,15 @@ class Reader:
                 fix = "Add the --model_dir or --gin_file that says what its fields are."
                 checks.fail("--input", "hold TFRecords where no features are known", path, fix)
         return paths
+
+    def check(self, paths: Sequence[str]) -> None:
+        """Fails if the beginning of a file tells already that its rows lack a field.
+
+        Raises:
+          UserError: by file and field.
+        """
+        for path in paths:
+            self._formats[self._format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         """The rows of files as they stand there, file by file; an empty file has an empty chunk.
@@ -108,9 +121,12 @@ class Reader:
     def _format(self, path: str) -> str:
         if self.format_name != "auto":
             return self.format_name
-        rule, fix = "name its format, such as .csv", "Or set --input_format."
-        checks.require(writers.format_in(path) is not None, "--input", rule, path, fix)
-        return writers.format_in(path)
+        found, fix = writers.format_in(path), "Or set --input_format."
+        rule = "name its format, such as .csv"
+        checks.require(found is not None, "--input", rule, path, fix)
+        listed = "CSV, JSON lines or TFRecords"
+        checks.require(found in FORMATS, "--input", f"hold {listed}", path)
+        return found
 
     @functools.cached_property
     def _formats(self) -> Mapping[str, Format]:

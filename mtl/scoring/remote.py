@@ -96,10 +96,7 @@ class Remote:
         outputs = self._patiently(
             self._call, lambda: self._client.predict(self._call, self._input, examples, names)
         )
-        typed = {
-            name: np.asarray(outputs[name], dtype.as_numpy_dtype)
-            for name, dtype in self._outputs.items()
-        }
+        typed = {name: _typed(name, outputs, dtype) for name, dtype in self._outputs.items()}
         return local.per_row(typed, len(examples))
 
     def _patiently(self, call: Call, attempt: Callable[[], Result]) -> Result:
@@ -114,6 +111,34 @@ class Remote:
             rule = f"--server must answer within {call.deadline_secs:g} seconds"
             tried = f"{call.retries + 1} attempts failed: {error}."
             raise checks.UserError(f"{rule}, got {self._server!r}. {tried}") from error
+
+
+def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
+    """An output as the array that the server's metadata promise; nothing is made to fit."""
+    where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
+    checks.require(name in outputs, where, rule, None, "It is not in the reply.")
+    values = outputs[name]
+    # NumPy would make NaN of None, and a number of the text of one.
+    found = values if isinstance(values, np.ndarray) else np.array(values, object)
+    if found.dtype != object:
+        checks.require(tf.as_dtype(found.dtype) == dtype, where, rule, found.dtype.name)
+        return found
+    kinds = _kinds(dtype)
+    others = [value for value in found.ravel().tolist() if type(value) not in kinds]
+    checks.require(not others, where, rule, next(iter(others), None))
+    try:
+        return found.astype(dtype.as_numpy_dtype)
+    except OverflowError:
+        checks.fail(where, rule, max(found.ravel().tolist(), key=abs))
+
+
+def _kinds(dtype: tf.DType) -> set[type]:
+    """The types of Python, as JSON gives them, that hold values of a type of TensorFlow."""
+    if dtype == tf.string:
+        return {bytes}
+    if dtype == tf.bool:
+        return {bool}
+    return {int, float} if dtype.is_floating else {int}
 
 
 def connect(server: str, call: Call) -> Remote:

@@ -8,14 +8,16 @@ import base64
 import http.client
 import json
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks
 from mtl.scoring import batches, remote
+
+Result = TypeVar("Result")
 
 _DATA_TYPES = tf.compat.v1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
 _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
@@ -29,25 +31,30 @@ class Rest:
         self._connection, self._address = _CONNECTIONS[scheme], address
 
     def metadata(self, call: remote.Call) -> remote.Metadata:
-        answer = self._answer("GET", f"{_path(call)}/metadata", None, call)
-        signatures = answer["metadata"]["signature_def"]["signature_def"].items()
-        return remote.Metadata(
-            version=answer["model_spec"]["version"],
-            inputs={name: _types(signature["inputs"]) for name, signature in signatures},
-            outputs={name: _types(signature["outputs"]) for name, signature in signatures},
-        )
+        return self._answer("GET", f"{_path(call)}/metadata", None, call, _metadata)
 
     def predict(
         self, call: remote.Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
         encoded = [{"b64": base64.b64encode(example).decode()} for example in examples]
         request = {"signature_name": call.signature, "inputs": {input_name: encoded}}
-        answer = self._answer("POST", f"{_path(call)}:predict", request, call)["outputs"]
-        # Of a signature with one output the server gives the bare value.
-        found = answer if isinstance(answer, dict) else {outputs[0]: answer}
-        return {name: _decoded(found[name]) for name in outputs}
 
-    def _answer(self, method: str, path: str, request: Any, call: remote.Call) -> Any:
+        def read(answer: Any) -> dict[str, Any]:
+            found = answer["outputs"]
+            # Of a signature with one output the server gives the bare value.
+            found = found if isinstance(found, dict) else dict.fromkeys(outputs[:1], found)
+            return {name: _decoded(values) for name, values in found.items()}
+
+        return self._answer("POST", f"{_path(call)}:predict", request, call, read)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        request: Any,
+        call: remote.Call,
+        read: Callable[[Any], Result],
+    ) -> Result:
         connection = self._connection(self._address, timeout=call.deadline_secs)
         body = None if request is None else json.dumps(request)
         try:
@@ -58,9 +65,23 @@ class Rest:
             raise remote.TransientError(str(error) or type(error).__name__) from error
         finally:
             connection.close()
-        if response.status == 200:
-            return json.loads(text)
-        raise _failure(response.status, _reason(text), call)
+        if response.status != 200:
+            raise _failure(response.status, _reason(text), call)
+        try:
+            return read(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            rule = f"answer {path} as TensorFlow Serving does"
+            given = text[:100].decode(errors="replace")
+            raise checks.UserError(f"--server must {rule}, got {given!r}.") from error
+
+
+def _metadata(answer: Any) -> remote.Metadata:
+    signatures = answer["metadata"]["signature_def"]["signature_def"].items()
+    return remote.Metadata(
+        version=answer["model_spec"]["version"],
+        inputs={name: _types(signature["inputs"]) for name, signature in signatures},
+        outputs={name: _types(signature["outputs"]) for name, signature in signatures},
+    )
 
 
 def _failure(status: int, reason: str, call: remote.Call) -> Exception:

@@ -4,21 +4,18 @@ shards = shards_lib.plan(["in/a.csv", "in/b.csv"], "out", "jsonl")
 shards_lib.run(shards, reader, model, "jsonl")
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 import tqdm
 
 from mtl import checks
-from mtl.scoring import batches, blocks, readers, writers
-
-# What the predictions in a folder were made with.
-_FILE = "scoring.json"
+from mtl.scoring import batches, blocks, claim, kept, readers, writers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +35,9 @@ class Plan:
     format_name: str
     is_folder: bool
 
+    def __post_init__(self):
+        self._check_inputs()
+
     def shards(self) -> dict[str | None, list[str]]:
         """{output file: the inputs whose predictions it holds}."""
         if not self.is_folder:
@@ -51,28 +51,37 @@ class Plan:
             checks.require(len(paths) == 1, "--input", rule, paths, f"All lead to {output!r}.")
         return found
 
+    def _check_inputs(self) -> None:
+        """Fails where an output is an input: it would pass for done, or be lost."""
+        read = {claim.absolute(path) for path in self.inputs}
+        for output in self.shards():
+            rule, fix = "be no input", "Name another, or another folder."
+            is_read = output is not None and claim.absolute(output) in read
+            checks.require(not is_read, "--output", rule, output, fix)
+
 
 def plan(inputs: Sequence[str], output: str | None, format_name: str = "auto") -> Plan:
     """Decides what is written where.
 
-    `output` is a folder if it ends in "/", is one already, or has no format in its name while
-    there are several inputs.
+    `output` is a folder if it ends in "/", is one already, or its name has no ending while there
+    are several inputs.
 
     Raises:
-      UserError: two inputs have the same name.
+      UserError: two inputs have the same name, an output is an input, or the name of the output
+        ends in no format that is known.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
     is_folder = output is not None and _is_folder(output, len(inputs))
+    if output is not None and not is_folder:
+        writers.check_name(output, format_name)
     if format_name == "auto":
         named = inputs[0] if is_folder and inputs else output
         format_name = (named and writers.format_in(named)) or "jsonl"
-    made = Plan(inputs=inputs, output=output, format_name=format_name, is_folder=is_folder)
-    made.shards()
-    return made
+    return Plan(inputs=inputs, output=output, format_name=format_name, is_folder=is_folder)
 
 
 def _is_folder(output: str, num_inputs: int) -> bool:
-    several = num_inputs > 1 and writers.format_in(output) is None
+    several = num_inputs > 1 and not os.path.splitext(output)[1]
     return output.endswith("/") or tf.io.gfile.isdir(output) or several
 
 
@@ -81,33 +90,62 @@ def run(
 ) -> tuple[int, int]:
     """Scores what is not scored yet, file by file; each appears when it is complete.
 
-    A file in a folder is done if it is not older than its input.
+    A file in a folder is done if it is not older than its input. Nothing is written before the
+    first rows are predicted.
 
     Returns:
       How many rows were scored, and how many files were there already.
 
     Raises:
       UserError: on a malformed row, a model that does not answer, an output that cannot be
-        written, or a folder that holds predictions of another model or with other settings.
+        written, inputs without a row, or a folder that holds predictions of another model, of
+        other files or with other settings.
     """
     shards = made.shards()
-    if made.is_folder:
-        _claim(made.output, {"model": model.identity, "keep": list(reader.keep)})
+    facts = {"model": model.identity, "keep": list(reader.keep)}
+    note = claim.Claim(made.output, facts, shards) if made.is_folder else None
     due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
     outputs = {path: output for output, inputs in due.items() for path in inputs}
+    reader.check(list(outputs))
     score = functools.partial(_score, reader, model, blocks.MAKERS[made.format_name])
     scored = batches.in_order(reader.chunks(list(outputs)), score, concurrency)
-    rows = 0
+    with contextlib.closing(scored):
+        first = _first_rows(scored)
+        if due:
+            some = len(due) < len(shards) or any(chunk.numbers for chunk, _ in first)
+            checks.require(some, "--input", "hold a row", list(made.inputs))
+        if note:
+            note.write()
+        rows = _write(made, outputs, itertools.chain(first, scored))
+    return rows, len(shards) - len(due)
+
+
+_Scored = tuple[batches.Chunk, blocks.Block]
+
+
+def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
+    """What comes up to the first chunk that holds a row."""
+    first = []
+    for chunk, block in scored:
+        first.append((chunk, block))
+        if chunk.numbers:
+            break
+    return first
+
+
+def _write(made: Plan, outputs: Mapping[str, str | None], scored: Iterable[_Scored]) -> int:
+    """Writes each {input: output}; the number of rows."""
+    rows, count = 0, len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
-            bar.set_description(f"file {number} of {len(due)}")
+            bar.set_description(f"file {number} of {count}")
             with writers.writing(output, made.format_name) as write:
                 for chunk, block in of_file:
                     write(block)
                     rows += len(chunk.rows)
                     bar.update(len(chunk.rows))
-    return rows, len(shards) - len(due)
+    return rows
 
 
 def _score(
@@ -124,6 +162,8 @@ def _score(
         outputs = model(batch.examples)
     except batches.RefusedError as error:
         raise checks.UserError(reader.explain(chunk, error)) from error
+    for name in batch.kept:
+        kept.require_no_output(name, outputs)
     return chunk, make_block({**batch.kept, **outputs})
 
 
@@ -132,23 +172,3 @@ def _done(output: str, inputs: Sequence[str]) -> bool:
         return False
     written = tf.io.gfile.stat(output).mtime_nsec
     return all(tf.io.gfile.stat(path).mtime_nsec <= written for path in inputs)
-
-
-def _claim(folder: str, facts: dict[str, object]) -> None:
-    """Notes with what a folder is filled; fails if that was something else before."""
-    path = os.path.join(folder, _FILE)
-    if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            before = json.load(file)
-        rule = f"hold predictions with {json.dumps(facts)}, or none"
-        fix = f"It has those with {json.dumps(before)}. Choose another folder, or delete it."
-        checks.require(before == facts, "--output", rule, folder, fix)
-        return
-    try:
-        tf.io.gfile.makedirs(folder)
-        with tf.io.gfile.GFile(path + ".partial", "w") as file:
-            file.write(json.dumps(facts))
-        tf.io.gfile.rename(path + ".partial", path)
-    except tf.errors.OpError as error:
-        reason = f"{error.message.rpartition('; ')[2]}."
-        checks.fail("--output", "be a folder that can be written", folder, reason)

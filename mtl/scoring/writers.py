@@ -1,16 +1,20 @@
-"""Predictions as JSON lines, CSV or TFRecords, in files that appear when they are complete.
+"""Predictions as JSON lines, CSV, Parquet or TFRecords: files that appear when they are complete.
 
 with writers.writing("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
 """
 
 import contextlib
+import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import tensorflow as tf
+from pyarrow import parquet
 
 from mtl import checks
 from mtl.scoring import blocks
@@ -19,13 +23,30 @@ Write = Callable[[blocks.Block], None]
 
 FORMATS = tuple(blocks.MAKERS)
 # Also of shards: predictions.jsonl-00000-of-00010.
-_IN_NAME = re.compile(r"\.(csv|jsonl|tfrecord)s?(?=[-.]|$)")
+_IN_NAME = re.compile(r"\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)")
+_TEXTS = ("csv", "jsonl")
+# A row group is what a reader of Parquet takes at a time; of few rows it wastes space and time.
+_ROWS_IN_GROUP = 1 << 16
 
 
 def format_in(path: str) -> str | None:
     """The format that the name of a file says, if it does."""
     found = _IN_NAME.search(path.rpartition("/")[2])
     return found.group(1) if found else None
+
+
+def check_name(path: str, format_name: str) -> None:
+    """Fails if a file's name ends in what it will not be; "auto" goes by the name.
+
+    A name without an ending says nothing.
+    """
+    name = path.rpartition("/")[2]
+    checks.require(not name.endswith(".gz"), "--output", "have no .gz, as it is plain", path)
+    _, ending = os.path.splitext(name)
+    fits = format_name != "auto" or not ending or format_in(path) is not None
+    listed = ", ".join(f".{known}" for known in FORMATS)
+    fix = f"Or say --output_format. {checks.nearest(ending, [f'.{k}' for k in FORMATS])}".rstrip()
+    checks.require(fits, "--output", f"end in one of {listed}", path, fix)
 
 
 def renamed(name: str, format_name: str) -> str:
@@ -46,8 +67,8 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
       UserError: the file cannot be written.
     """
     if path is None:
-        rule = "be a file where --output_format is tfrecord"
-        checks.require(format_name != "tfrecord", "--output", rule, None)
+        rule = f"be a file where --output_format is {format_name}"
+        checks.require(format_name in _TEXTS, "--output", rule, None)
         yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
     partial = path + ".partial"
@@ -65,6 +86,11 @@ def _write_file(path: str, format_name: str) -> Iterator[Write]:
     if format_name == "tfrecord":
         with tf.io.TFRecordWriter(path) as records:
             yield lambda block: _write_records(records, block)
+    elif format_name == "parquet":
+        with tf.io.gfile.GFile(path, "wb") as file:
+            tables = _Tables(file)
+            yield tables.add
+            tables.close()
     else:
         with tf.io.gfile.GFile(path, "wb") as file:
             yield _headed(file.write)
@@ -73,6 +99,63 @@ def _write_file(path: str, format_name: str) -> Iterator[Write]:
 def _write_records(records: tf.io.TFRecordWriter, block: blocks.Block) -> None:
     for record in block.rows:
         records.write(record)
+
+
+class _ForArrow(io.RawIOBase):
+    """One of TensorFlow's files as Arrow writes to it; on any filesystem that TensorFlow knows."""
+
+    def __init__(self, file: tf.io.gfile.GFile):
+        self._file = file
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self._file.write(bytes(data))
+        return len(data)
+
+
+class _Tables:
+    """A Parquet file that grows by tables, all with the types of the first."""
+
+    def __init__(self, file: Any):
+        self._file, self._writer = _ForArrow(file), None
+        self._waiting: list[pa.Table] = []
+
+    def add(self, block: blocks.Block) -> None:
+        """Takes a table, and writes once there are enough rows."""
+        if not block.rows:
+            return
+        table = block.rows
+        self._waiting.append(_cast(table, self._waiting[0].schema) if self._waiting else table)
+        if sum(map(len, self._waiting)) >= _ROWS_IN_GROUP:
+            self._write()
+
+    def close(self) -> None:
+        """Writes the rest, and what a Parquet file ends with."""
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        whole = pa.concat_tables(self._waiting) if self._waiting else pa.table({})
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, whole.schema)
+        if len(whole):
+            self._writer.write_table(whole)
+        # Without rows, to know the types.
+        self._waiting = [whole.slice(0, 0)]
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    for field in schema:
+        found = table.schema.field(field.name).type
+        try:
+            table.column(field.name).cast(field.type)
+        except pa.ArrowException:
+            rule = f"hold {field.type} in every row, as in the first ones, for Parquet"
+            fix = "Write .jsonl, which needs no types."
+            checks.fail(f"column {field.name!r}", rule, str(found), fix)
+    return table.cast(schema)
 
 
 def _headed(write: Callable[[bytes], Any]) -> Write:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from tests.launch import conftest, toy
 from tests.scoring import servers
@@ -165,9 +166,43 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
     assert "Predicted 0 rows, 1 files were there already" in result.err
 
 
+def test_a_split_keeps_fields_as_a_file_does(run, launch):
+    for split in ("train", "test"):
+        path = run.parent / "data" / f"{split}.csv"
+        header, *rows = path.read_text().splitlines()
+        rows = [f"r{i},{row}" for i, row in enumerate(rows)]
+        path.write_text("\n".join([f"id,{header}", *rows]) + "\n")
+    keep = ("--model_dir", "run", "--keep", "id", "--keep", "level", "--keep", "age")
+    whole = launch("predict", *keep, "--split", "test", "--batch_size", "7")
+    assert whole.code == 0, whole
+    found = [json.loads(line) for line in whole.out.splitlines()]
+    assert [row["id"] for row in found] == [f"r{i}" for i in range(40)]
+    assert [[row["id"], str(int(row["age"])), str(row["level"])] for row in found] == [
+        [*cells[:2], cells[4]] for cells in (row.split(",") for row in rows)
+    ]
+    given = launch("predict", *keep, "--input", "data/test.csv")
+    for row, other in zip(found, map(json.loads, given.out.splitlines()), strict=True):
+        assert row.keys() == other.keys() and row["id"] == other["id"]
+        assert row["rich/probability"] == pytest.approx(other["rich/probability"], abs=1e-6)
+    assert launch("predict", *keep, "--output", "o.parquet").code == 0
+    table = parquet.read_table(run.parent / "o.parquet").to_pylist()
+    assert [(r["id"], r["age"], r["level"]) for r in table] == [
+        (r["id"], r["age"], r["level"]) for r in found
+    ]
+    assert [r["level/probabilities"] for r in table] == [
+        pytest.approx(r["level/probabilities"]) for r in found
+    ]
+
+
 @pytest.mark.parametrize(
     "args, says",
     [
+        (("--keep", "rihc"), "--keep must be one of age, job, level, rich, got 'rihc'. Did you"),
+        (("--keep", "rich", "--keep", "rich"), "--keep must hold each name once"),
+        (("--batch_size", "0"), "--batch_size must be a"),
+        (("--input", "data/test.csv", "--output", "data/"), "--output must be no input"),
+        (("--output", "o.json"), "--output must end in one of .csv, .jsonl, .parquet, .tfrecord"),
+        (("--input", "data/empty.csv"), "--input must hold a row, got ['data/empty.csv']"),
         (("--input", "data/tset.csv"), "--input['input'] must name existing files"),
         (("--input", "data/test.csv", "--keep", "rihc"), "Did you mean 'rich'?"),
         (("--input", "data/test.csv", "--split", "test"), "--split must be left out with --input"),
@@ -181,8 +216,9 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
     ],
 )
 def test_what_cannot_be_predicted(args, says, run, launch):
-    before = files(run.parent)
-    assert says in launch("predict", "--model_dir", "run", *args, "--output", "x.jsonl").error
+    (run.parent / "data" / "empty.csv").write_text("age,job\n")
+    before, output = files(run.parent), () if "--output" in args else ("--output", "x.jsonl")
+    assert says in launch("predict", "--model_dir", "run", *args, *output).error
     assert files(run.parent) == before
 
 

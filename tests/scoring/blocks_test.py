@@ -62,6 +62,21 @@ def test_csv():
     assert read["lists"] == ("1|2", "", "3", "3", "3")
 
 
+def test_tables():
+    table = blocks.MAKERS["parquet"]({**COLUMNS, **KEPT}).rows
+    assert table.column_names == [*COLUMNS, *KEPT]
+    read = table.to_pydict()
+    for name in ('of "a"/number', "infinite", "half", "id", "small", "truth", "matrix", "none"):
+        np.testing.assert_array_equal(np.array(read[name], COLUMNS[name].dtype), COLUMNS[name])
+    assert read["name"] == TEXTS and read["names"] == [TEXTS[:2]] * 5
+    assert read["text"] == KEPT["text"] and read["lists"] == [[1, 2], [], [3], [3], [3]]
+    assert read["mixed"] == [None, "true", "a,b", '[1, [2, "x"]]', '{"k": 0.1}']
+    # One row has the types of all.
+    one = {name: values[:1] for name, values in {**COLUMNS, **KEPT}.items() if name != "mixed"}
+    first = blocks.MAKERS["parquet"](one).rows.schema
+    assert first == table.drop_columns(["mixed"]).schema
+
+
 def test_records():
     columns = {**COLUMNS, "text": KEPT["text"], "lists": KEPT["lists"]}
     records = blocks.MAKERS["tfrecord"](columns).rows

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -92,6 +94,76 @@ def _busy(protocol, count):
     import grpc
 
     return [grpc.StatusCode.UNAVAILABLE] * count
+
+
+@pytest.mark.parametrize(
+    "name, change, says",
+    [
+        ("sign/probability", lambda values: [None] * len(values), "hold float32, got None"),
+        ("sign/probability", lambda values: [*values[:-1], None], "hold float32, got None"),
+        ("sign/probability", lambda values: ["0.5"] * len(values), "hold float32, got b'0.5'"),
+        ("sign/probability", lambda values: [True] * len(values), "hold float32, got True"),
+        ("sign/probability", lambda values: [[v] * i for i, v in enumerate(values)], "float32"),
+        ("sign/probability", lambda values: values[:-1], "have 48 rows"),
+        ("sign/probability", lambda values: [*values, 0.5], "have 48 rows"),
+        ("sign/probability", lambda values: 0.5, "have 48 rows"),
+        ("sign/probability", lambda values: {"a": 1}, "answer .*:predict as TensorFlow Serving"),
+        ("sign/class_id", lambda values: [0.5] * len(values), "hold int64, got 0.5"),
+        ("sign/class_id", lambda values: [2**70] * len(values), "hold int64, got 1180"),
+        ("sign/class", lambda values: [1] * len(values), "hold string, got 1"),
+        ("sign/class", None, "hold string, got None. It is not in the reply"),
+    ],
+)
+def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatch):
+    predict = served.predict
+
+    def odd(*args):
+        outputs = {key: servers.Plain(value) for key, value in predict(*args).items()}
+        if change is None:
+            del outputs[name]
+        else:
+            outputs[name] = servers.Plain(change(outputs[name].tolist()))
+        return outputs
+
+    with serving("rest", served) as address:
+        remote = scoring.connect(address, scoring.Call(**CALL))
+        assert_as_expected(remote(trained.examples), trained)
+        monkeypatch.setattr(served, "predict", odd)
+        with pytest.raises(checks.UserError, match=says) as refused:
+            remote(trained.examples)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "reply", [b"<html>", b"", b"null", b"[]", b'{"error": "x"}', b"{}", b'{"outputs": null}']
+)
+def test_a_reply_of_another_kind_is_refused(reply, trained, served, monkeypatch):
+    with serving("rest", served) as address:
+        remote = scoring.connect(address, scoring.Call(**CALL))
+        odd = types.SimpleNamespace(loads=json.loads, dumps=lambda answer: reply.decode())
+        monkeypatch.setattr(servers, "json", odd)
+        for ask in (
+            lambda: scoring.connect(address, remote._call),
+            lambda: remote(trained.examples),
+        ):
+            with pytest.raises(checks.UserError, match="--server") as refused:
+                ask()
+            assert "\n" not in str(refused.value)
+
+
+def test_nan_and_infinity_of_a_server_are_numbers(trained, served, monkeypatch):
+    predict = served.predict
+
+    def odd(*args):
+        outputs = predict(*args)
+        outputs["size/value"][:2] = np.nan, np.inf
+        return outputs
+
+    monkeypatch.setattr(served, "predict", odd)
+    with serving("rest", served) as address:
+        found = scoring.connect(address, scoring.Call(**CALL))(trained.examples)["size/value"]
+    np.testing.assert_array_equal(found[:2], np.float32([np.nan, np.inf]))
+    assert np.isfinite(found[2:]).all()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -147,6 +147,15 @@ def test_files_that_are_found(tmp_path):
     with pytest.raises(checks.UserError, match="--input must name its format.*--input_format"):
         reader().find([str(tmp_path / "in.txt")])
     assert reader(format_name="csv").find([str(tmp_path / "in.txt")])
+    write(tmp_path / "in.parquet", "PAR1")
+    with pytest.raises(checks.UserError, match="--input must hold CSV, JSON lines or TFRecords"):
+        reader().find([str(tmp_path / "in.parquet")])
+    with pytest.raises(checks.UserError, match="--input_format must be one of .*got 'parquet'"):
+        reader(format_name="parquet")
+    with pytest.raises(checks.UserError, match="must name files.*It is a folder"):
+        reader().find([str(tmp_path)])
+    with pytest.raises(checks.UserError, match="--keep must hold each name once, got .'id'"):
+        reader(keep=["id", "x", "id"])
     with pytest.raises(checks.UserError, match="--input must hold TFRecords.*--model_dir"):
         reader(spec=None).find([pattern])
 
@@ -198,6 +207,30 @@ def test_every_type_of_field(suffix, tmp_path):
     found = EVERY.parse(tf.constant(batch.examples), with_labels=False)
     for name, value in expected.items():
         tf.debugging.assert_equal(found[name], value, message=name)
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        ([[]], [[]]),
+        ([[], []], [[], []]),
+        ([["x"], []], [[b"x"], []]),
+        ([["x", "é"], ["y"]], [[b"x", "é".encode()], [b"y"]]),
+        ([["x"], None, "z"], [[b"x"], [], [b"z"]]),
+        ([["x", "y"], ["z", "u"]], [[b"x", b"y"], [b"z", b"u"]]),
+    ],
+)
+def test_lists_of_any_length(rows, expected, tmp_path):
+    lines = [json.dumps({"age": 1, "tags": tags}) for tags in rows]
+    path = write(tmp_path / "in.jsonl", "\n".join(lines))
+    assert parsed(read(reader(keep=[]), path))["tags"] == expected
+
+
+def test_a_list_of_another_type_is_named(tmp_path):
+    lines = [json.dumps({"age": 1, "tags": tags}) for tags in (["x"], ["y", 3])]
+    path = write(tmp_path / "in.jsonl", "\n".join(lines))
+    with pytest.raises(checks.UserError, match="line 2: field 'tags' must be string, got 3"):
+        read(reader(keep=[]), path)
 
 
 def test_an_empty_file_between_others_has_its_place(trained, tmp_path):

@@ -27,6 +27,16 @@ tf1 = tf.compat.v1
 NAME = "tiny"
 
 
+class Plain:
+    """An output as JSON will hold it."""
+
+    def __init__(self, value):
+        self._value = value.tolist() if isinstance(value, np.ndarray) else value
+
+    def tolist(self):
+        return self._value
+
+
 class Served:
     """The versions of a model, and what the next calls answer in place of a prediction."""
 

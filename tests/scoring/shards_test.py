@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from mtl import checks, scoring
 from mtl.scoring import batches
@@ -145,7 +146,179 @@ def test_a_record_that_the_model_refuses_is_named(trained, tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
-def test_an_empty_file(tmp_path):
-    (tmp_path / "in.jsonl").write_text("")
-    assert run([str(tmp_path / "in.jsonl")], tmp_path / "out.jsonl") == (0, 0)
-    assert (tmp_path / "out.jsonl").read_text() == ""
+@pytest.mark.parametrize(
+    "name, text", [("in.jsonl", ""), ("in.jsonl", "\n \n"), ("in.csv", "id,x,word\n")]
+)
+@pytest.mark.parametrize("output", ["out.jsonl", "out/", None])
+def test_inputs_without_a_row_are_refused(name, text, output, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(checks.UserError, match="--input must hold a row, got .*in"):
+        run([str(tmp_path / name)], output and f"{tmp_path}/{output}")
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_an_empty_file_among_others(trained, tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    trained.write(tmp_path / "b.jsonl", 3)
+    for suffix in scoring.FORMATS:
+        out = tmp_path / suffix
+        assert run([f"{tmp_path}/*.jsonl"], f"{out}/", format_name=suffix) == (3, 0)
+        assert sorted(os.listdir(out)) == [f"a.{suffix}", f"b.{suffix}", "scoring.json"]
+    assert (tmp_path / "jsonl" / "a.jsonl").read_text() == ""
+    assert parquet.read_table(tmp_path / "parquet" / "a.parquet").num_rows == 0
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "tfrecord"])
+def test_parquet_holds_the_same(suffix, trained, tmp_path):
+    path = trained.write(tmp_path / f"in.{suffix}")
+    run([path], tmp_path / "out.jsonl")
+    assert run([path], tmp_path / "out.parquet", keep=("id",)) == (48, 0)
+    assert run([path], tmp_path / "named", keep=("id",), format_name="parquet") == (48, 0)
+    assert (tmp_path / "named").read_bytes() == (tmp_path / "out.parquet").read_bytes()
+    table = parquet.read_table(tmp_path / "out.parquet")
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types == {
+        "id": "string",
+        "x": "list<element: float>",
+        "of/class": "string",
+        "of/sum": "float",
+        "n": "int64",
+    }
+    for row, expected in zip(table.to_pylist(), lines(tmp_path / "out.jsonl"), strict=True):
+        np.testing.assert_array_equal(np.float32(row.pop("x")), np.float32(expected.pop("x")))
+        np.testing.assert_equal(np.float32(row.pop("of/sum")), np.float32(expected.pop("of/sum")))
+        assert row == expected
+
+
+@pytest.mark.parametrize(
+    "values, types",
+    [
+        ([None, 1, 2], "string"),
+        ([[], [1], []], "list<element: string>"),
+        ([1, None, 3], "int64"),
+        ([1.5, 2, 3], "double"),
+        ([{"a": 1}, {"b": [2]}, None], "string"),
+    ],
+)
+def test_kept_values_of_any_type_in_parquet(values, types, trained, tmp_path):
+    path = pathlib.Path(trained.write(tmp_path / "in.jsonl", 3))
+    rows = [{**row, "id": value} for row, value in zip(lines(path), values, strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert run([str(path)], tmp_path / "out.parquet", batch_size=1) == (3, 0)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert str(table.schema.field("id").type) == types
+    for found, value in zip(table["id"].to_pylist(), values, strict=True):
+        as_text = value if isinstance(value, str) else json.dumps(value)
+        as_texts = [str(item) for item in value] if isinstance(value, list) else None
+        assert found in (value, as_text, as_texts)
+
+
+def test_kept_values_that_change_their_type_are_refused_for_parquet(trained, tmp_path):
+    path = pathlib.Path(trained.write(tmp_path / "in.jsonl", 2))
+    rows = [{**row, "id": value} for row, value in zip(lines(path), (1, "b"), strict=True)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(checks.UserError, match="column 'id' must hold int64 in every row.*jsonl"):
+        run([str(path)], tmp_path / "out.parquet", batch_size=1)
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("limit", [1, 10, 1000])
+def test_row_groups_of_parquet_do_not_follow_the_batches(limit, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("mtl.scoring.writers._ROWS_IN_GROUP", limit)
+    path = trained.write(tmp_path / "in.csv")
+    assert run([path], tmp_path / "out.parquet", batch_size=7) == (48, 0)
+    found = parquet.ParquetFile(tmp_path / "out.parquet")
+    assert found.num_row_groups == {1: 7, 10: 4, 1000: 1}[limit]
+    assert found.read()["id"].to_pylist() == [f"r{i}" for i in range(48)]
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("o.parq", "end in one of .csv, .jsonl, .parquet, .tfrecord, .*mean '.parquet'"),
+        ("o.json", "end in one of .*mean '.jsonl'"),
+        ("o.txt", "end in one of"),
+        ("o.jsonl.gz", "have no .gz"),
+        ("o.gz", "have no .gz"),
+    ],
+)
+def test_an_output_of_no_known_format(name, says, trained, tmp_path):
+    path = trained.write(tmp_path / "in.csv", 2)
+    with pytest.raises(checks.UserError, match=f"--output must {says}"):
+        run([path], tmp_path / name)
+    assert os.listdir(tmp_path) == ["in.csv"]
+    if not name.endswith(".gz"):
+        assert run([path], tmp_path / name, format_name="jsonl") == (2, 0)
+
+
+def test_an_output_is_no_input(trained, tmp_path):
+    (tmp_path / "data").mkdir()
+    path = trained.write(tmp_path / "data" / "a.csv", 2)
+    before = pathlib.Path(path).read_text()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for output in (f"{tmp_path}/data/", f"{tmp_path}/data", f"{tmp_path}/link/", path):
+        with pytest.raises(checks.UserError, match="--output must be no input, got '.*a.csv'"):
+            run([path], output)
+    assert os.listdir(tmp_path / "data") == ["a.csv"] and pathlib.Path(path).read_text() == before
+    assert run([path], f"{tmp_path}/data/", format_name="jsonl") == (2, 0)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "tfrecord"])
+def test_a_command_that_fails_leaves_nothing_to_undo(suffix, trained, tmp_path):
+    path, out = trained.write(tmp_path / f"in.{suffix}", 3), f"{tmp_path}/out/"
+    for wrong in (("ids",), ("id", "of/sum")):
+        with pytest.raises(checks.UserError, match="'ids'|name no prediction, got 'of/sum'|of/sum"):
+            run([path], out, keep=wrong)
+        assert os.listdir(tmp_path) == [f"in.{suffix}"]
+    assert run([path], out, keep=("id",)) == (3, 0)
+
+
+def test_a_kept_field_of_a_predictions_name(trained, tmp_path):
+    path = pathlib.Path(trained.write(tmp_path / "in.jsonl", 2))
+    path.write_text(path.read_text().replace('"id"', '"of/sum"'))
+    with pytest.raises(checks.UserError, match="--keep must name no prediction, got 'of/sum'"):
+        run([str(path)], tmp_path / "out.jsonl", keep=("of/sum",))
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+def test_every_header_is_read_before_a_row(trained, tmp_path):
+    trained.write(tmp_path / "a.csv", 3)
+    path = pathlib.Path(trained.write(tmp_path / "b.csv", 3))
+    good, model = path.read_text(), Sums()
+    path.write_text(good.replace("id,", "ids,"))
+    with pytest.raises(checks.UserError, match="Did you mean 'ids'"):
+        run([f"{tmp_path}/*.csv"], f"{tmp_path}/out/", model)
+    assert not model.rows and not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_no_predictions_yet_is_begun_anew(trained, tmp_path):
+    path, out = trained.write(tmp_path / "in.csv", 3), tmp_path / "out"
+    good = pathlib.Path(path).read_text()
+    pathlib.Path(path).write_text(good.replace("r2,", "r2,x"))
+    with pytest.raises(checks.UserError, match="line 4"):  # The second batch.
+        run([path], f"{out}/", batch_size=2)
+    assert os.listdir(out) == ["scoring.json"]
+    (out / "notes.txt").write_text("mine")
+    pathlib.Path(path).write_text(good)
+    assert run([path], f"{out}/", Sums("others"), keep=()) == (3, 0)
+    with pytest.raises(checks.UserError, match="--output must hold predictions with .*sums"):
+        run([path], f"{out}/")
+    (out / "scoring.json").write_text("{}")
+    with pytest.raises(checks.UserError, match="scoring.json must be what launch.predict notes"):
+        run([path], f"{out}/")
+
+
+def test_a_folder_of_other_files_of_the_same_name_is_not_done(trained, tmp_path):
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    paths = [trained.write(tmp_path / folder / "a.csv", n) for folder, n in (("x", 3), ("y", 2))]
+    old = os.stat(paths[0]).st_mtime_ns - 10**9
+    os.utime(paths[1], ns=(old, old))
+    out = f"{tmp_path}/out/"
+    assert run(paths[:1], out) == (3, 0)
+    with pytest.raises(checks.UserError, match="out/a.csv.*made of .*x/a.csv"):
+        run(paths[1:], out)
+    assert run(paths[:1], out) == (0, 1)
+    os.remove(f"{out}a.csv")
+    trained.write(tmp_path / "y" / "b.csv", 1)
+    assert run([*paths[1:], f"{tmp_path}/y/b.csv"], out) == (3, 0)

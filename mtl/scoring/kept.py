@@ -1,0 +1,55 @@
+"""Fields of a split that come back with its predictions, through the graph that makes them.
+
+model_fn = kept.over(model_fn, ["id"])                   # of an Estimator, in prediction
+rows = kept.rows(estimator.predict(...))                 # {"id": b"r7", "income/probability": 0.2}
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat
+
+# An Estimator predicts no ragged tensors: rows of a list are filled up, and cut again.
+_LENGTH = "\0length"
+
+
+def over(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """`model_fn` whose predictions come behind these features of the same rows."""
+
+    def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+        spec, fields = model_fn(features, labels, mode), {}
+        for name in names:
+            require_no_output(name, spec.predictions)
+            values = features[name]
+            if isinstance(values, tf.RaggedTensor):
+                fields[name + _LENGTH] = values.row_lengths()
+                values = values.to_tensor()
+            fields[name] = values
+        return spec._replace(predictions={**fields, **spec.predictions})
+
+    return keeping if names else model_fn
+
+
+def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What an Estimator with such a `model_fn` predicts, with lists as long as they were."""
+    for row in predicted:
+        for name in [name for name in row if name.endswith(_LENGTH)]:
+            length = row.pop(name)
+            field = name.removesuffix(_LENGTH)
+            row[field] = row[field][:length]
+        yield row
+
+
+def column(values: Sequence[Any]) -> Sequence[Any]:
+    """The values of rows as one array, where they have one shape and are no text."""
+    is_text = any(isinstance(value, bytes) for value in values)
+    return values if is_text or len(set(map(np.shape, values))) > 1 else np.stack(values)
+
+
+def require_no_output(name: str, outputs: Iterable[str]) -> None:
+    """Fails if a field has the name of a prediction, which would take its place."""
+    fix = "The model gives a prediction of this name."
+    checks.require(name not in outputs, "--keep", "name no prediction", name, fix)

@@ -38,6 +38,9 @@ def load(files: Sequence[str], params: Sequence[str] = ()) -> experiment.Experim
         return gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
         raise checks.UserError(_explained(error, bindings)) from error
+    except SystemExit as error:
+        problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
+        raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
 
 
 def saved_in(model_dir: str) -> str:

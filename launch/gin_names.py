@@ -30,12 +30,17 @@ class Names:
         """Imports what the statement says.
 
         Raises:
-          UserError: there is no such module, or it lacks one that it imports itself.
+          UserError: there is no such module, it lacks one that it imports itself, or it exits.
         """
         try:
             module = importlib.import_module(statement.module)
         except ModuleNotFoundError as error:
             raise checks.UserError(_import_problem(statement.module, error)) from error
+        except SystemExit as error:
+            # It would end this process, and with exit code 0 pass for a run that is done.
+            problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
+            fix = "Keep what a script does under if __name__ == '__main__'."
+            raise checks.UserError(f"{problem}. {fix}") from error
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules[name]

@@ -15,7 +15,7 @@ from mtl.data import pipeline
 from mtl.monitoring import run_directory
 
 # What a bad record, a damaged checkpoint or our own assertions end a run with.
-_RUN_ERRORS = (
+RUN_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.DataLossError,
     tf.errors.OutOfRangeError,
@@ -29,7 +29,7 @@ def explained(
     """Turns what a user can fix into a UserError: of these splits, and of the checkpoint read."""
     try:
         yield
-    except _RUN_ERRORS as error:
+    except RUN_ERRORS as error:
         if checkpoint:
             run_directory.require_intact(checkpoint)
         problems = (data.diagnose(error, split, heads) for split in splits)

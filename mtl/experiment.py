@@ -23,6 +23,7 @@ from mtl import (
     compat,
     diagnosis,
     fitting,
+    plausibility,
     preparation,
     resources,
     scoring,
@@ -188,6 +189,7 @@ class Experiment:
         split = split or self.data.eval_split
         path = run_directory.checkpoint_path(model_dir, checkpoint)
         with self.explained(path, split):
+            plausibility.labels(self.model, self.data, split)
             return self.estimator(model_dir, path).evaluate(
                 functools.partial(self.data.one_pass, split),
                 checkpoint_path=path,

@@ -6,7 +6,7 @@ statistics = fitting.load("runs/digits")
 
 import os
 
-from mtl import checks, diagnosis, transfer
+from mtl import checks, diagnosis, plausibility, transfer
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.data import pipeline
@@ -23,8 +23,11 @@ def fit(
     model: model_lib.MultiTaskModel,
     warm_start: transfer.WarmStart | None,
     model_dir: str,
+    look: plausibility.Look | None = None,
 ) -> None:
     """Takes the statistics of the training split, once per model_dir.
+
+    `look` sees the same batches, and of those that it still needs no more than these.
 
     Raises:
       UserError: the run in `model_dir` was trained without, or the split has a bad record.
@@ -39,6 +42,10 @@ def fit(
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explained(data, model.heads, None, split):
-        features_lib.fit(model.columns, data.one_pass(split), directory, of_labels)
+        batches = data.one_pass(split)
+        passing = look.over(batches) if look else batches
+        features_lib.fit(model.columns, passing, directory, of_labels)
+        if look:
+            look.finish()
     if warm_start and is_new:
         warm_start.take_statistics(directory, model.columns)

@@ -21,6 +21,7 @@ from mtl import quantization as quantization_lib
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.optimization import gradients as gradients_lib
+from mtl.optimization import schedules
 
 tf1 = tf.compat.v1
 
@@ -79,6 +80,15 @@ class MultiTaskModel:
         """The model with what its heads learned of the training split."""
         heads = [head.fitted(statistics) for head in self.heads]
         return dataclasses.replace(self, heads=heads)
+
+    def lasting(self, train_steps: int) -> "MultiTaskModel":
+        """The model whose schedules last as long as the run, where they do not say how long."""
+        return schedules.lasting(self, train_steps)
+
+    @property
+    def adds_losses(self) -> bool:
+        """Whether gradients are those of the plain sum of the weighted losses."""
+        return isinstance(self.surgery, surgery_lib.Sum)
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, row_names.RowNames]:
         """{scope: what the rows of its variables stand for, tokens or classes}."""

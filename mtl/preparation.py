@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks, compat, fitting, row_names, transfer
+from mtl import checks, compat, fitting, plausibility, row_names, transfer
 from mtl.data import pipeline
-from mtl.monitoring import run_directory
+from mtl.monitoring import doubts, run_directory
+from mtl.optimization import schedules
 
 if TYPE_CHECKING:
     from mtl import experiment as experiment_lib
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+
+# A schedule may round to 0 shortly before its end.
+_SHARE_AT_ZERO = 0.01
 
 
 def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
@@ -29,7 +33,18 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
       UserError: for anything wrong with the settings or the data that shows before training.
     """
     model, is_new = experiment.model, run_directory.latest(model_dir) is None
-    fitting.fit(experiment.data, model, experiment.warm_start, model_dir)
+    data = experiment.data
+    look = plausibility.Look(model, data, data.train_split, whole=is_new)
+    _check_schedules(experiment, model_dir)
+    fitting.fit(data, model, experiment.warm_start, model_dir, look)
+    look.require_labels()
+    if is_new:
+        held_out = plausibility.labels(model, data, data.eval_split)
+        doubts.tell(model_dir, "data", [*look.doubts(), *held_out.doubts()])
+        doubts.tell(model_dir, "training", [])
+    else:
+        doubts.tell(model_dir, "data", doubts.of(model_dir, "data"))
+        doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
     if is_new:
         row_names.save(model.row_names(fitting.load(model_dir)), model_dir)
     _check_best_metric(experiment, model_dir)
@@ -50,7 +65,7 @@ def warm_start(experiment: "experiment_lib.Experiment", model_dir: str) -> Itera
       UserError: as `WarmStart.plan`.
     """
     data, statistics = experiment.data, fitting.load(model_dir)
-    model = experiment.model.fitted(statistics)
+    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
     with tf.Graph().as_default():
         tf1.set_random_seed(experiment.run.seed)
         tf1.train.get_or_create_global_step()
@@ -59,6 +74,27 @@ def warm_start(experiment: "experiment_lib.Experiment", model_dir: str) -> Itera
         mode, compute = compat.estimator.ModeKeys.TRAIN, experiment.run.compute
         model.model_fn(*batch, mode, statistics=statistics, compute=compute)
         yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+
+
+def _check_schedules(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
+    """Refuses a run whose learning rates are 0 for all that is left; warns of a long end at 0."""
+    first, last = run_directory.step_of(model_dir), experiment.run.train_steps
+    rates = list(
+        schedules.learning_rates(experiment.model.lasting(experiment.run.train_steps).update)
+    )
+    ends = {name: schedules.zero_from(rate, last - 1) for name, rate in rates}
+    where = "Run.train_steps"
+    if first < last and ends and all(end is not None and end <= first for end in ends.values()):
+        end, fix = max(ends.values()), "Give the schedule more decay_steps, or leave them out."
+        rule = f"go with the learning rate, which is 0 from step {end} on"
+        checks.fail(where, rule, last, fix)
+    lines = [
+        f"The learning rate of {name} is 0 from step {end} to step {last}, the last ({where}): "
+        "nothing is learned there. A schedule without decay_steps lasts as long as the run."
+        for name, end in ends.items()
+        if end is not None and last - end > _SHARE_AT_ZERO * last
+    ]
+    doubts.tell(model_dir, "settings", lines)
 
 
 def _check_best_metric(experiment: "experiment_lib.Experiment", model_dir: str) -> None:

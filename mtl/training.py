@@ -79,8 +79,7 @@ class Training:
         """Trains up to the last step.
 
         Returns:
-          The metrics of the last evaluation, {} where another process evaluates, and the number of
-          steps trained.
+          The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
         strategy = self._experiment.distribution.build(self._place)
         interruption = interruption_lib.Interruption()
@@ -175,7 +174,7 @@ class Training:
         )
         config = resources.configured(config, session_config)
         experiment, statistics = self._experiment, fitting.load(self._model_dir)
-        model = experiment.model.fitted(statistics)
+        model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
         model_fn = functools.partial(
             model.model_fn,
             statistics=statistics,
@@ -269,6 +268,7 @@ class Training:
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 hooks.Progress(result, run.train_steps, self._data.batch_size),
+                hooks.Dominance(result, model_dir, self._experiment.model, run),
                 *([leading] if place.has_servers else []),
                 saving_hook,
             ],

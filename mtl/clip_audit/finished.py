@@ -43,7 +43,7 @@ def audit(
       UserError: a checkpoint is of another model.
     """
     statistics = fitting.load(model_dir)
-    model = experiment.model.fitted(statistics)
+    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
     data = settings.over(experiment.data, (experiment.data.shuffle_buffer, experiment.run.seed))
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()

@@ -5,20 +5,25 @@ hooks.Progress(result, last_step=1000, batch_size=64)                  # a bar, 
 """
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tqdm
 
 from mtl import training_loop
+from mtl.monitoring import doubts
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0
+# Of the loss, from which a task leaves nothing to the others.
+_DOMINANT_SHARE = 0.9
 
 
 class StepHook(tf1.train.SessionRunHook):
@@ -123,6 +128,35 @@ class Progress(StepHook):
 
     def end(self, session):
         self._bar.close()
+
+
+class Dominance(StepHook):
+    """Warns where one task makes up nearly all of the loss, at the first summary of a run."""
+
+    def __init__(self, result, model_dir: str, model: Any, run: Any):
+        super().__init__(result)
+        self._model_dir = model_dir
+        self._tasks = model.tasks if model.adds_losses and len(model.tasks) > 1 else ()
+        self._at = min(run.summary_steps, run.train_steps)
+
+    def after_create_session(self, session, coord):
+        self._is_due = bool(self._tasks) and session.run(tf1.train.get_global_step()) == 0
+
+    def on_step(self, run_context, step, values):
+        if not self._is_due or step < self._at:
+            return
+        self._is_due = False
+        found = dict(zip(self._result.names, values.tolist(), strict=True))
+        losses = {task: found[f"weight/{task}"] * found[f"{task}/loss"] for task in self._tasks}
+        total, task = sum(losses.values()), max(losses, key=losses.get)
+        # Some weightings add what makes a loss negative; then there is no share.
+        is_sum = math.isfinite(total) and min(losses.values()) >= 0
+        if is_sum and losses[task] > _DOMINANT_SHARE * total:
+            line = (
+                f"Task {task!r} makes up {losses[task]:.3g} of the loss of {total:.3g} at step "
+                f"{step}: other tasks hardly count. Scale its label, or balance the tasks."
+            )
+            doubts.tell(self._model_dir, "training", [line])
 
 
 class Callbacks(tf1.train.SessionRunHook):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from mtl.monitoring import doubts
+
 _CELLS = 3
 
 
@@ -39,7 +41,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "configuration": os.path.join(model_dir, "config.gin"),
     }
     served = os.path.abspath(os.path.join(model_dir, "export", "best"))
-    python = _python()
+    python, told = _python(), doubts.told(model_dir)
     commands = (
         f"{python} -m tensorboard.main --logdir {model_dir}",
         f"{python} -m launch.predict --model_dir {model_dir} --checkpoint best",
@@ -54,6 +56,8 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
             "",
             metrics_table(metrics),
             "",
+            *(f"  Warning: {line}" for line in told),
+            *([""] if told else []),
             *(f"  {name:<16} {path}" for name, path in places.items() if path),
             "",
             "Next:",

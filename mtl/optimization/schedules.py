@@ -3,7 +3,6 @@
     from mtl.optimization import schedules
     optimizers.LazyAdam.learning_rate = @schedules.Cosine()
     schedules.Cosine.value = 0.01
-    schedules.Cosine.decay_steps = 10000
     schedules.Cosine.warmup_steps = 500
 
 Everything counts from global step 0. During warm-up the schedule's value is multiplied by
@@ -11,10 +10,12 @@ Everything counts from global step 0. During warm-up the schedule's value is mul
 """
 
 import abc
+import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +37,7 @@ class _Schedule(abc.ABC):
         name = type(self).__name__
         for field in dataclasses.fields(self):
             setting = getattr(self, field.name)
-            if field.name.endswith("_steps"):
+            if field.name.endswith("_steps") and (setting is not None or field.default is not None):
                 least = 0 if field.name == "warmup_steps" else 1
                 checks.is_a(f"{name}.{field.name}", setting, int, "be a number of steps")
                 checks.at_least(f"{name}.{field.name}", setting, least)
@@ -111,13 +112,14 @@ class Cosine(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; usually the run's train steps.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
+        for a run that shall get more steps later and stay on the same curve.
       end_value: the rate from there on, at least 0.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
     value: float
-    decay_steps: int
+    decay_steps: int | None = None
     end_value: float = 0.0
 
     def __post_init__(self):
@@ -125,7 +127,7 @@ class Cosine(_Schedule):
         checks.at_least("Cosine.end_value", self.end_value, 0)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        progress = tf.minimum(1.0, step / self.decay_steps)
+        progress = _progress(self, step)
         share = (1 + tf.cos(math.pi * progress)) / 2
         return self.end_value + (self.value - self.end_value) * share
 
@@ -166,14 +168,15 @@ class Polynomial(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; usually the run's train steps.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
+        for a run that shall get more steps later and stay on the same curve.
       end_value: the rate from there on, at least 0.
       power: above 0; 1 falls linearly.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
     value: float
-    decay_steps: int
+    decay_steps: int | None = None
     end_value: float = 0.0
     power: float = 1.0
 
@@ -183,7 +186,7 @@ class Polynomial(_Schedule):
         checks.positive("Polynomial.power", self.power)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        left = 1 - tf.minimum(1.0, step / self.decay_steps)
+        left = 1 - _progress(self, step)
         return self.end_value + (self.value - self.end_value) * tf.pow(left, self.power)
 
 
@@ -204,3 +207,68 @@ class InverseSqrt(_Schedule):
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         flat = float(max(self.warmup_steps, 1))
         return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
+
+
+def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
+    """The share of the decay that is done, in [0, 1]."""
+    where, fix = f"{type(schedule).__name__}.decay_steps", "No experiment says how long it trains."
+    checks.require(schedule.decay_steps is not None, where, "be set here", None, fix)
+    return tf.minimum(1.0, step / schedule.decay_steps)
+
+
+def lasting(part: Any, steps: int) -> Any:
+    """`part`, in whose settings schedules without `decay_steps` decay over so many steps."""
+    if type(part) in (list, tuple):
+        items = [lasting(item, steps) for item in part]
+        return type(part)(items) if _differ(items, part) else part
+    if type(part) is dict:
+        items = {name: lasting(item, steps) for name, item in part.items()}
+        return items if _differ(items.values(), part.values()) else part
+    changes = {}
+    for name, setting in _settings(part):
+        made = lasting(setting, steps)
+        changes |= {} if made is setting else {name: made}
+    if isinstance(part, (Cosine, Polynomial)) and part.decay_steps is None:
+        changes["decay_steps"] = steps
+    return dataclasses.replace(part, **changes) if changes else part
+
+
+def learning_rates(part: Any) -> Iterator[tuple[str, Any]]:
+    """Of every optimizer in the settings of `part` its name and its learning rate."""
+    if isinstance(part, (list, tuple)):
+        parts = part
+    elif isinstance(part, Mapping):
+        parts = part.values()
+    else:
+        parts = [setting for _, setting in _settings(part)]
+        if hasattr(part, "learning_rate"):
+            yield type(part).__name__, part.learning_rate
+    for inner in parts:
+        if not isinstance(inner, str):
+            yield from learning_rates(inner)
+
+
+def zero_from(learning_rate: Any, last: int) -> int | None:
+    """The first step from which the rate is 0 up to step `last`; None where it is not."""
+    if not isinstance(learning_rate, _Schedule):
+        return None
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        step = tf.compat.v1.placeholder(tf.int64, [])
+        rate = session.make_callable(learning_rate(step), [step])
+        steps = range(last + 1)
+        return (
+            bisect.bisect_left(steps, True, key=lambda at: rate(at) == 0)
+            if rate(last) == 0
+            else None
+        )
+
+
+def _settings(part: Any) -> Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        for field in dataclasses.fields(part):
+            if field.init:
+                yield field.name, getattr(part, field.name)
+
+
+def _differ(ours: Iterable[Any], theirs: Iterable[Any]) -> bool:
+    return any(a is not b for a, b in zip(ours, theirs, strict=True))

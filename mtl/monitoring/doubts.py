@@ -1,0 +1,50 @@
+"""What makes the result of a run doubtful: told once a start, and again in the summary.
+
+doubts.tell("runs/digits", "data", ["Field 'age' never varies."])      # in place of those before
+doubts.told("runs/digits")                                             # of all kinds
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl.monitoring import run_directory
+
+_log = logging.getLogger(__name__)
+
+_FILE = "warnings.json"
+
+
+def tell(model_dir: str, kind: str, lines: Sequence[str]) -> None:
+    """Warns, and keeps the lines beside the run in place of earlier ones of this kind."""
+    for line in lines:
+        _log.warning("Warning: %s", line)
+    known = _read(model_dir)
+    after = {**known, kind: list(lines)}
+    after = {name: kept for name, kept in after.items() if kept}
+    if after != known:
+        run_directory.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
+
+
+def of(model_dir: str, kind: str) -> list[str]:
+    """The lines of one kind."""
+    return _read(model_dir).get(kind, [])
+
+
+def told(model_dir: str) -> list[str]:
+    """The lines of all kinds."""
+    return [line for lines in _read(model_dir).values() for line in lines]
+
+
+def _read(model_dir: str) -> dict[str, list[str]]:
+    path = os.path.join(model_dir, _FILE)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        try:
+            return json.load(file)
+        except ValueError:  # It is of no use for anything but telling.
+            return {}

@@ -166,6 +166,33 @@ def test_predictions_for_files_are_those_of_the_split(run, launch):
     assert "Predicted 0 rows, 1 files were there already" in result.err
 
 
+def test_what_a_run_cannot_learn_is_told_and_summed_up(tmp_path, launch):
+    toy.write(tmp_path)
+    gin = tmp_path / "toy.gin"
+    path = tmp_path / "data" / "train.csv"
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(row.replace("clerk", "cook") for row in rows)]) + "\n")
+    path.write_text(path.read_text().replace("smith", "cook"))
+    gin.write_text(
+        gin.read_text().replace("learning_rate = 0.01", "learning_rate = @schedules.Cosine()")
+        + "schedules.Cosine.value = 0.01\nschedules.Cosine.decay_steps = 10\n"
+    )
+    gin.write_text(
+        gin.read_text().replace(
+            "import optimizers\n", "import optimizers\nfrom mtl.optimization import schedules\n"
+        )
+    )
+    args = ("--gin_file", "toy.gin", "--model_dir", "run")
+    first = launch("train", *args)
+    assert first.code == 0, first
+    says = ("Field 'job' never varies", "of Adam is 0 from step 10 to step 20, the last")
+    for line in says:
+        assert first.err.count(line) == first.out.count(line) == 1
+    longer = launch("train", *args, "--gin_param", "Run.train_steps = 40")
+    assert "Run.train_steps must go with the learning rate, which is 0 from step 10" in longer.err
+    assert longer.code == 2
+
+
 def test_a_split_keeps_fields_as_a_file_does(run, launch):
     for split in ("train", "test"):
         path = run.parent / "data" / f"{split}.csv"

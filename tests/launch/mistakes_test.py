@@ -75,6 +75,18 @@ def cut(name):
     return change
 
 
+def unlabelled(split, *columns):
+    """Empties columns of a CSV file."""
+
+    def change(directory):
+        path = directory / "data" / f"{split}.csv"
+        header, *rows = (line.split(",") for line in path.read_text().splitlines())
+        rows = [["" if i in columns else cell for i, cell in enumerate(row)] for row in rows]
+        path.write_text("\n".join(",".join(cells) for cells in [header, *rows]) + "\n")
+
+    return change
+
+
 def zipped(directory):
     path = directory / "data" / "train.csv.gz"
     path.write_bytes(gzip.compress((directory / "data" / "train.csv").read_bytes()))
@@ -580,6 +592,25 @@ MISTAKES = [
         ),
         gin=(*TFDS, ("no_such", "remote.Remote")),
         change=remote,
+    ),
+    Mistake(
+        "module that exits",
+        (
+            f"toy.gin line {toy.line_of('from mtl import experiment')}: importing 'bye' ended",
+            "by sys.exit(0)",
+        ),
+        gin=(("from mtl import experiment\n", "import bye\nfrom mtl import experiment\n"),),
+        change=file("bye.py", "import sys\n\nsys.exit(0)\n"),
+    ),
+    Mistake(
+        "no label of a task",
+        ("the labels of task 'rich', field 'rich' must be there in split 'train', got 'none",),
+        change=unlabelled("train", 2),
+    ),
+    Mistake(
+        "no label to evaluate",
+        ("the labels of task 'rich', field 'rich' must be there in split 'test', got 'none",),
+        change=unlabelled("test", 2, 3),
     ),
 ]
 

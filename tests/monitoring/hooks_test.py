@@ -9,12 +9,14 @@ import sys
 import termios
 import threading
 import time
+import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import training_loop
-from mtl.monitoring import hooks
+from mtl.monitoring import doubts, hooks
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -156,3 +158,33 @@ def test_callbacks_come_once_before_the_first_step_and_after_each_call():
 
     _run(make, 2)
     assert steps == ["started", "called", "called"]
+
+
+@pytest.mark.parametrize(
+    "losses, weights, start, is_told",
+    [
+        ((44.0, 1.0), (1.0, 1.0), 0, True),
+        ((44.0, 1.0), (0.01, 1.0), 0, False),
+        ((44.0, 1.0), (1.0, 1.0), 5, False),
+        ((0.7, 1.1), (1.0, 1.0), 0, False),
+        ((44.0, -1.0), (1.0, 1.0), 0, False),
+        ((float("nan"), 1.0), (1.0, 1.0), 0, False),
+    ],
+)
+def test_a_task_that_makes_up_the_loss_is_told_once(losses, weights, start, is_told, tmp_path):
+    names = ("loss", "a/loss", "b/loss", "weight/a", "weight/b")
+    model = types.SimpleNamespace(tasks=("a", "b"), adds_losses=True)
+    run = types.SimpleNamespace(summary_steps=10, train_steps=40)
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        result = training_loop.StepResult(tf.constant(0), tf.zeros([5]), names)
+        hook = hooks.Dominance(result, str(tmp_path), model, run)
+        hook.after_create_session(types.SimpleNamespace(run=lambda _: start), None)
+        values = np.float32([0.0, *losses, *weights])
+        hook.on_step(None, 9, values)
+        assert doubts.told(str(tmp_path)) == []
+        hook.on_step(None, 10, values)
+        told = doubts.told(str(tmp_path))
+        hook.on_step(None, 20, np.float32([0, 1, 99, 1, 1]))
+    assert doubts.told(str(tmp_path)) == told and len(told) == is_told
+    assert not told or told[0].startswith("Task 'a' makes up 44 of the loss of 45 at step 10")

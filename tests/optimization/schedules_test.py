@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.optimization import schedules
+from mtl import checks
+from mtl.optimization import optimizers, schedules
+from tests import tiny
 
 tf1 = tf.compat.v1
 
@@ -113,3 +115,39 @@ def test_a_number_is_constant():
 def test_settings(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_schedules_last_as_long_as_the_run_unless_they_say_how_long():
+    rates = [schedules.Cosine(value=1), schedules.Polynomial(value=1, decay_steps=7)]
+    part = {"a": schedules.Cosine(value=2.0, warmup_steps=3), "b": (rates, 0.1)}
+    made = schedules.lasting(part, 40)
+    assert made["a"] == schedules.Cosine(value=2.0, warmup_steps=3, decay_steps=40)
+    assert made["b"][0] == [schedules.Cosine(value=1, decay_steps=40), rates[1]]
+    assert schedules.lasting(made, 50) is made and part["a"].decay_steps is None
+    model = tiny.make(optimizer=optimizers.LazyAdam(learning_rate=rates[0])).model
+    assert model.lasting(9).update.optimizer.learning_rate.decay_steps == 9
+    assert model.lasting(9).columns is model.columns
+    found = list(schedules.learning_rates(model.lasting(9).update))
+    assert found == [("LazyAdam", schedules.Cosine(value=1, decay_steps=9))]
+
+
+def test_a_schedule_alone_must_say_how_long_it_lasts():
+    with pytest.raises(checks.UserError, match="Cosine.decay_steps must be set here, got None"):
+        _values(schedules.Cosine(value=1))
+
+
+@pytest.mark.parametrize(
+    "schedule, last, expected",
+    [
+        (schedules.Cosine(value=0.1, decay_steps=2000), 39_999, 2000),
+        (schedules.Cosine(value=0.1, decay_steps=2000), 1998, None),
+        (schedules.Cosine(value=0.1, decay_steps=2000, end_value=1e-9), 39_999, None),
+        (schedules.Polynomial(value=0.1, decay_steps=7), 10, 7),
+        (schedules.Constant(value=0.1), 10**9, None),
+        (0.1, 10, None),
+    ],
+)
+def test_the_step_from_which_a_rate_is_0(schedule, last, expected):
+    found = schedules.zero_from(schedule, last)
+    # In float32 the cosine reaches its end a little earlier.
+    assert found == expected or (expected and expected - 3 <= found <= expected)

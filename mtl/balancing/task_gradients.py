@@ -89,9 +89,14 @@ def _origin(indices: tf.Tensor) -> str | tuple:
     """What says that flat indices are the same: tasks mostly share one lookup, found once then."""
     if indices.op.type in ("Reshape", "Identity"):
         return _origin(indices.op.inputs[0])
-    if indices.op.type == "ConcatV2":
+    if indices.op.type == "ConcatV2" and _is_first_axis(indices.op.inputs[-1]):
         return tuple(_origin(part) for part in indices.op.inputs[:-1])
     return indices.name
+
+
+def _is_first_axis(axis: tf.Tensor) -> bool:
+    """Whether flat parts one behind the other are the flat whole; along other axes they mix."""
+    return tf.get_static_value(axis) == 0
 
 
 def gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:

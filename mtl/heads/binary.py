@@ -136,7 +136,8 @@ class Binary(base.Base):
         """Predict; classify with both classes; regress to the probability."""
         predictions = self.predictions(logits)
         probability = predictions["probability"]
-        scores = tf.stack([1 - probability, probability], axis=-1)
+        # Not 1 - probability, which is 0 below 6e-8.
+        scores = tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),
             "classify": base.classification_output(scores, self.class_names),

@@ -46,6 +46,35 @@ def test_finite_on_degenerate_gradients(method):
         assert all(np.isfinite(value).all() for value in state.values()), (kind, num_tasks, scale)
 
 
+REPEATED = [methods.GradVac(rate=rate) for rate in (0.5, 0.1, 1)]
+
+
+@pytest.mark.parametrize(
+    "method", [*(method for method, _ in METHODS), *DRAWING, *REPEATED], ids=str
+)
+def test_finite_however_often_gradients_are_the_same(method):
+    """What is kept from step to step comes to its limits: cosines of -1 and 1."""
+    one = np.array([0.3, -4.0])
+    for factors in [(1, -1), (1, 1), (1,), (1, -1, 1), (1, -1e-8), (1e19, -1e19), (1, 1e-30)]:
+        rows, state = np.outer(factors, one), None
+        for _ in range(70 if method.initial_state(len(rows)) else 1):
+            weights, state = surgery_methods.decide(method, rows, state=state)
+            assert np.isfinite(weights).all(), factors
+            assert all(np.isfinite(value).all() for value in state.values()), factors
+
+
+def test_gradvac_where_gradients_are_exactly_opposite():
+    """The first time they cancel; at rate 1 that is what is usual from then on, and they stay."""
+    rows = np.array([[3.0, 4.0], [-3.0, -4.0]])
+    method = methods.GradVac(rate=1)
+    first, state = surgery_methods.decide(method, rows)
+    np.testing.assert_allclose(first, [2, 2], rtol=1e-6)
+    np.testing.assert_allclose(state["average_cosines"], [[0, -1], [-1, 0]], atol=1e-12)
+    second, state = surgery_methods.decide(method, rows, state=state)
+    np.testing.assert_allclose(second, [1, 1], rtol=1e-12)
+    np.testing.assert_allclose(state["average_cosines"], [[0, -1], [-1, 0]], atol=1e-12)
+
+
 @each_method
 def test_no_position_of_the_gradients_breaks_a_method(method, degree):
     """Order and scale do not matter, up to what nearly dependent gradients leave undecided."""

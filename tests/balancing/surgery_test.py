@@ -164,6 +164,30 @@ def test_rows_that_all_tasks_looked_up_are_found_once(lookups):
     assert watched["surgery/norm/a"] == pytest.approx(np.linalg.norm(each[0]), rel=1e-6)
 
 
+@pytest.mark.parametrize("rows", [2, 1], ids=["rows", "one row"])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (1, 1), (0, 0), (0, -1), (-1, -1)], ids=str)
+def test_tasks_that_look_up_the_same_ids_in_another_order(axes, rows):
+    """Of parts put side by side the flat ids are others than of parts on top of each other."""
+    parts = [np.array([[0, 1], [2, 3]])[:rows], np.array([[4, 5], [0, 0]])[:rows]]
+    random = np.random.default_rng(0)
+    start, each = random.normal(size=[6, 2]), np.zeros([2, 6, 2])
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        table, fed = training.variable("table", start), list(map(tf.constant, parts))
+        losses = {}
+        for t, (task, axis) in enumerate(zip("ab", axes, strict=True)):
+            ids = np.concatenate(parts, axis)
+            slope = random.normal(size=[*ids.shape, 2]).astype(np.float32)
+            losses[task] = tf.reduce_sum(tf.gather(table, tf.concat(fed, axis)) * slope)
+            np.add.at(each[t], ids, slope)
+        (gradient,), watched = surgery.Combine(method=Recorded())(losses, [table])
+        session.run(tf1.global_variables_initializer())
+        dense, watched = session.run([tf.convert_to_tensor(gradient), watched])
+    np.testing.assert_allclose(dense, 0.25 * each[0] + 3 * each[1], rtol=1e-5, atol=1e-6)
+    for task, own in zip("ab", each, strict=True):
+        assert watched[f"surgery/norm/{task}"] == pytest.approx(np.linalg.norm(own), rel=1e-6)
+
+
 def test_mgda_ub_keeps_samples_apart():
     part = surgery.Combine(method=methods.MGDA(), on="representation")
     ((_, watched),) = _run(part)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import checks, heads
 from tests.heads import harness
@@ -107,3 +108,12 @@ def test_wrong_settings(settings, error):
 def test_settings_that_do_not_fit_the_label_field(settings, label):
     with pytest.raises(checks.UserError, match="hold values of (int64|string), the type of label"):
         harness.loss(heads.Binary(name="y", **settings), np.zeros((1, 1)), {"y": label})
+
+
+def test_scores_of_both_classes_are_precise_however_small():
+    logits = np.float32([-80, -20, 0, 20, 80])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        outputs = heads.Binary(name="click").export_outputs(tf.constant(logits[:, None]))
+        scores = session.run(outputs["classify"].scores)
+    expected = [np.exp(-np.logaddexp(0, sign * logits.astype(np.float64))) for sign in (1, -1)]
+    np.testing.assert_allclose(scores, np.stack(expected, 1), rtol=1e-5)

@@ -58,3 +58,46 @@ def test_training_recovers_ordered_thresholds():
     thresholds = np.cumsum([raw[0], *np.logaddexp(0, raw[1:])])
     np.testing.assert_allclose(kernel[0, 0], 1.5, atol=0.15)
     np.testing.assert_allclose(thresholds, [-2.0, 0.5, 1.0], atol=0.15)
+
+
+# From where all fits into float32 to both of its ends; close thresholds, equal ones, one alone.
+LOGITS = np.array([[s, s - 0.001, s - 7] for s in (-80, -30, -17, -3, 0, 3.5, 8, 17, 40, 90)])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_probabilities_are_precise_however_small(kept):
+    logits = np.float32(LOGITS[:, :kept])
+    ends = np.full([len(logits), 1], np.inf)
+    edges = np.concatenate([ends, logits.astype(np.float64), -ends], 1)
+    upper, lower = edges[:, :-1], edges[:, 1:]
+    # In logarithms: log sigmoid(a) + log sigmoid(-b) + log(1 - exp(b - a)).
+    gaps = np.where(np.isfinite(upper - lower), upper - lower, np.inf)
+    expected = np.exp(-np.logaddexp(0, -upper) - np.logaddexp(0, lower) + np.log(-np.expm1(-gaps)))
+    head = heads.Ordinal(name="stars", classes=kept + 1)
+    got = harness.predict(head, logits)["probabilities"]
+    least = np.finfo(np.float32).tiny
+    assert (expected[:, 0] < 6e-8).any() and (expected[:, -1] < 6e-8).any()
+    there = expected > 10 * least
+    np.testing.assert_allclose(got[there], expected[there], rtol=1e-5)
+    assert (got[~there] <= 20 * least).all()
+    np.testing.assert_allclose(got.sum(1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(-1, None)], ids=str)
+def test_loss_is_precise_at_both_ends(rows):
+    logits = np.float32(LOGITS[rows])
+    for label in range(4):
+        margin = np.where(label > np.arange(3), logits, -logits).astype(np.float64)
+        expected = np.logaddexp(0, -margin).sum(-1).mean()
+        labels = {"stars": np.full(len(logits), label)}
+        loss, _ = harness.loss(heads.Ordinal(name="stars", classes=4), logits, labels)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=3e-38)
+
+
+def test_equal_infinite_and_missing_logits():
+    inf, nan = np.inf, np.nan
+    logits = [[0, 0, 0], [inf, inf, inf], [-inf, -inf, -inf], [inf, 0, -inf], [nan, nan, nan]]
+    head = heads.Ordinal(name="stars", classes=4)
+    got = harness.predict(head, np.float32(logits))["probabilities"]
+    expected = [[0.5, 0, 0, 0.5], [0, 0, 0, 1], [1, 0, 0, 0], [0, 0.5, 0.5, 0], [nan] * 4]
+    np.testing.assert_allclose(got, expected, rtol=1e-6)

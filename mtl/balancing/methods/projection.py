@@ -51,7 +51,8 @@ class GradVac(method.Method):
 
     For j in random order, where the cosine c of g_i' and g_j is below its average v:
     `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j`, after
-    which the cosine is v; then `v <- (1 - rate) v + rate c`.
+    which the cosine is v; then `v <- (1 - rate) v + rate c`. A g_i' that is exactly opposite to g_j
+    cancels, the limit of c to -1; if they have always been opposite (v = -1), it stays.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
     Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. All leaves
@@ -86,7 +87,8 @@ class GradVac(method.Method):
             # At an average of 1 no turn is long enough.
             usual = tf.minimum(average, 1 - 1e-9)
             turned = usual * tf.sqrt(1 - now**2) / tf.sqrt(1 - usual**2) - now
-            mixed += onto * length * tf.where(now < usual, turned, 0 * turned)
+            # At one of -1, of opposite gradients, there is no turn, and `turned` is 0 / 0.
+            mixed += onto * length * tf.where(now < usual, turned, tf.zeros_like(turned))
             return position + 1, mixed, average + self.rate * onto * (now - average)
 
         start = (tf.linalg.diag(tasks.norms), tasks.state["average_cosines"])

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compat, patterns
-from mtl.compat import shards
+from mtl import averaging, checks, compat, patterns
+from mtl.compat import shards, zeros_saver
 from mtl.monitoring import run_directory
 
 tf1 = tf.compat.v1
@@ -24,7 +24,8 @@ tf1 = tf.compat.v1
 def fitting(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
     """`model_fn`, refusing `checkpoint` before anything is restored if it does not fit its graph.
 
-    Training needs a place for every saved variable; other modes leave out the optimizer's.
+    Training needs a place for every saved variable; other modes leave out the optimizer's. A run
+    of a version whose averages knew no decays of rows goes on from averages that are as of now.
     """
     if checkpoint is None:
         return model_fn
@@ -35,7 +36,10 @@ def fitting(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..
         wanted = {patterns.name(v): shards.whole_shape(v) for v in tf1.global_variables()}
         is_training = mode == compat.estimator.ModeKeys.TRAIN
         used = {name: saved[name] for name in saved if is_training or name in wanted}
-        require_same(checkpoint, used, wanted)
+        lacking = {name for name in wanted if averaging.is_decay(name) and name not in saved}
+        require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
+        if lacking:
+            zeros_saver.add(lacking)
         return spec
 
     return checked

@@ -47,7 +47,11 @@ def add(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
     return tf.tensor_scatter_nd_add(dense, sparse[0].indices[:, tf.newaxis], sparse[0].values)
 
 
+def values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+    """The gradients, of looked-up tables the rows."""
+    return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
+
+
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
     """The squared Euclidean norms [N] of N gradients, float32; rows must be merged."""
-    values = [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
-    return 2 * tf.stack([tf.nn.l2_loss(tf.cast(value, tf.float32)) for value in values])
+    return 2 * tf.stack([tf.nn.l2_loss(tf.cast(value, tf.float32)) for value in values(gradients)])

@@ -114,6 +114,26 @@ def apply(
     return operations
 
 
+def moves_all_rows(
+    optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
+) -> list[bool]:
+    """For each variable whether its optimizer moves rows of a table that have no gradient, too.
+
+    Of TensorFlow's own only Adam does; one of yours may say so by an attribute of this name.
+    """
+    owners = _owners(variables, [*filter(None, optimizers)])
+    are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
+    return [are_all[owners.get(patterns.name(variable))] for variable in variables]
+
+
+def _moves_all_rows(optimizer: types.Optimizer) -> bool:
+    built = optimizer(tf.constant(0.0))
+    while isinstance(built, wrapped.Wrapped):
+        built = built.inner
+    is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
+    return getattr(built, "moves_all_rows", is_adams)
+
+
 def _masking(
     optimizer: tf1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf1.train.Optimizer:

@@ -7,7 +7,7 @@ update.Update.clipping = @clipping.GlobalNorm()
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -106,13 +106,24 @@ class Update:
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             pairs = list(zip(gradients, variables, strict=True))
             optimizers_of = {**self.optimizers, None: self.optimizer}
-            applied = groups.apply(optimizers_of, pairs, self.rates, step, guarded.moves)
+            rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
+            with tf.control_dependencies(gradients_lib.values(rows)):
+                applied = groups.apply(optimizers_of, pairs, self.rates, step, guarded.moves)
             if self.average:
                 with tf.control_dependencies(applied):
-                    applied = [self.average(gradients, variables, step, guarded.moves)]
+                    applied = [self.average(rows, variables, step, guarded.moves)]
             with tf.control_dependencies(applied):
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
+
+    def _rows_before(
+        self,
+        optimizers: Mapping[str | None, types.Optimizer],
+        gradients: Sequence[types.Gradient],
+        variables: Sequence[tf.Variable],
+    ) -> list[types.Gradient]:
+        all_rows = groups.moves_all_rows(optimizers, variables)
+        return averaging.rows_before(gradients, variables, all_rows)
 
     def _shaped(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, patterns
+from mtl import averaging, checks, patterns
 from mtl import row_names as row_names_lib
 from mtl.transfer import plan
 from mtl.transfer import source as source_lib
@@ -69,6 +69,8 @@ class Decision:
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"
+        if is_state and averaging.is_state(name):
+            return "a run begins its own averages"
         for pattern in self.settings.exclude:
             if patterns.matches(pattern, name):
                 return f"excluded by {pattern!r}"

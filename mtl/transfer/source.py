@@ -51,14 +51,18 @@ class Source:
         """Under which name the value lies that the source was evaluated with."""
         return averaging.name_in(self._reader, name)
 
+    def is_behind(self, name: str) -> bool:
+        """Whether `value` differs from what the checkpoint holds: an average that is caught up."""
+        return averaging.is_behind(self._reader, name)
+
     def value(self, name: str) -> np.ndarray:
-        """The value of a variable.
+        """The value of a variable, of an average as of the step of the checkpoint.
 
         Raises:
           UserError: if it cannot be read.
         """
         try:
-            return self._reader.get_tensor(name)
+            return averaging.value_in(self._reader, name)
         except _READ_ERRORS as error:
             problem = f"{name!r} cannot be read"
             raise checks.UserError(

@@ -5,7 +5,8 @@ values.initialize(plan, model_dir)                       # before the session in
 
 The initialiser of a variable becomes a read of the checkpoint, so that it takes no time when a run
 goes on from its own, and a variable is never seen without its value by a second worker. Where rows
-have moved, the variable as it starts is written to `<model_dir>/warm_start/` and read from there.
+have moved, and where averages of rows have to be brought up to date, the variable as it starts is
+written to `<model_dir>/warm_start/` and read from there.
 """
 
 import collections
@@ -24,26 +25,28 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Writes the variables of this graph whose rows have moved; reads all of the source once.
+    """Writes what cannot be read from the source as it lies there; reads all of that once.
 
     Raises:
       UserError: if the source is damaged.
     """
     moved = [entry for entry in made.warmed() if entry.rows is not None]
+    written = {}
     for entry in made.warmed():
         if entry.rows is None:
-            made.source.value(entry.source)
+            value = made.source.value(entry.source)
+            if _is_written(made, entry):
+                written[entry.name] = value
     if moved:
         variables = {patterns.name(variable): variable for variable in tf1.global_variables()}
         with tf1.Session(graph=tf1.get_default_graph()) as session:
             own = session.run([variables[entry.name].initial_value for entry in moved])
-        checkpoint.write(
-            {
-                entry.name: _with_rows(entry, made.source.value(entry.source), value, new_rows)
-                for entry, value in zip(moved, own, strict=True)
-            },
-            _rows_path(model_dir),
-        )
+        written |= {
+            entry.name: _with_rows(entry, made.source.value(entry.source), value, new_rows)
+            for entry, value in zip(moved, own, strict=True)
+        }
+    if written:
+        checkpoint.write(written, _rows_path(model_dir))
 
 
 def initialize(made: plan.Plan, model_dir: str) -> None:
@@ -52,10 +55,14 @@ def initialize(made: plan.Plan, model_dir: str) -> None:
     for variable in tf1.global_variables():
         variables[patterns.name(variable)].append(variable)
     for entry in made.warmed():
-        if entry.rows is None:
-            _read_from(made.source.path, entry.source, variables[entry.name])
-        else:
+        if _is_written(made, entry):
             _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
+        else:
+            _read_from(made.source.path, entry.source, variables[entry.name])
+
+
+def _is_written(made: plan.Plan, entry: plan.Entry) -> bool:
+    return entry.rows is not None or made.source.is_behind(entry.source)
 
 
 def _rows_path(model_dir: str) -> str:

@@ -28,7 +28,7 @@ def train(step_fn, steps, looped, restore=None, save=None):
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(4)
         step = tf1.train.get_or_create_global_step()
-        dataset = tf.data.Dataset.range(1000).map(lambda i: (i, i))
+        dataset = tf.data.Dataset.range(10_000).map(lambda i: (i, i))
         if looped:
             iterator = tf1.data.make_one_shot_iterator(dataset)
             result = training_loop.repeat(

@@ -1,0 +1,45 @@
+"""A saver that takes zeros for variables that a checkpoint lacks, as one of an older version may.
+
+zeros_saver.add({"features/identity_word/embedding/average_decay"})      # the graph's saver
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import saver as saver_lib
+
+tf1 = tf.compat.v1
+
+
+def add(lacking: Collection[str]) -> None:
+    """Gives the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
+    if tf1.get_collection(tf1.GraphKeys.SAVERS):
+        return  # Of another replica.
+    saver = tf1.train.Saver(
+        sharded=True,
+        max_to_keep=None,
+        defer_build=True,
+        save_relative_paths=True,
+        builder=_Builder(lacking),
+    )
+    tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
+
+
+class _Builder(saver_lib.BulkSaverBuilder):
+    def __init__(self, lacking: Collection[str]):
+        super().__init__()
+        self._lacking = lacking
+
+    def bulk_restore(
+        self, filename_tensor: tf.Tensor, saveables: Sequence[Any], *settings: Any
+    ) -> list[tf.Tensor]:
+        there = [saveable for saveable in saveables if saveable.name not in self._lacking]
+        read = iter(super().bulk_restore(filename_tensor, there, *settings) if there else ())
+        return [
+            tf.zeros(spec.tensor.shape, spec.dtype)
+            if saveable.name in self._lacking
+            else next(read)
+            for saveable in saveables
+            for spec in saveable.specs
+        ]

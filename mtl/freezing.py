@@ -121,6 +121,16 @@ def mask(variable: tf.Variable) -> Mask | None:
     return functools.partial(_of_shard, found, shard) if found and shard else found
 
 
+def entries(variable: tf.Variable) -> tf.Tensor | None:
+    """Which entries of a variable of the step that is being built move; None where all may."""
+    own = mask(variable)
+    if own is None:
+        return None
+    return tf.broadcast_to(
+        own(tf.convert_to_tensor(variable), patterns.name(variable)), variable.shape
+    )
+
+
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
     """What moves of a shard; the rows of others count as zeros."""
     first, last = shard.first, shard.first + weights.shape[0]

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, freezing, masks
-from mtl.optimization import lookahead, optimizers, regularization, update
+from mtl import averaging, checks, freezing, masks
+from mtl.optimization import (
+    adaptive_clipping,
+    clipping,
+    lookahead,
+    optimizers,
+    regularization,
+    transforms,
+    update,
+)
+from mtl.optimization import gradients as gradients_lib
 from tests import tiny
 from tests.conformance import optimizers as rows
 from tests.optimization import references, training
@@ -20,11 +29,12 @@ CHOSEN = masks.Rows(rows=[1, 3])
 NONZERO = {"kernel": masks.Nonzero()}
 
 
-def _step_fn(optimizer, entries, penalty=0.1):
+def _step_fn(optimizer, entries, penalty=0.1, **settings):
     """A kernel and a table with the same gradients, those of the table sparse, of rows 0 to 2."""
     part = update.Update(
         optimizer=optimizer,
         regularization=regularization.Regularization(l2={"": penalty} if penalty else {}),
+        **settings,
     )
 
     def gradients_of(features, labels):
@@ -92,6 +102,77 @@ def test_what_is_left_out_does_not_count_for_the_norm():
     norm = training.train(step_fn, 1, looped=False).watched["gradient_norm"]
     expected = np.sqrt((GRADIENTS[0][[1, 3]] ** 2).sum() + (GRADIENTS[0][1] ** 2).sum())
     np.testing.assert_allclose(norm, expected, rtol=1e-6)
+
+
+class Shift:
+    """A transform of the user's: adds 1 everywhere."""
+
+    def __call__(self, gradients, variables, norm):
+        del variables, norm
+        return [gradients_lib.transform(gradient, lambda own: own + 1) for gradient in gradients]
+
+
+TRANSFORMS = {
+    "Noise": [transforms.Noise(scale=1.0)],
+    "Centralization": [transforms.Centralization()],
+    "of the user": [Shift()],
+    "several": [transforms.Noise(), transforms.Centralization(), Shift()],
+}
+CLIPPINGS = [clipping.Norm(max_norm=0.5), clipping.Value(max_value=0.1)]
+CLIPPINGS += [adaptive_clipping.AGC(), adaptive_clipping.AutoClip()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "clip"),
+    [*((kind, None) for kind in TRANSFORMS), *(("several", clip) for clip in CLIPPINGS)],
+    ids=str,
+)
+def test_transforms_leave_no_state_where_nothing_moves(kind, clip):
+    step_fn = _step_fn(
+        OPTIMIZERS["Lookahead"],
+        {**NONZERO, "table": CHOSEN},
+        transforms=TRANSFORMS[kind],
+        clipping=clip,
+        average=averaging.ExponentialAverage(decay=0.5),
+    )
+    result, start = training.train(step_fn, 2, looped=True).variables, START.astype(np.float32)
+    held = {"kernel": START == 0, "table": np.tile([[True], [False]], [2, 3])}
+    for name, where in held.items():
+        np.testing.assert_array_equal(result[name][where], start[where])
+        for slot in ("Adam", "Adam_1"):
+            assert not result[f"{name}/{slot}"][where].any(), (name, slot)
+    where = held["kernel"]
+    np.testing.assert_array_equal(result["kernel/average"][where], start[where])
+    assert result["kernel/Adam"][~where].any()
+
+
+def test_the_next_transform_gets_the_norm_of_what_moves():
+    class ByNorm:
+        def __call__(self, gradients, variables, norm):
+            del variables
+            return [clipping.scaled(gradient, norm) for gradient in gradients]
+
+    start = START.astype(np.float32)
+    step_fn = _step_fn(
+        optimizers.SGD(learning_rate=1.0), NONZERO, 0, transforms=[Shift(), ByNorm()]
+    )
+    result = training.train(step_fn, 1, looped=False).variables
+    shifted = (GRADIENTS[0] + 1) * (START != 0)
+    norm = np.sqrt((shifted**2).sum() + ((GRADIENTS[0][:3] + 1) ** 2).sum())
+    np.testing.assert_allclose(result["kernel"], start - norm * shifted, rtol=1e-4, atol=1e-5)
+
+
+def test_centralization_keeps_the_sum_of_a_unit_of_which_some_entries_move():
+    settings = {"transforms": [transforms.Centralization()]}
+    for entries in (NONZERO, {"kernel": masks.Rows(rows=[2])}, {"kernel": CHOSEN}):
+        step_fn = _step_fn(optimizers.SGD(learning_rate=1.0), entries, 0, **settings)
+        kernel = training.train(step_fn, 1, looped=False).variables["kernel"]
+        np.testing.assert_allclose(kernel.sum(axis=0), START.sum(axis=0), atol=1e-5)
+        rows = getattr(entries["kernel"], "rows", None)
+        where = START != 0 if rows is None else np.isin(np.arange(4), rows)[:, None]
+        mean = (GRADIENTS[0] * where).sum(0) / np.maximum(where.sum(0), 1)
+        expected = START - np.where(where, GRADIENTS[0] - mean, 0)
+        np.testing.assert_allclose(kernel, expected, atol=1e-5)
 
 
 def test_a_mask_from_a_file(tmp_path):

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from mtl import averaging, compat, features, freezing, masks, networks, sharding, transfer
 from mtl.balancing import methods, surgery
-from mtl.compat import shards
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
+from mtl.optimization import gradients as gradients_lib
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -119,20 +119,41 @@ def test_a_table_starts_warm_whole_or_in_shards(there, here, tmp_path):
         np.testing.assert_array_equal(warmed.values[name], source.values[name])
 
 
-def test_noise_differs_from_shard_to_shard():
-    cut = sharding.Sharding(servers=2, min_bytes=8)
+def _noise(servers, rows, kind):
+    """What noise adds to the gradient of a table [6, 8], dense; rows are in the batch in order."""
+    cut = sharding.Sharding(servers=servers, min_bytes=8)
     with tf.Graph().as_default(), cut.entered(), tf1.Session() as session:
+        tf1.set_random_seed(1)
         tf1.train.create_global_step()
-        table = list(sharding.table("table", [4, 8], tf1.zeros_initializer()))
-        assert [shards.of(part) for part in table] == [
-            shards.Shard("table", [4, 8], 0),
-            shards.Shard("table", [4, 8], 2),
-        ]
-        zeros = [tf.zeros([2, 8])] * 2
-        noise = transforms.Noise(scale=1.0)(zeros, table, tf.constant(0.0))
+        table = sharding.table("table", [6, 8], tf1.zeros_initializer())
+        parts = [table] if isinstance(table, tf.Variable) else list(table)
+        if kind == "dense":
+            gradients = [tf.zeros(part.shape) for part in parts]
+        else:
+            loss = tf.reduce_sum(0 * tf.nn.embedding_lookup(table, tf.constant(rows, tf.int64)))
+            gradients = list(map(gradients_lib.merge_rows, tf.gradients(loss, parts)))
+            if kind == "mixed":
+                gradients[0] = tf.convert_to_tensor(gradients[0])
+        noise = transforms.Noise(scale=1.0)(gradients, parts, tf.constant(0.0))
         session.run(tf1.global_variables_initializer())
-        first, second = session.run(noise)
-    assert (first != second).all()
+        return np.concatenate(session.run([tf.convert_to_tensor(value) for value in noise]))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("rows", [[5, 0, 3, 0], [2], [1, 0], []], ids=str)
+def test_noise_is_that_of_the_whole_table(rows, kind):
+    if kind == "sparse":
+        expected = _noise(0, rows, kind)
+        assert np.flatnonzero(expected.any(axis=1)).tolist() == sorted(set(rows))
+        np.testing.assert_array_equal(_noise(0, rows[::-1], kind), expected)
+    else:
+        expected = _noise(0, rows, kind)
+        assert np.unique(expected).size == expected.size
+        mixed = _noise(3, rows, "mixed")
+        assert set(rows) | {0, 1} == set(np.flatnonzero(mixed.any(axis=1)))
+        np.testing.assert_array_equal(mixed, np.where(mixed, expected, 0))
+    for servers in (1, 2, 3):
+        np.testing.assert_array_equal(_noise(servers, rows, kind), expected)
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,11 @@ def _masked(gradient: types.Gradient, variable: tf.Variable) -> types.Gradient:
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform(gradient, functools.partial(_if, reached))
-    mask = freezing.mask(variable)
-    if mask is None:
+    entries = freezing.entries(variable)
+    if entries is None:
         return gradient
-    entries = mask(tf.convert_to_tensor(variable), patterns.name(variable))
     if isinstance(gradient, tf.IndexedSlices):
-        entries = tf.gather(tf.broadcast_to(entries, variable.shape), gradient.indices)
+        entries = tf.gather(entries, gradient.indices)
     return gradients_lib.transform(gradient, functools.partial(_if, entries))
 
 

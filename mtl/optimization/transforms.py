@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, layers, patterns, types
+from mtl import checks, freezing, layers, patterns, types
+from mtl.compat import shards
 from mtl.optimization import gradients as gradients_lib
 
 tf1 = tf.compat.v1
@@ -22,8 +23,9 @@ class Centralization:
     """`g <- g - mean(g)` for the gradient of each unit, the mean over all axes but the last.
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
-    Networks", 2020, arXiv:2004.01461. The sum of the weights of a unit stays what it was. Biases,
-    scales and looked-up tables, which have no such units, are left alone.
+    Networks", 2020, arXiv:2004.01461. The sum of the weights of a unit stays what it was, so where
+    only some entries move (`Freezing.entries`) the mean is over those. Biases, scales and looked-up
+    tables, which have no such units, are left alone.
     """
 
     def __call__(
@@ -33,15 +35,20 @@ class Centralization:
         norm: tf.Tensor,
     ) -> list[types.Gradient]:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
-        del variables, norm
-        return list(map(_centered, gradients))
+        del norm
+        return list(map(_centered, gradients, variables))
 
 
-def _centered(gradient: types.Gradient) -> types.Gradient:
+def _centered(gradient: types.Gradient, variable: tf.Variable) -> types.Gradient:
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
-    return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
+    entries = freezing.entries(variable)
+    if entries is None:
+        return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
+    count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(gradient, axes, keepdims=True), count)
+    return tf.where(entries, gradient - mean, gradient)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +57,9 @@ class Noise:
 
     A. Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015,
     arXiv:1511.06807. Rows of looked-up tables that are not in the batch get none. A draw depends on
-    the run's seed, the variable and the step alone, so a resumed run draws what it would have.
+    the run's seed, the variable and the step, and for a table on which rows are in the batch, in
+    whatever order: a resumed run draws what it would have, and a table in shards what a whole one
+    does.
 
     Attributes:
       scale: the variance at step 0, above 0; the paper tries 0.01, 0.3 and 1.
@@ -74,13 +83,41 @@ class Noise:
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))
+        noisy, names = list(gradients), list(map(patterns.name, variables))
+        for name in dict.fromkeys(names):
+            own = [index for index, other in enumerate(names) if other == name]
+            parts, of = [gradients[index] for index in own], [variables[index] for index in own]
+            for index, part, draw in zip(own, parts, _draws(name, parts, of), strict=True):
+                noisy[index] = _added(part, tf.cast(deviation, draw.dtype) * draw)
+        return noisy
 
-        def noisy(values: tf.Tensor, name: str) -> tf.Tensor:
-            seed = layers.step_seed(f"noise/{name}")
-            draw = tf.random.stateless_normal(tf.shape(values), seed, dtype=values.dtype)
-            return values + tf.cast(deviation, values.dtype) * draw
 
-        return [
-            gradients_lib.transform(gradient, lambda values, name=name: noisy(values, name))
-            for gradient, name in zip(gradients, map(patterns.part_name, variables), strict=True)
-        ]
+def _added(gradient: types.Gradient, values: tf.Tensor) -> types.Gradient:
+    return gradients_lib.transform(gradient, lambda own: own + values)
+
+
+def _draws(
+    name: str, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+) -> list[tf.Tensor]:
+    """Normal draws for the gradients of all shards of a variable, or of the one that is whole."""
+    seed = layers.step_seed(f"noise/{name}")
+    values = gradients_lib.values(gradients)
+    whole = shards.whole_shape(variables[0])
+    firsts = [shard.first if (shard := shards.of(variable)) else 0 for variable in variables]
+    if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+        pairs = zip(gradients, firsts, strict=True)
+        rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
+        shape = tf.concat([tf.shape(rows), whole[1:]], 0)
+        draws = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
+        # The place of each row among all of them.
+        places = tf.argsort(tf.argsort(rows))
+        return tf.split(tf.gather(draws, places), [tf.shape(value)[0] for value in values])
+    draws = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)
+    return [
+        tf.gather(draws, gradient.indices + first)
+        if isinstance(gradient, tf.IndexedSlices)
+        else draws[first : first + variable.shape[0]]
+        if shards.of(variable)
+        else draws
+        for gradient, variable, first in zip(gradients, variables, firsts, strict=True)
+    ]

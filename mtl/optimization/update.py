@@ -131,13 +131,16 @@ class Update:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Clipped, then transformed; each part is given the norm of what it gets."""
+        """Clipped, then transformed; each part is given the norm of what it gets.
+
+        What a transform makes of the gradient of entries that do not move counts as zero again.
+        """
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):
             own_norm = tf.sqrt(tf.reduce_sum(gradients_lib.squared_norms(gradients)))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = part(gradients, variables, own_norm)
+                gradients = groups.masked(part(gradients, variables, own_norm), variables)
         return list(gradients)
 
 

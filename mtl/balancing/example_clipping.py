@@ -6,7 +6,7 @@ example_clipping.ExampleClipping.max_norm = 1.0
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -107,9 +107,7 @@ class ExampleClipping:
         count: int,
     ) -> tuple[Gradients, tf.Tensor]:
         by_name = found.by_variable(found.cotangents(tf.add_n(list(part.losses.values()))))
-        zeros = tf.zeros([part.examples.count])
-        squares = tf.add_n([zeros, *(own.squared_norms() for own in by_name.values())])
-        scales = self._scale(squares, count)
+        scales = self._scale(_squared_norms(by_name.values(), part.examples.count), count)
         made = [by_name.get(patterns.name(variable)) for variable in variables]
         gradients = [
             own and parts.gradient(own.scaled(scales), variable)
@@ -130,7 +128,7 @@ class ExampleClipping:
     def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
         """Of gradients of shares of the batch's mean: B times such a gradient is the example's."""
         squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # By rounding.
-        return clipping.factor(count * tf.sqrt(squares), self.max_norm)
+        return clipping.factor(gradients_lib.roots(count**2 * squares), self.max_norm)
 
     def _noisy(
         self, index: int, gradient: types.Gradient, variable: tf.Variable, count: int
@@ -141,6 +139,16 @@ class ExampleClipping:
             variable.shape, decision.seed(index), dtype=variable.dtype
         )
         return gradients_lib.add(gradient, self.noise_multiplier * self.max_norm / count * draws)
+
+
+def _squared_norms(made: Collection[parts.Part], size: int) -> tf.Tensor:
+    """[B] float64, of the gradients of B examples by several variables."""
+
+    def squares(dtype: tf.DType) -> tf.Tensor:
+        zeros = tf.zeros([size], dtype)
+        return tf.add_n([zeros, *(parts.cast(part, dtype).squared_norms() for part in made)])
+
+    return gradients_lib.unless_overflown(squares)
 
 
 def _num_below_one(scales: tf.Tensor) -> tf.Tensor:

@@ -43,7 +43,10 @@ def norms(
         losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
         gradients = {task: _dense(of, variables) for task, of in wanted.items()}
-        squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
+        squares = {
+            task: tf.cast(gradients_lib.squared_norms(own), tf.float32)
+            for task, own in gradients.items()
+        }
         pairs = zip(gradients[""], totals, strict=True)
         return squares, tf.stack([tf.reduce_sum(own * total) for own, total in pairs])
 

@@ -127,6 +127,11 @@ class Rows(NamedTuple):
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
 
 
+def cast(part: Part, dtype: tf.DType) -> Part:
+    """The same gradients in other numbers."""
+    return type(part)(*(tf.cast(of, dtype) if of.dtype.is_floating else of for of in part))
+
+
 def joined(parts: Sequence[Part]) -> Part:
     """One part of several uses of a variable, all of the same kind."""
     if len(parts) == 1:

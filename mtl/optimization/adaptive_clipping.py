@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mtl import checks, patterns, step_state, types
 from mtl.optimization import clipping
+from mtl.optimization import gradients as gradients_lib
 
 tf1 = tf.compat.v1
 
@@ -74,10 +75,18 @@ class AGC:
         return self._bounded(gradient, tf.convert_to_tensor(variable), axes)
 
     def _bounded(self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-        norms, own = (
-            tf.sqrt(tf.reduce_sum(of**2, axes, keepdims=True)) for of in (values, weights)
-        )
-        return values * clipping.factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
+        norms, own = (_norms(of, axes) for of in (values, weights))
+        scale = clipping.factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
+        return values * tf.cast(scale, values.dtype)
+
+
+def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Of each unit, float32."""
+
+    def squares(dtype: tf.DType) -> tf.Tensor:
+        return tf.cast(tf.reduce_sum(tf.cast(values, dtype) ** 2, axes, keepdims=True), tf.float64)
+
+    return gradients_lib.roots(gradients_lib.unless_overflown(squares))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

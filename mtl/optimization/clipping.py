@@ -77,7 +77,7 @@ class Norm:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
-        norms = tf.sqrt(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        norms = gradients_lib.roots(_of_tables(gradients_lib.squared_norms(gradients), variables))
         return _scaled_alone(gradients, norms, self.max_norm)
 
 
@@ -105,7 +105,7 @@ class AverageNorm:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
-        norms = tf.sqrt(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        norms = gradients_lib.roots(_of_tables(gradients_lib.squared_norms(gradients), variables))
         counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
         return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
@@ -176,7 +176,7 @@ class ByPattern:
             group = [n for n in left if patterns.matches(pattern, variables[n])]
             left = [n for n in left if n not in group]
             own = [gradients[n] for n in group]
-            own_norm = tf.sqrt(tf.reduce_sum(gradients_lib.squared_norms(own)))
+            own_norm = gradients_lib.norm(gradients_lib.squared_norms(own))
             with tf1.variable_scope(f"group_{index}"):
                 own = part(own, [variables[n] for n in group], own_norm)
             for n, gradient in zip(group, own, strict=True):

@@ -27,7 +27,7 @@ class Guarded:
 
     Attributes:
       gradients: N, without what is zeroed.
-      squares: [N], their squared norms.
+      squares: [N], their squared norms, float64.
       moves: whether the step moves anything; a bool scalar of the graph, or True.
       before: ops that have to run before anything moves.
       monitors: scalars to watch.
@@ -81,7 +81,7 @@ class Checked:
 
     Attributes:
       losses: {task: scalar}.
-      squares: [N], the squared norms of the gradients.
+      squares: [N], the squared norms of the gradients, finite where all entries are.
       variables: N, which the gradients are of.
     """
 
@@ -91,7 +91,7 @@ class Checked:
 
     @functools.cached_property
     def _values(self) -> tf.Tensor:
-        losses = [tf.cast(loss, tf.float32)[tf.newaxis] for loss in self.losses.values()]
+        losses = [tf.cast(loss, tf.float64)[tf.newaxis] for loss in self.losses.values()]
         return tf.concat([*losses, self.squares], 0)
 
     @property

@@ -53,5 +53,33 @@ def values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]
 
 
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """The squared Euclidean norms [N] of N gradients, float32; rows must be merged."""
-    return 2 * tf.stack([tf.nn.l2_loss(tf.cast(value, tf.float32)) for value in values(gradients)])
+    """The squared Euclidean norms [N] of N gradients, float64; rows must be merged.
+
+    They are finite wherever the entries are. Sums in float32 overflow at norms of 1.8e19: only then
+    are the gradients read once more, in float64.
+    """
+
+    def squares(dtype: tf.DType) -> tf.Tensor:
+        halves = [tf.nn.l2_loss(tf.cast(part, dtype)) for part in values(gradients)]
+        return 2 * tf.cast(tf.stack(halves), tf.float64)
+
+    return unless_overflown(squares)
+
+
+def unless_overflown(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
+    """What `squares(dtype)` gives in float32, as float64; if it is not finite, in float64."""
+    quick = tf.cast(squares(tf.float32), tf.float64)
+    is_finite = tf.math.is_finite(tf.reduce_sum(quick))
+    return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))
+
+
+def norm(squares: tf.Tensor) -> tf.Tensor:
+    """Squared norms of the parts of a vector, float64 -> its norm, float32."""
+    return roots(tf.reduce_sum(squares))
+
+
+def roots(squares: tf.Tensor) -> tf.Tensor:
+    """Of float64, as float32; what is finite stays so, at most float32's largest."""
+    own = tf.sqrt(squares)
+    bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)
+    return tf.cast(bounded, tf.float32)

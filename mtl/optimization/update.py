@@ -94,7 +94,7 @@ class Update:
             monitors["regularization"] = penalty
         with tf1.variable_scope("update"):
             guarded = finite.guarded(self.if_not_finite, losses or {}, gradients, variables, step)
-            monitors["gradient_norm"] = norm = tf.sqrt(tf.reduce_sum(guarded.squares))
+            monitors["gradient_norm"] = norm = gradients_lib.norm(guarded.squares)
             gradients = self._shaped(guarded.gradients, variables, norm)
 
         # The norm needs every gradient: no variable moves while another is still being read.
@@ -138,7 +138,7 @@ class Update:
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):
-            own_norm = tf.sqrt(tf.reduce_sum(gradients_lib.squared_norms(gradients)))
+            own_norm = gradients_lib.norm(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
                 gradients = groups.masked(part(gradients, variables, own_norm), variables)
         return list(gradients)

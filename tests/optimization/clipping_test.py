@@ -58,6 +58,65 @@ def test_equals_numpy(ids, rows, max_norm, looped):
     np.testing.assert_allclose(table, summed * scale, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("policy", "size", "looped"),
+    [("fail", 1e19, False), ("fail", 3e30, True), ("skip", 1e20, False), ("zero", 1e37, False)],
+)
+def test_a_finite_gradient_whose_squares_overflow(policy, size, looped):
+    """Float32 ends at 3.4e38, which is the square of 1.8e19."""
+    result = _train(size * DENSE, [1], [[-size, 0]], 5.0, looped, if_not_finite=policy)
+    norm = np.sqrt((DENSE.astype(np.float64) ** 2).sum() + 1) * size
+    np.testing.assert_allclose(result[2]["gradient_norm"], norm, rtol=1e-6)
+    np.testing.assert_allclose(result[0], DENSE * 5 * size / norm, rtol=1e-5)
+    np.testing.assert_allclose(result[1][1], [-5 * size / norm, 0], rtol=1e-5)
+    assert not any(result[2].get(name) for name in ("skipped_steps", "zeroed_entries"))
+
+
+def test_a_norm_beyond_float32_is_its_largest():
+    most = np.finfo(np.float32).max
+    _, _, watched = _train(most * np.ones([2, 2]), [1], [[most, most]], 5.0)
+    assert watched["gradient_norm"] == most
+
+
+@pytest.mark.parametrize("bad", [np.nan, INF, -INF])
+def test_an_entry_that_is_not_finite_is_told_from_a_large_one(bad):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="in 1 of them: gradient of table"):
+        _train(1e30 * DENSE, [1], [[1e30, bad]], 5.0)
+    dense, table, watched = _train(1e30 * DENSE, [1], [[1e30, bad]], 5.0, if_not_finite="zero")
+    assert watched["zeroed_entries"] == 1
+    norm = np.sqrt((dense.astype(np.float64) ** 2).sum() + (table**2).sum())
+    assert norm == pytest.approx(5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        clipping.Norm(max_norm=2.0),
+        clipping.AverageNorm(max_norm=0.5),
+        clipping.ByPattern(parts={"": clipping.GlobalNorm(max_norm=2.0)}),
+        adaptive_clipping.AGC(skipped=[]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [1e20, 3e30])
+def test_the_family_clips_what_is_large_as_what_is_not(part, size):
+    """All of these bound the gradient, so that ten times as large a one leads to the same."""
+    random = np.random.default_rng(0)
+    dense, rows = random.normal(size=[2, 2]), random.normal(size=[2, 2])
+    results = []
+    for scale in (1e6, size):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            variables = [training.variable(name, np.ones([2, 2])) for name in "ab"]
+            sparse = tf.IndexedSlices(tf.constant(np.float32(scale * rows)), tf.constant([0, 1]))
+            own = [tf.constant(np.float32(scale * dense)), sparse]
+            norm = gradients.norm(gradients.squared_norms(own))
+            clipped = gradients.values(part(own, variables, norm))
+            session.run(tf1.global_variables_initializer())
+            results.append(session.run(clipped))
+    for small, large in zip(*results, strict=True):
+        np.testing.assert_allclose(large, small, rtol=1e-4)
+
+
 def test_slices_of_3_and_4_for_one_row_have_norm_7():
     _, table, watched = _train(np.zeros([2, 2]), [0, 0], [[3.0, 0.0], [4.0, 0.0]], 5.0)
     assert watched["gradient_norm"] == 7.0
@@ -102,7 +161,7 @@ def _clipped(part, dense=DENSE, ids=IDS, rows=ROWS):
         ids = tf1.placeholder_with_default(np.asarray(ids, np.int64), [None])
         sparse = tf.IndexedSlices(rows, ids, tf.constant([5, 2], tf.int64))
         merged = [tf.constant(dense), gradients.merge_rows(sparse)]
-        norm = tf.sqrt(tf.reduce_sum(gradients.squared_norms(merged)))
+        norm = gradients.norm(gradients.squared_norms(merged))
         of_dense, of_table = part(merged, variables, norm)
         assert isinstance(of_table, tf.IndexedSlices)
         session.run(tf1.global_variables_initializer())

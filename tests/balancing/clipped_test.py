@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mtl import compat, features, heads, model, networks
 from mtl.balancing import example_clipping, methods, surgery, weighting
+from mtl.example_gradients import parts
 from mtl.optimization import optimizers, update
 from tests import tiny
 from tests.balancing import surgery_methods
@@ -104,6 +105,25 @@ def test_every_example_is_clipped(network, caplog):
             clipped = [scale * g[name] for g, scale in zip(alone, scales, strict=True)]
             np.testing.assert_allclose(value, np.mean(clipped, 0), rtol=1e-5, atol=1e-5 * most)
     assert ("a pass for each example, for network/kernel" in caplog.text) == (network is not MLP)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e18, 1e30])
+def test_norms_of_examples_whose_squares_overflow(size):
+    random = np.random.default_rng(0)
+    inputs, cotangents, rows = (random.normal(size=[3, 2, 4]).astype(np.float32) for _ in range(3))
+    large = (cotangents * np.array([1, size, 0])[:, None, None]).astype(np.float32)
+    ids, examples = np.array([5, 5, 2]), np.array([1, 1, 0])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        made = [
+            parts.Plain(tf.constant(large)),
+            parts.Products(tf.constant(inputs), tf.constant(large)),
+            parts.Rows(*map(tf.constant, (ids, examples, rows[:, 0], 3))),
+        ]
+        squares = session.run(example_clipping._squared_norms(made, 3))
+    large, inputs, rows = (of.astype(np.float64) for of in (large, inputs, rows[:, 0]))
+    expected = (large**2).sum((1, 2)) + (np.einsum("itp,itq->ipq", inputs, large) ** 2).sum((1, 2))
+    expected += [(rows[2] ** 2).sum(), ((rows[0] + rows[1]) ** 2).sum(), 0]
+    np.testing.assert_allclose(squares, expected, rtol=1e-5)
 
 
 def test_without_a_bound_it_is_the_sum():

@@ -5,7 +5,8 @@ update.Update.clipping = @clipping.GlobalNorm()
 clipping.GlobalNorm.max_norm = 5.0
 
 The gradient is that of the whole batch: summed over micro-batches and replicas, rows of looked-up
-tables merged. Whatever is not finite is left as it is, and never spreads to what is: see
+tables merged. A finite gradient has a finite norm: one beyond float32 counts as float32's largest.
+Whatever is not finite is left as it is, and never spreads to what is: see
 `Update.if_not_finite`. An infinite bound clips nothing.
 """
 

@@ -47,7 +47,17 @@ class RowNames:
         if not isinstance(self.names, str):
             return [str(name) for name in self.names]
         with tf.io.gfile.GFile(self.names, "rb") as file:
-            return file.read().decode(errors="surrogateescape").splitlines()
+            return [name.decode(errors="surrogateescape") for name in lines(file.read())]
+
+
+def lines(data: bytes) -> list[bytes]:
+    r"""The lines of a file of names, as TensorFlow's lookup tables read them.
+
+    They end at \n, with or without a \r before it, and nowhere else: `str.splitlines` would cut a
+    name at U+2028, \v and many more, and every name behind it would move by one.
+    """
+    found = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    return found if found[-1] else found[:-1]
 
 
 def save(named: Mapping[str, RowNames], model_dir: str) -> None:

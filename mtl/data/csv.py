@@ -19,6 +19,8 @@ from mtl.data import files, source
 
 # Lines that are looked at together to drop the blank ones: one by one costs ten times as much.
 _LINES = 1024
+# What `tf.strings.strip` drops; Python's `strip` takes U+2028, U+0085 and more for space as well.
+_SPACES = " \t\n\v\f\r"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ class Csv:
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    line = line.rstrip(b"\r\n")
+                    line = line.rstrip(b"\n").replace(b"\r", b"")  # As TensorFlow reads lines.
                     if not dropped.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.READ_ERRORS as error:
@@ -216,7 +218,8 @@ class Csv:
                 where, rest = f"column {len(cells) + 1}", line[start : start + 40]
                 return cells, f"{where} must have its quotes around it, got {rest!r}."
             quoted, plain = match.groups()
-            cells.append((plain if quoted is None else quoted.replace('""', '"')).strip())
+            cell = plain if quoted is None else quoted.replace('""', '"')
+            cells.append(cell.strip(_SPACES))
             start = match.end() + 1
         return cells, ""
 

@@ -104,7 +104,7 @@ class Categorical(column.PerField):
         exists = tf.io.gfile.exists(self.vocabulary)
         checks.require(exists, "Categorical.vocabulary", "be an existing file", self.vocabulary)
         with tf.io.gfile.GFile(self.vocabulary, "rb") as file:
-            lines = file.read().splitlines()
+            lines = row_names.lines(file.read())
         good = lines and all(lines) and len(set(lines)) == len(lines)
         rule = "be a file with one category a line, none empty and none twice"
         checks.require(bool(good), "Categorical.vocabulary", rule, self.vocabulary)

@@ -256,3 +256,13 @@ def test_adult_as_the_configuration_reads_it(real_data):
     assert missing == 1843 + 966
     assert math.isclose(ages, 1887430, rel_tol=1e-5)
     assert feed.diagnose(tf.errors.InvalidArgumentError(None, None, ""), "train") is None
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x1c", "\x1e", "\xa0", "\v", "\f"])
+def test_odd_spaces_and_line_breaks_are_read_alike_by_both_readers(tmp_path, odd):
+    text = f"1,{odd}x{odd}y{odd},a{odd}b|c,1\n2,a\rb,d\r,0\r\n3,{odd},e,1\n"
+    data = source(tmp_path, text, missing=("",))
+    values, rows = read(data), [row for _, row in data.scan("train", SPEC)]
+    assert [row["job"].encode() for row in rows] == values["job"].numpy().tolist()
+    assert [[t.encode() for t in row["tags"]] for row in rows] == values["tags"].to_list()
+    assert rows[0]["job"].startswith(odd) == (odd not in "\v\f")

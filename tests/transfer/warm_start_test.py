@@ -173,6 +173,53 @@ def test_names_of_rows_can_be_given(source, tmp_path):
     np.testing.assert_array_equal(values[WORDS], tiny.variables(source)[WORDS][[2, 0, 3]])
 
 
+ODD = [f"a{odd}b" for odd in "\u2028\u2029\x85\v\f\x1c\x1d\x1e"]
+
+
+@pytest.mark.parametrize("given", ["fitted", "file", "list"])
+def test_names_that_python_would_cut_into_lines(tmp_path, given):
+    """Weights and slots of tokens and classes, in another order and with a new one."""
+    words = {"source": [*ODD, "plain"], "run": ["new", "plain", *ODD[::-1]]}
+    made = {}
+    for where, names in words.items():
+        (tmp_path / where).mkdir()
+        path = tmp_path / where / "words.txt"
+        path.write_text("\n".join(names) + "\n", encoding="utf-8", newline="\n")
+        vocabulary = {"fitted": None, "file": str(path), "list": names}[given]
+        columns = [
+            features.Numeric(names=["x"]),
+            features.Categorical(names=["word"], dimension=2, vocabulary=vocabulary),
+        ]
+        classes = [f"{name}!" for name in names]
+        heads_ = [heads.Binary(name="sign"), heads.MultiClass(name="kind", classes=classes)]
+        experiment = tiny.make(splits=_words(*names), columns=columns, train_steps=3)
+        made[where] = dataclasses.replace(
+            experiment, model=dataclasses.replace(experiment.model, heads=heads_)
+        )
+    made["source"].train(str(tmp_path / "source"))
+    warmed = _with(made["run"], source=str(tmp_path / "source"), slots=True)
+    values, plain = _start(warmed, tmp_path / "run")
+    saved = tiny.variables(tmp_path / "source")
+
+    orders = dict(words)
+    if given == "fitted":
+        for where in words:
+            path = tmp_path / where / "statistics" / "vocabulary_categorical_word.txt"
+            orders[where] = path.read_bytes().decode().split("\n")[:-1]
+            assert sorted(orders[where]) == sorted(words[where])
+    for slot in ("", "/Adam", "/Adam_1"):
+        for row, word in enumerate(orders["run"]):
+            source = saved[WORDS + slot]
+            known = word in orders["source"]
+            old = source[orders["source"].index(word)] if known else plain[WORDS + slot][row]
+            np.testing.assert_array_equal(values[WORDS + slot][row], old, err_msg=repr(word))
+        for place, name in enumerate(words["run"]):
+            known = name in words["source"]
+            there = saved[KIND + slot], words["source"].index(name) if known else None
+            old = there[0][:, there[1]] if known else plain[KIND + slot][:, place]
+            np.testing.assert_array_equal(values[KIND + slot][:, place], old, err_msg=repr(name))
+
+
 def test_a_new_task_starts_from_the_tower_of_another(source, tmp_path):
     added = [heads.Binary(name="sign"), heads.Regression(name="length", label="size")]
     made = _with(

@@ -92,26 +92,31 @@ def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
+def _error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """`p - y` as p has it; targets of more bits lose none before the difference is taken."""
+    return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
+
+
 def squared(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`(p - y)^2`."""
-    return tf.math.squared_difference(predictions, targets)
+    return tf.square(_error(predictions, targets))
 
 
 def absolute(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`|p - y|`."""
-    return tf.abs(predictions - targets)
+    return tf.abs(_error(predictions, targets))
 
 
 def huber(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
     """`(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
-    error = tf.abs(predictions - targets)
+    error = absolute(predictions, targets)
     inner = tf.minimum(error, delta)
     return 0.5 * inner**2 + delta * (error - inner)
 
 
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
-    error = tf.abs(predictions - targets)
+    error = absolute(predictions, targets)
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
 
@@ -131,10 +136,11 @@ def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
 
 def poisson(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """`rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
-    return poisson_rate(log_rates) - counts * log_rates
+    return poisson_rate(log_rates) - tf.cast(counts, log_rates.dtype) * log_rates
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """`2 (count log(count / rate) - (count - rate))`, which is 0 for a perfect rate."""
+    counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - counts * log_rates
     return 2 * (surprise - counts + poisson_rate(log_rates))

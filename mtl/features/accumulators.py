@@ -92,13 +92,16 @@ class Quantiles:
 
     def __post_init__(self):
         self._random = np.random.default_rng(0)
-        self._values, self._keys = np.empty(0), np.empty(0)
+        self._values, self._keys = None, np.empty(0)
 
     def update(self, features: types.Tensors) -> None:
         """Keeps the values with the smallest random keys: a uniform sample in bounded memory."""
-        values = np.asarray(self.read(features), np.float64).ravel()
+        values = np.asarray(self.read(features)).ravel()
+        # Integers stay integers: float64 rounds those above 2^53.
+        values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
         values = values[np.isfinite(values)]
-        self._values = np.concatenate([self._values, values])
+        earlier = values[:0] if self._values is None else self._values
+        self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
         if len(self._keys) > 2 * _SAMPLE_SIZE:
             self._trim()
@@ -111,7 +114,7 @@ class Quantiles:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Returns the boundaries."""
         self._trim()
-        _require_values(len(self._values) > 0, column, self.source)
+        _require_values(len(self._keys) > 0, column, self.source)
         return {"boundaries": quantile_boundaries(self._values, self.num_buckets).tolist()}
 
 

@@ -7,8 +7,10 @@ features.Crossed.boundaries = {"age": [25, 35, 50, 65]}
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks, freezing, types
@@ -176,10 +178,23 @@ def _boundaries(
 
 def _buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:
     """Numbers -> int64 ids in [0, len(boundaries) + 2), of the same shape."""
+    bucket = _bucket_of_integers if values.dtype.is_integer else _bucket_of_floats
+    return tf.ragged.map_flat_values(bucket, values, boundaries)
 
-    def bucket(numbers: tf.Tensor) -> tf.Tensor:
-        ids = tf.raw_ops.Bucketize(input=numbers, boundaries=[float(b) for b in boundaries])
-        nan_id = tf.constant(len(boundaries) + 1, tf.int64)
-        return tf.where(tf.math.is_nan(numbers), nan_id, tf.cast(ids, tf.int64))
 
-    return tf.ragged.map_flat_values(bucket, values)
+def _bucket_of_floats(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
+    ids = tf.raw_ops.Bucketize(input=numbers, boundaries=[float(b) for b in boundaries])
+    nan_id = tf.constant(len(boundaries) + 1, tf.int64)
+    return tf.where(tf.math.is_nan(numbers), nan_id, tf.cast(ids, tf.int64))
+
+
+def _bucket_of_integers(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
+    """Exact: a whole number reaches a boundary when it reaches the next whole number above it.
+
+    Bucketize compares in float32, which takes 2^24 + 1 for 2^24.
+    """
+    limits = np.iinfo(np.int64)
+    wholes = [limits.min if b < limits.min else math.ceil(b) for b in boundaries if b <= limits.max]
+    flat = tf.reshape(numbers, [-1])
+    ids = tf.searchsorted(tf.constant(wholes, tf.int64), flat, "right", out_type=tf.int64)
+    return tf.ensure_shape(tf.reshape(ids, tf.shape(numbers)), numbers.shape)

@@ -1,6 +1,6 @@
 """What the columns share: names, how fields are read and checked, and how ids become vectors.
 
-column.numbers("Numeric", features, "age")               # float32
+column.numbers("Numeric", features, "age")               # float32, or int64 of integers
 column.tokens("Categorical", features, "job")            # string, for integers too
 column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B, 8]
 """
@@ -96,10 +96,10 @@ def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
-    """The field as float32, whatever number or bool it holds."""
+    """The field as float32; integers and bools as int64, since float32 is exact up to 2^24 only."""
     values = features[field]
     _refuse_strings(kind, field, values)
-    return tf.cast(values, tf.float32)
+    return tf.cast(values, tf.float32 if values.dtype.is_floating else tf.int64)
 
 
 def integers(kind: str, features: types.Tensors, field: str) -> Values:

@@ -16,6 +16,8 @@ from mtl import checks, types
 from mtl.features import accumulators, column, statistics
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")
+# Up to here float32 holds every integer.
+_EXACT_UP_TO = 2.0**24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,9 @@ class Numeric(column.PerField):
 
     A value that is not finite counts as missing: it is left out of the fit and becomes 0, which
     under "z_score" is the mean of the training split.
+
+    Of integers beyond 2^24, such as seconds since 1970, the mean is subtracted in float64, which
+    holds integers up to 2^53: what differs by 1 stays apart.
 
     Attributes:
       names: the fields; integers and bools are taken as numbers.
@@ -54,7 +59,7 @@ class Numeric(column.PerField):
         return {
             output: accumulators.Moments(
                 source=f"log of {field}" if self.log else field,
-                read=lambda features, field=field: self._values(features, field).numpy(),
+                read=lambda features, field=field: self._read(features, field),
             )
             for output, (field,) in self.columns.items()
         }
@@ -63,26 +68,42 @@ class Numeric(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
     ) -> tf.Tensor:
         """[B] or [B, n] -> [B, n], or [B, 2 n] with flags."""
-        values = self._values(features, field)
+        entry = None if self.normalization == "none" else fitted.of(output)
+        values = self._values(features, field, self._precision(entry))
         known = tf.math.is_finite(values)
         # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
         numbers = tf.where(known, values, tf.zeros_like(values))
-        if self.normalization != "none":
-            shift, scale = self._shift_and_scale(fitted.of(output))
-            numbers = tf.where(known, (numbers - shift) * scale, tf.zeros_like(values))
+        if entry is not None:
+            shift, scale = self._shift_and_scale(entry)
+            centered = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
+            numbers = tf.where(known, centered * scale, tf.zeros_like(centered))
         if self.missing_flags:
             flags = tf.cast(tf.logical_not(known), numbers.dtype)
             numbers = tf.concat([numbers, flags], axis=1)
         return numbers
 
-    def _values(self, features: types.Tensors, field: str) -> tf.Tensor:
-        """[B, n], before normalisation."""
+    def _read(self, features: types.Tensors, field: str) -> np.ndarray:
+        """[N, n] of an eager batch, to be measured: integers as they are."""
+        return self._values(features, field, tf.float64).numpy()
+
+    def _precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
+        """In which type integers become numbers: as narrow as the training split allows."""
+        if entry is None:
+            return tf.float32
+        greatest = np.abs([entry["least"], entry["greatest"]]).max()
+        limit = np.log1p(_EXACT_UP_TO) if self.log else _EXACT_UP_TO
+        return tf.float32 if greatest <= limit else tf.float64
+
+    def _values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
+        """[B, n], before normalisation: floats as float32, integers in the given type."""
         values = column.numbers("Numeric", features, field)
         if isinstance(values, tf.RaggedTensor) or values.shape.rank not in (1, 2):
             fix = f"Its batches have shape {values.shape}; a Bucketized column takes lists."
             checks.fail("Numeric.names", "name fields of shape () or (n,)", field, fix)
         if values.shape.rank == 1:
             values = values[:, tf.newaxis]
+        if values.dtype.is_integer:
+            values = tf.cast(values, precision)
         return tf.sign(values) * tf.math.log1p(tf.abs(values)) if self.log else values
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -90,4 +111,4 @@ class Numeric(column.PerField):
         if self.normalization == "min_max":
             shift = np.array(entry["least"])
             spread = np.array(entry["greatest"]) - shift
-        return shift.astype(np.float32), column.inverse(spread)
+        return shift, column.inverse(spread)

@@ -17,16 +17,20 @@ from mtl.heads import base, values
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Number(base.Base):
-    """What both share: labels read as float32, one predicted `value`, errors and means."""
+    """What both share: labels as numbers, one predicted `value`, errors and means."""
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """The predicted number of every logit."""
         return logits
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B] or [B, n] -> float32 of the same shape, and which of them are present."""
+        """[B] or [B, n] -> the same shape, and which of them are present.
+
+        Integers become float64, since float32 is exact up to 2^24 only.
+        """
         present = values.present(label)
-        targets = tf.where(present, tf.cast(label, tf.float32), 0.0)
+        targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
+        targets = tf.where(present, targets, tf.zeros_like(targets))
         valid = tf.math.is_finite(targets) & self.in_range(targets)
         return self.checked(targets, valid, label, self.rule(label.dtype)), present
 
@@ -91,6 +95,9 @@ class Regression(_Number):
 
     Predicts `value`, [B] or [B, n]. With several numbers in a label each is weighed, and may be
     missing, on its own.
+
+    The error of an integer label is exact; the prediction is a float32 all the same, of 7 digits:
+    labels that need more of them, such as times, are better given as the distance from a start.
 
     Attributes:
       loss_type: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta, then delta

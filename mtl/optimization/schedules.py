@@ -46,15 +46,16 @@ class _Schedule(abc.ABC):
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         """int64 scalar -> float32 scalar."""
-        step = tf.cast(step, tf.float32)
+        # float32 holds no step above 2^24, so that a change would come a step early.
+        step = tf.cast(step, tf.float64)
         rate = self._rate(step)
         if self.warmup_steps:
-            rate *= tf.minimum(1.0, (step + 1) / self.warmup_steps)
-        return rate
+            rate *= tf.minimum(tf.constant(1, step.dtype), (step + 1) / self.warmup_steps)
+        return tf.cast(rate, tf.float32)
 
     @abc.abstractmethod
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate without warm-up; float32 scalar -> float32 scalar."""
+        """The rate without warm-up; float64 scalar -> float64 scalar."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,7 @@ class Constant(_Schedule):
     value: float
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        del step
-        return tf.constant(self.value, tf.float32)
+        return tf.constant(self.value, step.dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Exponential(_Schedule):
         exponent = step / self.decay_steps
         if self.staircase:
             exponent = tf.floor(exponent)
-        return self.value * tf.pow(tf.constant(self.decay_rate, tf.float32), exponent)
+        return self.value * tf.pow(tf.constant(self.decay_rate, step.dtype), exponent)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,8 @@ class Piecewise(_Schedule):
             checks.positive("Piecewise.values", rate)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        passed = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, tf.float32), tf.int32))
-        return tf.gather(tf.constant(self.values, tf.float32), passed)
+        passed = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, step.dtype), tf.int32))
+        return tf.gather(tf.constant(self.values, step.dtype), passed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class InverseSqrt(_Schedule):
     value: float
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        flat = float(max(self.warmup_steps, 1))
+        flat = tf.constant(max(self.warmup_steps, 1), step.dtype)
         return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
 
 
@@ -213,7 +213,7 @@ def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
     """The share of the decay that is done, in [0, 1]."""
     where, fix = f"{type(schedule).__name__}.decay_steps", "No experiment says how long it trains."
     checks.require(schedule.decay_steps is not None, where, "be set here", None, fix)
-    return tf.minimum(1.0, step / schedule.decay_steps)
+    return tf.minimum(tf.constant(1, step.dtype), step / schedule.decay_steps)
 
 
 def lasting(part: Any, steps: int) -> Any:

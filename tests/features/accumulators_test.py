@@ -104,3 +104,10 @@ def test_repr_tells_the_settings_and_not_the_state():
     before = repr(gathered)
     gathered.update(np.arange(3.0))
     assert repr(gathered) == before == "Quantiles(source='age', num_buckets=4)"
+
+
+def test_quantiles_of_integers_are_integers():
+    gathered = accumulators.Quantiles(source="x", read=lambda values: values, num_buckets=2)
+    gathered.update(np.array([2**60 + 1, 2**60 + 3], np.int64))
+    gathered.update(np.array([2**60 + 5, 2**60 + 7], np.int64))
+    assert gathered.save("", "x") == {"boundaries": [2**60 + 5]}

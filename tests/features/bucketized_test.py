@@ -96,3 +96,57 @@ def test_settings_are_checked_at_construction(make, message):
     with pytest.raises(checks.UserError) as error:
         make()
     assert message in str(error.value)
+
+
+_LIMITS = np.iinfo(np.int64)
+
+
+@pytest.mark.parametrize(
+    "boundaries",
+    [
+        [0, 10],
+        [-0.5, 0.5, 3.000001],
+        [2**24 + 1, 2**24 + 2],
+        [2**53, 2**53 + 1, 2**53 + 3],
+        [_LIMITS.min, -1, _LIMITS.max],
+        [-1e30, -1e19, 0, 1e19, 1e30],
+        [-np.inf, 0, np.inf],
+    ],
+)
+def test_integers_meet_their_boundaries_exactly(encode, boundaries):
+    around = [int(b) for b in boundaries if abs(b) < 2**62]
+    values = sorted({b + d for b in around for d in (-2, -1, 0, 1, 2)})
+    values += [_LIMITS.min, _LIMITS.min + 1, _LIMITS.max - 1, _LIMITS.max]
+    column = features.Bucketized(names=["x"], boundaries=boundaries)
+    ids = _ids(encode([column], {"x": np.array(values, np.int64)})["bucketized_x"])
+    assert ids == [sum(value >= b for b in boundaries) for value in values]  # Python's are exact.
+
+
+@pytest.mark.parametrize("start", [0, 2**24, 1_700_000_000, 2**60])
+def test_boundaries_of_integers_are_fitted_exactly(encode, start):
+    values = start + np.random.default_rng(0).permutation(1000).astype(np.int64)
+    column = features.Bucketized(names=["x"], boundaries=100)
+    ids = np.array(_ids(encode([column], {"x": values})["bucketized_x"])).astype(int)
+    assert np.bincount(ids).tolist() == [10] * 100
+    assert (np.diff(ids[np.argsort(values)]) >= 0).all()
+
+
+def test_large_integers_of_lists_and_crosses(encode):
+    first = 2**24
+    list_ = features.Bucketized(
+        names=["x"], boundaries=[first + 1], dimension=None, pooling="sum", prefix="list"
+    )
+    encoded = encode([list_], {"x": [[first, first + 1, first + 2], []]})["list_x"]
+    assert encoded.tolist() == [[1, 2, 0], [0, 0, 0]]
+    cross = features.Crossed(crosses=[["a", "b"]], boundaries={"a": [first + 1]})
+    batch = {"a": np.array([first, first + 1]), "b": np.array(["u", "u"])}
+    encoded = encode([cross], batch)
+    assert _ids(encoded["crossed_a_x_b"]) == _cross([0, 1], batch["b"])
+
+
+def test_bools_and_bytes_have_buckets(encode):
+    column = features.Bucketized(names=["x"], boundaries=[0.5, 200])
+    assert _ids(encode([column], {"x": np.array([True, False])})["bucketized_x"]) == [1, 0]
+    bytes_ = np.array([0, 1, 199, 200, 255], np.uint8)
+    column = features.Bucketized(names=["x"], boundaries=[0.5, 200], prefix="b")
+    assert _ids(encode([column], {"x": bytes_})["b_x"]) == [0, 1, 1, 2, 2]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import checks, features
 
@@ -81,3 +82,56 @@ def test_settings_are_checked_at_construction(settings, message):
     with pytest.raises(checks.UserError) as error:
         features.Numeric(**{"names": ["age"], **settings})
     assert message in str(error.value)
+
+
+SECONDS = 1_700_000_000 + np.random.default_rng(0).permutation(1000).astype(np.int64)
+
+
+@pytest.mark.parametrize("normalization", ["z_score", "min_max"])
+@pytest.mark.parametrize("start", [0, -2 * 1_700_000_000, 2**40])
+def test_large_integers_that_lie_close_stay_apart(encode, normalization, start):
+    """A thousand seconds within 17 minutes: float32 knows nine of them."""
+    column = features.Numeric(names=["at"], normalization=normalization)
+    values = SECONDS + start
+    encoded = encode([column], {"at": values})["numeric_at"][:, 0]
+    own = (values - values.min()).astype(np.float64)
+    expected = own / own.max() if normalization == "min_max" else (own - own.mean()) / own.std()
+    assert encoded.dtype == np.float32
+    assert len(set(encoded.tolist())) == 1000
+    np.testing.assert_allclose(encoded, expected, rtol=2e-7, atol=2e-6)
+
+
+def test_logs_of_large_integers_stay_apart(encode):
+    column = features.Numeric(names=["at"], log=True, missing_flags=True)
+    encoded = encode([column], {"at": SECONDS})["numeric_at"]
+    logs = np.log1p(SECONDS.astype(np.float64))
+    expected = (logs - logs.mean()) / logs.std()
+    np.testing.assert_allclose(encoded[:, 0], expected, atol=1e-6)
+    assert len(set(encoded[:, 0].tolist())) == 1000
+    assert not encoded[:, 1].any()
+
+
+def test_elements_of_a_vector_keep_their_own_precision(encode):
+    values = np.stack([SECONDS, SECONDS % 7], axis=1)
+    encoded = encode([features.Numeric(names=["v"])], {"v": values})["numeric_v"]
+    expected = (values - values.mean(0)) / values.std(0)
+    np.testing.assert_allclose(encoded, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_what_float32_holds_is_computed_in_float32_as_ever(encode, dtype, log):
+    """To the bit, so that runs of earlier versions go on as they were."""
+    values = np.random.default_rng(1).integers(0, 250, 500).astype(dtype)
+    if dtype == np.int64:
+        values[:2] = 2**24, -(2**24)
+    encoded = encode([features.Numeric(names=["x"], log=log)], {"x": values})["numeric_x"][:, 0]
+    floats = tf.constant(values.astype(np.float32))
+    plain = tf.sign(floats) * tf.math.log1p(tf.abs(floats)) if log else floats
+    exact = values.astype(np.float64)
+    measured = np.sign(exact) * np.log1p(np.abs(exact)) if log else exact
+    if log and dtype == np.float32:
+        measured = plain.numpy().astype(np.float64)
+    mean, stddev = measured.mean(), measured.std()
+    old = (plain - np.float32(mean)) * np.float32(1 / stddev)
+    np.testing.assert_allclose(encoded, old, rtol=0, atol=1e-6 if log else 0)

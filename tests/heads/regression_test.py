@@ -108,3 +108,33 @@ def test_wrong_settings(settings, error):
 def test_wrong_prior_of_counts():
     with pytest.raises(checks.UserError, match="Poisson.prior of task 'y' must be above 0"):
         heads.Poisson(name="y", prior=0)
+
+
+@pytest.mark.parametrize("loss_type", ["squared", "absolute", "huber", "log_cosh"])
+def test_the_error_of_a_large_integer_is_exact(loss_type):
+    """2^24 + 1 is no float32: its error would be 0, or one too large."""
+    labels = np.array([2**24 + 1, 2**24 + 3, -1, 2**30 + 33], np.int64)
+    logits = np.array([2**24, 2**24 + 4, 5, 2**30], "f")
+    head = heads.Regression(name="price", loss_type=loss_type)
+    errors = np.array([-1.0, 1.0, -33.0])
+    expected = {
+        "squared": errors**2,
+        "absolute": np.abs(errors),
+        "huber": np.array([0.5, 0.5, 32.5]),
+        "log_cosh": np.logaddexp(errors, -errors) - np.log(2),
+    }[loss_type]
+    loss, gradient = harness.loss(head, logits[:, None], {"price": labels})
+    assert loss == pytest.approx(expected.mean(), rel=1e-6)
+    assert np.sign(gradient[:, 0]).tolist() == [-1, 1, 0, -1]
+    got = harness.evaluate(head, logits[:, None], {"price": labels})
+    assert got["mae"] == pytest.approx(35 / 3, rel=1e-6)
+    assert got["rmse"] == pytest.approx(np.sqrt(1091 / 3), rel=1e-6)
+
+
+def test_counts_above_what_float32_holds():
+    head, count = heads.Poisson(name="visits"), 2**25 + 3
+    logits = np.array([[np.log(count)]], "f")
+    loss, gradient = harness.loss(head, logits, {"visits": np.array([count])})
+    rate = np.exp(np.float64(logits[0, 0]))
+    assert loss == pytest.approx(rate - count * np.float64(logits[0, 0]), rel=1e-6)
+    assert gradient[0, 0] == pytest.approx(rate - count, abs=16)

@@ -151,3 +151,50 @@ def test_the_step_from_which_a_rate_is_0(schedule, last, expected):
     found = schedules.zero_from(schedule, last)
     # In float32 the cosine reaches its end a little earlier.
     assert found == expected or (expected and expected - 3 <= found <= expected)
+
+
+LARGE = 2**24
+
+
+def _at(schedule, steps):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.placeholder(tf.int64, [])
+        rate = schedules.value(schedule, step)
+        return [session.run(rate, {step: value}) for value in steps]
+
+
+@pytest.mark.parametrize("start", [LARGE, 2**31, 2**40])
+def test_a_change_comes_at_its_step_and_not_one_earlier(start):
+    piecewise = schedules.Piecewise(boundaries=[start + 1, start + 3], values=[3.0, 2.0, 1.0])
+    steps = [start + offset for offset in range(-1, 5)]
+    assert _at(piecewise, steps) == [3, 3, 2, 2, 1, 1]
+    stairs = schedules.Exponential(value=1.0, decay_rate=0.5, decay_steps=start + 1, staircase=True)
+    assert _at(stairs, steps) == [1, 1, 0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("make", "formula"),
+    [
+        (
+            lambda n: schedules.Polynomial(value=1.0, decay_steps=n, power=0.1),
+            lambda s, n: (1 - min(s, n) / n) ** 0.1,
+        ),
+        (
+            lambda n: schedules.Cosine(value=1.0, decay_steps=n),
+            lambda s, n: math.sin(math.pi * (n - min(s, n)) / n / 2) ** 2,
+        ),
+        (
+            lambda n: schedules.Constant(value=1.0, warmup_steps=n),
+            lambda s, n: min(1, (s + 1) / n),
+        ),
+        (
+            lambda n: schedules.InverseSqrt(value=1.0, warmup_steps=n),
+            lambda s, n: math.sqrt(n / max(s + 1, n)) * min(1, (s + 1) / n),
+        ),
+    ],
+)
+@pytest.mark.parametrize("end", [LARGE + 5, 2**33])
+def test_the_last_steps_of_a_long_schedule(make, formula, end):
+    steps = [end + offset for offset in range(-4, 3)]
+    expected = [formula(step, end) for step in steps]
+    np.testing.assert_allclose(_at(make(end), steps), expected, rtol=1e-6, atol=1e-15)

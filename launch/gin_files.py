@@ -180,6 +180,7 @@ def _resolved(
         selector = full(selector)
         target = names.resolve(selector)
         gin_names.check_parameter(selector, statement.arg_name, target)
+    gin_names.check_numbers(f"{selector}.{statement.arg_name}".rstrip("."), statement.value)
     return Binding(
         scope=statement.scope,
         selector=selector,
@@ -263,6 +264,8 @@ def _syntax_problem(error: SyntaxError) -> str:
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)
     if unquoted:
         fix = "A text stands in quotes, a class is '@x.Y()', a macro is '%x'."
+        if re.search(r"\bnan\b", line, re.IGNORECASE):
+            fix = 'A default that is a missing number stands in quotes: "nan".'
         return f"{unquoted.group(1)!r} must be a value. {fix} It stands in {line!r}."
     return f"{' '.join(message.split()).rstrip('.')}, in {line!r}."
 

@@ -8,6 +8,7 @@ names.full("Binary")                          # "heads.Binary"
 
 import importlib
 import inspect
+import math
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,18 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
         raise checks.UserError(
             " ".join(filter(None, [f"{selector} has no parameter {parameter!r}.", hint, has]))
         )
+
+
+def check_numbers(name: str, value: Any) -> None:
+    """Fails on a number such as 1e999, which Python reads as infinity: gin cannot write that."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            check_numbers(name, item)
+    elif isinstance(value, float):
+        fix = "A float ends at 1.8e308."
+        checks.require(math.isfinite(value), name, "hold finite numbers", value, fix)
 
 
 def _own_classes(module: Any) -> Iterator[tuple[str, Any]]:

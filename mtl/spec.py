@@ -3,14 +3,15 @@
 from mtl import spec
 spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1))}
 spec.Spec.labels = {"income": "string"}
-spec.Spec.defaults = {"age": 0.0}
+spec.Spec.defaults = {"age": 40.0}                       # of what may be absent
+spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # of all other features of a type
 """
 
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,38 @@ _WIRE = {
     "bool": tf.int64,
     "string": tf.string,
 }
+# How gin files, which have no literal for it, write the default of a number that stays missing.
+NAN = "nan"
 # The Python types that a default of each type may have; an int can stand for a float.
 _PYTHON = {"float32": (float, int), "int64": int, "uint8": int, "bool": bool, "string": str}
-# What text may stand for a bool, beside 0 and 1.
+# What text may stand for 0 and 1, in these types.
 TRUTH = {"false": "0", "true": "1"}
+TRUTH_TYPES = ("bool", "int64")
 _RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
 # The mark of a missing label: it weighs zero in the loss and in the metrics of its task.
 MISSING = {"float32": math.nan, "int64": -1, "string": ""}
+
+
+class AbsentError(ValueError):
+    """An example lacks a field that has no default."""
+
+    def __init__(self):
+        super().__init__("must be present, as it has no default")
+
+
+class Gaps(str):
+    """What is wrong with an example that lacks `fields`, which have no default."""
+
+    fields: tuple[str, ...]
+
+    def __new__(cls, fields: Sequence[str]) -> "Gaps":
+        listed = ", ".join(map(repr, fields))
+        several = f"fields {listed} must be present, as they have no default."
+        made = super().__new__(
+            cls, several if len(fields) > 1 else f"field {listed} {AbsentError()}."
+        )
+        made.fields = tuple(fields)
+        return made
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,8 +72,9 @@ class Field:
       dtype: float32, int64, uint8, bool or string.
       shape: its shape in one example: () for a scalar, (8, 8, 1) for a small image, and (None,)
         for a list of any length, which arrives as a RaggedTensor [B, (L)].
-      default: stands in where the value is absent; None makes the field required. A field of
-        variable length is never required and has no default: absent means empty.
+      default: stands in where the value is absent; None makes the field required. Of a float32
+        "nan" is a missing number. A field of variable length is never required and has no default:
+        absent means empty.
     """
 
     name: str
@@ -64,15 +91,10 @@ class Field:
         rule = "be (None,) or hold positive sizes"
         checks.require(self.is_ragged or sizes, f"{where}.shape", rule, self.shape)
         if self.default is not None:
-            self._check_default(f"{where}.default")
-
-    def _check_default(self, where: str) -> None:
-        rule = "be left out, as an absent list of variable length is empty"
-        checks.require(not self.is_ragged, where, rule, self.default)
-        checks.is_a(where, self.default, _PYTHON[self.dtype], f"be a {self.dtype}")
-        if self.dtype in _RANGES:
-            low, high = _RANGES[self.dtype]
-            checks.require(low <= self.default <= high, where, f"be a {self.dtype}", self.default)
+            where += ".default"
+            rule = "be left out, as an absent list of variable length is empty"
+            checks.require(not self.is_ragged, where, rule, self.default)
+            object.__setattr__(self, "default", _default(where, self.dtype, self.default))
 
     @property
     def is_ragged(self) -> bool:
@@ -139,11 +161,12 @@ class Field:
         This is the slow twin of what TensorFlow does with a batch, to tell which value is wrong.
 
         Raises:
-          ValueError: what is wrong, to follow the field's name: "must be int64, got 'old'".
+          ValueError: what is wrong, to follow the field's name: "must be int64, got 'old'"; an
+            `AbsentError` where there is no value.
         """
         if values is None:
             if self.is_required:
-                raise ValueError("must be present, as it has no default")
+                raise AbsentError
             return [] if self.is_ragged else self._shaped([self.default] * self.size)
         if not self.is_ragged and len(values) != self.size:
             raise ValueError(
@@ -178,20 +201,31 @@ class Spec:
       labels: the same for what is known only in training and evaluation: targets and example
         weights. A label without a default is optional and marked missing by NaN (float32),
         -1 (int64) or "" (string).
-      defaults: {name: value} of the fields that may be absent.
+      defaults: {name: value} of the fields that may be absent. "nan" is a missing number, for a
+        float32; None keeps a field required.
+      type_defaults: {dtype: value} of all other features of a type, but for lists of any length.
     """
 
     features: Mapping[str, Any]
     labels: Mapping[str, Any]
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Not in the repr, by which a run tells whether its data are as they were: without this setting
+    # that is the repr of earlier versions, and the order of examples does not depend on it.
+    type_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self):
         checks.is_a("Spec.features", self.features, Mapping, "map names to types")
         checks.is_a("Spec.labels", self.labels, Mapping, "map names to types")
         checks.require(bool(self.features), "Spec.features", "name a field", dict(self.features))
         checks.unique("Spec.features and Spec.labels", [*self.features, *self.labels])
+        for setting in ("defaults", "type_defaults"):
+            rule = "map names to values" if setting == "defaults" else "map types to values"
+            checks.is_a(f"Spec.{setting}", getattr(self, setting), Mapping, rule)
         for name in self.defaults:
             checks.one_of("Spec.defaults", name, [*self.features, *self.labels])
+        for dtype, value in self.type_defaults.items():
+            checks.one_of("Spec.type_defaults", dtype, _WIRE)
+            _default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
         for name, field in {**self.feature_fields, **self.label_fields}.items():
             if name in self.labels:
                 checks.one_of(f"Spec.labels[{name!r}]", field.dtype, MISSING)
@@ -223,7 +257,22 @@ class Spec:
         rule = "be a type or a pair of type and shape, such as ('uint8', (8, 8, 1))"
         checks.require(isinstance(pair, Sequence) and len(pair) == 2, where, rule, kind)
         dtype, shape = pair
-        return Field(name=name, dtype=dtype, shape=shape, default=self.defaults.get(name))
+        field = Field(name=name, dtype=dtype, shape=shape, default=self.defaults.get(name))
+        if name in self.defaults or name in self.labels or field.is_ragged:
+            return field
+        return dataclasses.replace(field, default=self.type_defaults.get(dtype))
+
+    def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
+        """What `Field.value` makes of the parts of each field: {name: value}, or what is wrong."""
+        values, absent = {}, []
+        for name, field in self.fields.items():
+            try:
+                values[name] = field.value(parts(field))
+            except AbsentError:
+                absent.append(name)
+            except ValueError as error:
+                return f"field {name!r} {error}."
+        return Gaps(absent) if absent else values
 
     def parse(self, serialized: tf.Tensor, with_labels: bool) -> dict[str, Any]:
         """Parses serialized tf.Examples [B] into {name: [B, ...]}.
@@ -265,8 +314,43 @@ def _parse_float(value: Any) -> float:
 
 
 def _parse_int(value: Any, dtype: str) -> int:
-    if dtype == "bool" and isinstance(value, str):
-        value = TRUTH.get(value.lower(), value)
-    if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]+", value):
+    if isinstance(value, str):
+        value = TRUTH.get(value.lower(), value) if dtype in TRUTH_TYPES else value
+        found = re.fullmatch(r"([+-]?[0-9]+)(\.0*)?", value, re.ASCII)
+        if not found:
+            raise ValueError
+        return int(found.group(1))
+    number = whole(value)
+    if number is None:
         raise ValueError
-    return int(value)
+    return number
+
+
+def whole(value: Any) -> int | None:
+    """The integer that a number or a bool stands for, as 1 for 1.0 and True; None for others."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return int(value) if isinstance(value, int) else None
+
+
+def _default(where: str, dtype: str, value: Any) -> Any:
+    """The default as a value of the type; fails unless it is one."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if dtype != "string" and isinstance(value, str) and value.lower() == NAN:
+        is_nan = True
+    if dtype != "float32":
+        fix = "Only a float32 can be a missing number." if is_nan else ""
+        good = isinstance(value, _PYTHON[dtype]) and (dtype == "bool") == isinstance(value, bool)
+        if not good:
+            checks.fail(where, f"be a {dtype}", value, fix, checks.UserTypeError)
+    elif is_nan:
+        return math.nan
+    elif not isinstance(value, _PYTHON[dtype]) or isinstance(value, bool):
+        fix = f"A missing number is {NAN!r}."
+        checks.fail(where, "be a float32", value, fix, checks.UserTypeError)
+    else:
+        checks.require(abs(value) <= float(np.finfo(np.float32).max), where, "be a float32", value)
+    if dtype in _RANGES:
+        low, high = _RANGES[dtype]
+        checks.require(low <= value <= high, where, f"be a {dtype}", value)
+    return value

@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -91,14 +92,25 @@ def test_cast_keeps_what_fits_and_refuses_the_rest():
         ("int64", "-9223372036854775808", -(2**63)),
         ("bool", "True", 1),
         ("bool", "0", 0),
+        ("bool", "1.0", 1),
+        ("int64", "1.0", 1),
+        ("int64", "-7.", -7),
+        ("int64", "+7.00", 7),
+        ("int64", "TRUE", 1),
+        ("int64", "False", 0),
+        ("int64", True, 1),
+        ("int64", 2.0, 2),
         ("uint8", "255", 255),
+        ("uint8", "3.0", 3),
         ("string", "a b", "a b"),
     ],
 )
 def test_value_agrees_with_tensorflow(dtype, given, expected):
     field = spec.Field(name="x", dtype=dtype)
     assert field.value([given]) == expected
-    if isinstance(given, str) and dtype in ("float32", "int64"):
+    if isinstance(given, str) and dtype in ("float32", "int64") and re.fullmatch("[-0-9.]+", given):
+        given = given.removesuffix(".") if dtype == "int64" else given
+        given = given.removesuffix(".0") if dtype == "int64" else given
         assert tf.strings.to_number(given, field.dtype).numpy() == expected
 
 
@@ -108,12 +120,22 @@ def test_value_agrees_with_tensorflow(dtype, given, expected):
         ("float32", "old"),
         ("float32", "1_000"),
         ("float32", ""),
-        ("int64", "1.0"),
+        ("int64", "1.5"),
+        ("int64", "1e3"),
+        ("int64", ".0"),
+        ("int64", "1.0.0"),
+        ("int64", "yes"),
         ("int64", "1_0"),
         ("int64", "٣"),
         ("int64", "9223372036854775808"),
         ("uint8", "256"),
+        ("uint8", "True"),
         ("bool", "2"),
+        ("bool", "0.5"),
+        ("int64", 1.5),
+        ("int64", math.nan),
+        ("int64", math.inf),
+        ("int64", None),
         ("string", 3),
     ],
 )
@@ -159,6 +181,19 @@ def test_split():
         ({"labels": {"age": "int64"}}, "hold each name once, got \\['age'\\]"),
         ({"labels": {"image": "uint8"}}, "must be one of float32, int64, string"),
         ({"defaults": {"aeg": 1.0}}, "Did you mean 'age'?"),
+        ({"defaults": 3}, "Spec.defaults must map names to values, got 3"),
+        ({"defaults": {"age": math.inf}}, "'age'.default must be a float32, got inf"),
+        ({"defaults": {"age": 1e39}}, "'age'.default must be a float32, got 1e"),
+        ({"defaults": {"age": 10**400}}, "'age'.default must be a float32, got 10000"),
+        ({"defaults": {"age": "inf"}}, "'age'.default must be a float32, got 'inf'. A missing n"),
+        ({"type_defaults": {"float": 1.0}}, "must be one of .*, got 'float'. Did you mean 'float3"),
+        ({"type_defaults": {"float32": "x"}}, r"type_defaults\['float32'\] must be a float32, got"),
+        ({"type_defaults": {"int64": "nan"}}, r"must be a int64, got 'nan'. Only a float32 can be"),
+        ({"type_defaults": {"int64": None}}, r"type_defaults\['int64'\] must be a int64, got None"),
+        (
+            {"features": {"age": "int64"}, "defaults": {"age": "nan"}},
+            "must be a int64, got 'nan'. Only a float32 can be a missing number",
+        ),
         ({"defaults": {"age": "old"}}, "must be a float32, got 'old'"),
         ({"features": {"age": "int64"}, "defaults": {"age": 0.5}}, "must be a int64, got 0.5"),
         ({"features": {"age": "uint8"}, "defaults": {"age": 256}}, "must be a uint8, got 256"),
@@ -172,3 +207,65 @@ def test_split():
 def test_settings_are_checked(settings, message):
     with pytest.raises(checks.UserError, match=message):
         spec.Spec(**{"features": {"age": "float32"}, "labels": {"y": "int64"}, **settings})
+
+
+@pytest.mark.parametrize("written", ["nan", "NaN", math.nan])
+def test_the_default_of_a_number_can_be_a_missing_number(written):
+    made = spec.Spec(
+        features={"x": "float32", "v": ("float32", (2,)), "word": "string"},
+        labels={},
+        defaults={"x": written, "v": written, "word": "nan"},
+    )
+    parsed = made.parse([example(x=[1.0]), example(v=[1.0, 2.0])], with_labels=False)
+    np.testing.assert_array_equal(parsed["x"], [1, np.nan])
+    np.testing.assert_array_equal(parsed["v"], [[np.nan, np.nan], [1, 2]])
+    np.testing.assert_array_equal(parsed["word"], [b"nan", b"nan"])  # A text like any other.
+    assert math.isnan(made.fields["x"].value(None))
+    assert not made.fields["x"].is_required
+
+
+def test_a_type_can_have_a_default():
+    made = spec.Spec(
+        features={
+            "x": "float32",
+            "y": "float32",
+            "z": "float32",
+            "n": "int64",
+            "job": "string",
+            "tags": ("string", (None,)),
+        },
+        labels={"label": "float32", "other": "int64"},
+        defaults={"y": 3.0, "z": None},
+        type_defaults={"float32": "nan", "int64": 7, "string": "?"},
+    )
+    defaults = {name: field.default for name, field in made.fields.items()}
+    assert math.isnan(defaults.pop("x")) and math.isnan(defaults.pop("label"))
+    expected = {"y": 3.0, "z": None, "n": 7, "job": "?", "tags": None, "other": -1}
+    assert defaults == expected
+    assert [name for name, field in made.fields.items() if field.is_required] == ["z"]
+
+
+def test_a_specification_without_type_defaults_reads_as_before():
+    """The state of an input is found again by this text."""
+    assert "type_defaults" not in repr(SPEC)
+
+
+def test_an_example_names_all_that_it_lacks():
+    made = spec.Spec(features=dict.fromkeys("abc", "int64"), labels={})
+    problem = made.example(lambda field: {"b": ["1"]}.get(field.name))
+    assert isinstance(problem, spec.Gaps) and problem.fields == ("a", "c")
+    assert problem == "fields 'a', 'c' must be present, as they have no default."
+    assert made.example(lambda field: None if field.name == "a" else ["1"]) == (
+        "field 'a' must be present, as it has no default."
+    )
+    wrong = made.example(lambda field: None if field.name == "a" else ["x"])
+    assert wrong == "field 'b' must be int64, got 'x'."
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1, 1), (True, 1), (1.0, 1), (-0.0, 0), (10**400, 10**400), (1e300, int(1e300))]
+    + [(value, None) for value in (1.5, math.nan, math.inf, "1", None, b"1", [1])],
+)
+def test_whole(value, expected):
+    assert spec.whole(value) == expected

@@ -41,8 +41,9 @@ class Csv:
       delimiter: the character between two values.
       list_delimiter: the character between the parts of a value that is a list or an array; of
         an array it separates all values, row by row.
-      missing: what stands for an absent value. A field with a default then takes it, a label is
-        marked missing, and any other field is an error.
+      missing: what stands for an absent value. A field with a default then takes it, and a label is
+        marked missing. Without a default an empty text is the value of a feature of strings, of
+        which columns make an unknown category; any other field is an error.
       comment: lines that start with it are dropped; "" is none.
     """
 
@@ -151,7 +152,7 @@ class Csv:
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         """Puts the default where a value is absent; fails when run where there is none."""
         absent = tf.zeros_like(cells, tf.bool)
-        for mark in self.missing:
+        for mark in self._marks(field):
             absent |= tf.equal(cells, mark)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size
@@ -160,6 +161,11 @@ class Csv:
         present = tf.compat.v1.assert_equal(absent, False, message=message)
         with tf.control_dependencies([present]):
             return tf.identity(cells)
+
+    def _marks(self, field: spec_lib.Field) -> list[str]:
+        """What stands for an absent value of this field."""
+        is_text = field.dtype == "string" and not field.shape and field.is_required
+        return [mark for mark in self.missing if mark or not is_text]
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Reads the split line by line."""
@@ -195,17 +201,12 @@ class Csv:
             return problem
         if len(cells) != len(self.names):
             return f"must have {len(self.names)} columns, got {len(cells)}."
-        values = {}
-        for name, field in spec.fields.items():
-            cell = cells[positions[name]]
-            parts = None if cell in self.missing else self._parts(cell, field)
-            try:
-                values[name] = field.value(parts)
-            except ValueError as error:
-                return f"field {name!r} {error}."
-        return values
+        return spec.example(lambda field: self._parts(cells[positions[field.name]], field))
 
-    def _parts(self, cell: str, field: spec_lib.Field) -> list[str]:
+    def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
+        """The values in a cell; None where it is absent."""
+        if cell in self._marks(field):
+            return None
         parts = cell.split(self.list_delimiter) if field.shape else [cell]
         return [part for part in parts if part or not field.is_ragged]
 
@@ -248,10 +249,9 @@ def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         return texts
     if field.dtype == "float32":
         return tf.strings.to_number(texts, tf.float32)
-    if field.dtype == "bool":
-        lower = tf.strings.lower(texts)
+    if field.dtype in spec_lib.TRUTH_TYPES:
         for word, number in spec_lib.TRUTH.items():
-            texts = tf.where(tf.equal(lower, word), number, texts)
-    # TensorFlow 2.15 refuses the sign of +5, later versions take it.
-    texts = tf.strings.regex_replace(texts, r"^\+([0-9])", r"\1")
+            texts = tf.strings.regex_replace(texts, f"^(?i:{word})$", number)
+    # +5 and 5.0 are 5; TensorFlow 2.15 refuses the sign, all versions the point.
+    texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")
     return dataclasses.replace(field, shape=()).cast(tf.strings.to_number(texts, tf.int64))

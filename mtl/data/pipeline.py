@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +22,8 @@ from mtl.data import source as source_lib
 
 # What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
 _DATA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.DataLossError, RuntimeError)
+# How an error tells that numbers have left their range.
+_NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,18 +202,41 @@ class Pipeline:
         """
         if not isinstance(error, _DATA_ERRORS):
             return None
-        for location, values in self.source.scan(split, self.spec):
-            problem = values if isinstance(values, str) else self._problem(values, heads)
+        odd, records = None, iter(self.source.scan(split, self.spec))
+        for location, values in records:
+            problem = values if isinstance(values, str) else self._label_problem(values, heads)
+            if isinstance(problem, spec_lib.Gaps):
+                return f"{location}: {problem} {_further_gaps(problem, records)}"
             if problem:
                 return f"{location}: {problem}"
-        return None
+            # A number that is not finite is a mistake only where nothing else is.
+            odd = odd or self._not_finite(location, values)
+        return odd if _NUMERIC.search(str(error)) else None
 
-    def _problem(self, values: Mapping[str, Any], heads: Sequence[types.Head]) -> str | None:
-        for name, field in self.spec.feature_fields.items():
-            if field.dtype == "float32" and not _is_finite(values[name]):
-                return f"field {name!r} must be finite, got {values[name]!r}."
+    def _label_problem(self, values: Mapping[str, Any], heads: Sequence[types.Head]) -> str | None:
         _, labels = self.spec.split(values)
         return next(filter(None, (head.check(labels) for head in heads)), None)
+
+    def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
+        """The first feature that is not finite, of those that do not declare missing numbers."""
+        for name, field in self.spec.feature_fields.items():
+            declared = isinstance(field.default, float) and math.isnan(field.default)
+            if field.dtype == "float32" and not declared and not _is_finite(values[name]):
+                return f"{location}: field {name!r} must be finite, got {values[name]!r}."
+        return None
+
+
+def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
+    """What else the records lack, so that one look is enough, and what to do."""
+    places: dict[str, str] = {}
+    for location, problem in records:
+        for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():
+            if field not in first.fields:
+                places.setdefault(field, location)
+    listed = ", ".join(f"{field!r} ({location})" for field, location in places.items())
+    also = f"Further fields with gaps: {listed}. " if places else ""
+    nan = f"{spec_lib.NAN!r} is a missing number"
+    return f"{also}Set Spec.defaults, or Spec.type_defaults for all of a type; {nan}."
 
 
 def _set_batch_size(values: Mapping[str, Any], size: int) -> None:

@@ -111,16 +111,12 @@ class Tfds:
                 yield location, self._scan_example(example, spec)
 
     def _scan_example(self, example: Mapping[str, Any], spec: spec_lib.Spec) -> dict | str:
-        values = {}
-        for name, field in spec.fields.items():
+        def parts(field: spec_lib.Field) -> list[Any]:
             array = _reach(example, self._theirs(field, example))
             flat = array.reshape(-1).tolist() if hasattr(array, "reshape") else [array]
-            texts = [v.decode(errors="replace") if isinstance(v, bytes) else v for v in flat]
-            try:
-                values[name] = field.value(texts)
-            except ValueError as error:
-                return f"field {name!r} {error}."
-        return values
+            return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in flat]
+
+        return spec.example(parts)
 
     @functools.cached_property
     def _builder(self) -> Any:

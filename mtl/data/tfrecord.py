@@ -97,13 +97,9 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:
         return "must be a serialized tf.Example."
-    values = {}
-    for name, field in spec.fields.items():
-        try:
-            values[name] = field.value(_values(features[name], field) if name in features else None)
-        except ValueError as error:
-            return f"field {name!r} {error}."
-    return values
+    return spec.example(
+        lambda field: _values(features[field.name], field) if field.name in features else None
+    )
 
 
 def _values(feature: tf.train.Feature, field: spec_lib.Field) -> list[Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, row_names, types
+from mtl import checks, row_names, spec, types
 from mtl.compat import graphs
 from mtl.features import accumulators, column, statistics
 
@@ -20,8 +20,8 @@ from mtl.features import accumulators, column, statistics
 class Categorical(column.PerField):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
-    Unknown categories have places of their own behind those of the vocabulary. The empty string, by
-    which a missing value is marked, is unknown unless it stands in a given list.
+    Unknown categories have places of their own behind those of the vocabulary. The empty string, an
+    empty cell of a CSV file too, is unknown unless it stands in a given list.
 
     Attributes:
       names: the fields; each has its own vocabulary and embedding.
@@ -52,11 +52,19 @@ class Categorical(column.PerField):
             checks.at_least("Categorical.max_size", self.max_size, 1)
         if isinstance(self.vocabulary, (list, tuple)):
             checks.require(bool(self.vocabulary), "Categorical.vocabulary", "hold a category", [])
-            checks.unique("Categorical.vocabulary", map(str, self.vocabulary))
+            for category in self.vocabulary:
+                fits = isinstance(category, str) or spec.whole(category) is not None
+                checks.require(fits, "Categorical.vocabulary", "hold texts or integers", category)
+            checks.unique("Categorical.vocabulary", self._listed())
         elif self.vocabulary is not None:
             rule = "be a list, the path of a file or None"
             checks.is_a("Categorical.vocabulary", self.vocabulary, str, rule)
         column.check_vectors("Categorical", self.dimension, self.pooling)
+
+    def _listed(self) -> tuple[str, ...]:
+        """The categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
+        wholes = [(category, spec.whole(category)) for category in self.vocabulary]
+        return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, accumulators.Accumulator]:
         """{column: what gathers its vocabulary}."""
@@ -97,7 +105,7 @@ class Categorical(column.PerField):
     ) -> tuple[tuple[str, ...] | str, int]:
         """The vocabulary or the file of it, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
-            return tuple(map(str, self.vocabulary)), len(self.vocabulary)
+            return self._listed(), len(self.vocabulary)
         if self.vocabulary is None:
             entry = fitted.of(output)
             return fitted.path(entry["file"]), entry["size"]

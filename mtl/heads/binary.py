@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, metrics, objectives, types
+from mtl import checks, compat, metrics, objectives, spec, types
 from mtl.heads import base, values
 
 
@@ -52,9 +52,9 @@ class Binary(base.Base):
         super().__post_init__()
         for setting in ("positive", "negative"):
             self._is_a(setting, (list, tuple), "be a list of label values")
-        checks.unique(
-            self._where("positive and negative"), map(str, [*self.positive, *self.negative])
-        )
+        given = [*self.positive, *self.negative]
+        names = [str(value if (number := spec.whole(value)) is None else number) for value in given]
+        checks.unique(self._where("positive and negative"), names)
         checks.positive(self._where("positive_weight"), self.positive_weight)
         checks.rate(self._where("label_smoothing"), self.label_smoothing)
         checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
@@ -83,8 +83,7 @@ class Binary(base.Base):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """[B] -> 1.0 for positives, else 0.0."""
-        positive, negative = self._values
-        self._fits(label)
+        positive, negative = (self._typed(label, given) for given in self._values)
         present, hits = values.present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
@@ -92,15 +91,15 @@ class Binary(base.Base):
         valid = ~present | hits | values.is_any(label, negative)
         return self.checked(targets, valid, label, self.rule(label.dtype)), present
 
-    def _fits(self, label: tf.Tensor) -> None:
-        """Fails where the label field holds strings and the settings numbers, or the reverse."""
-        for value in [*self._values[0], *self._values[1]]:
-            checks.require(
-                isinstance(value, str) == (label.dtype == tf.string),
-                self._where("positive and negative"),
-                f"hold values of {label.dtype.name}, the type of label {self.field!r}",
-                value,
-            )
+    def _typed(self, label: tf.Tensor, given: Sequence[Any]) -> list[Any]:
+        """Label values as the field holds them, 1.0 and True as 1; fails on what it cannot hold."""
+        wholes = [spec.whole(value) for value in given]
+        typed = wholes if label.dtype == tf.int64 else given
+        for value, found in zip(given, typed, strict=True):
+            fits = isinstance(value, str) == (label.dtype == tf.string) and found is not None
+            rule = f"hold values of {label.dtype.name}, the type of label {self.field!r}"
+            checks.require(fits, self._where("positive and negative"), rule, value)
+        return list(typed)
 
     def accepts(self, value: Any) -> bool:
         """Whether the value is positive or negative."""

@@ -88,7 +88,8 @@ class Csv:
     def _features_and_kept(self) -> spec_lib.Spec:
         """What is read; a kept cell that is no feature is text."""
         others = [name for name in self.keep if name not in self.spec.features]
-        return spec_lib.Spec(
+        return dataclasses.replace(
+            self.spec,
             features={**self.spec.features, **dict.fromkeys(others, "string")},
             labels={},
             defaults={**self.spec.defaults, **dict.fromkeys(others, "")},

@@ -118,10 +118,6 @@ def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     value = row.get(field.name)
     try:
         values = None if value is None else list(_flat(value))
-        for item in values or ():
-            is_whole = not isinstance(item, float) or item.is_integer()
-            if not is_whole and field.dtype not in ("float32", "string"):
-                raise ValueError(f"must be {field.dtype}, got {item!r}")
         return field.value(values)
     except (TypeError, ValueError) as error:
         problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"

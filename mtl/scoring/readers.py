@@ -130,8 +130,8 @@ class Reader:
 
     @functools.cached_property
     def _formats(self) -> Mapping[str, Format]:
-        features = self.spec and spec_lib.Spec(
-            features=self.spec.features,
+        features = self.spec and dataclasses.replace(
+            self.spec,
             labels={},
             defaults={k: v for k, v in self.spec.defaults.items() if k in self.spec.features},
         )

@@ -5,6 +5,7 @@ metadata.add(path, step=500)
 
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +36,11 @@ def describe(
 
 def _field(field: spec_lib.Field) -> dict[str, Any]:
     described = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
-    return described if field.default is None else {**described, "default": field.default}
+    if field.default is None:
+        return described
+    # JSON has no NaN.
+    is_nan = isinstance(field.default, float) and math.isnan(field.default)
+    return {**described, "default": spec_lib.NAN if is_nan else field.default}
 
 
 def _task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ BAD_LINES = {
     ",x,,1": "field 'age' must be present, as it has no default.",
     "?,x,,1": "field 'age' must be present, as it has no default.",
     "1,x,,yes": "field 'rich' must be int64, got 'yes'.",
-    "1,x,,1.0": "field 'rich' must be int64, got '1.0'.",
+    "1,x,,1.5": "field 'rich' must be int64, got '1.5'.",
     "1,x,": "must have 4 columns, got 3.",
     "1,x,,1,": "must have 4 columns, got 5.",
     '1,"x,,1': "column 2 must have its quotes around it, got '\"x,,1'.",
@@ -266,3 +266,70 @@ def test_odd_spaces_and_line_breaks_are_read_alike_by_both_readers(tmp_path, odd
     assert [row["job"].encode() for row in rows] == values["job"].numpy().tolist()
     assert [[t.encode() for t in row["tags"]] for row in rows] == values["tags"].to_list()
     assert rows[0]["job"].startswith(odd) == (odd not in "\v\f")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_whole_numbers_are_taken_alike_by_both_readers(tmp_path, dtype):
+    made = spec.Spec(features={"x": dtype}, labels={})
+    texts = ["1", "0", "+1", "-1", "1.", "1.0", "+0.000", "-1.0", "-0", "1.5", ".0", "1.0.0", "1,0"]
+    texts += ["True", "FALSE", "true", "truex", "xtrue", "yes", "1e3", "0x1", "--1", "+-1", "1 0"]
+    texts += ["9223372036854775807.0", "9223372036854775808", "2", "256", "nan", "1.0e0", "1_0"]
+    for text in texts:
+        cell = f'"{text}"' if "," in text else text
+        data = source(tmp_path, f"{cell}\n", columns=("x",))
+        ((_, row),) = data.scan("train", made)
+        try:
+            (decoded,) = read(data, made)["x"].numpy().tolist()
+        except tf.errors.InvalidArgumentError:
+            assert row == f"field 'x' must be {dtype}, got {text!r}.", text
+        else:
+            assert row == {"x": decoded}, text
+
+
+def test_labels_that_other_tools_write_for_whole_numbers(tmp_path):
+    text = "1,a,,1.0\n2,a,,True\n3,a,,0.0\n4,a,,false\n5,a,,\n"
+    data = source(tmp_path, text)
+    assert read(data)["rich"].numpy().tolist() == [1, 1, 0, 0, -1]
+    assert [row["rich"] for _, row in data.scan("train", SPEC)] == [1, 1, 0, 0, -1]
+    feed = pipeline.Pipeline(source=source(tmp_path, "1,a,,1.5\n"), spec=SPEC)
+    error = tf.errors.InvalidArgumentError(None, None, "")
+    assert feed.diagnose(error, "train").endswith("field 'rich' must be int64, got '1.5'.")
+
+
+def test_an_empty_text_is_a_text_where_no_default_says_otherwise(tmp_path):
+    made = spec.Spec(
+        features={"a": "string", "b": "string", "v": ("string", (2,))},
+        labels={"c": "string"},
+        defaults={"b": "none", "v": "v"},
+    )
+    text = ',,,\nx,y,p|q,z\n"","",p|,""\n'
+    data = source(tmp_path, text, columns=("a", "b", "v", "c"), missing=("", "?"))
+    values, rows = read(data, made), [row for _, row in data.scan("train", made)]
+    for name, expected in {
+        "a": ["", "x", ""],
+        "b": ["none", "y", "none"],
+        "c": ["", "z", ""],
+        "v": [["v", "v"], ["p", "q"], ["p", ""]],
+    }.items():
+        assert [row[name] for row in rows] == expected
+        assert np.char.decode(values[name].numpy().astype(bytes)).tolist() == expected
+    lacking = source(tmp_path, "?,y,,z\n", columns=("a", "b", "v", "c"), missing=("", "?"))
+    assert problems(lacking, made)[0][1] == "field 'a' must be present, as it has no default."
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be present"):
+        read(lacking, made)
+
+
+def test_a_missing_number_is_read_from_an_empty_cell(tmp_path):
+    made = spec.Spec(
+        features={"x": "float32", "v": ("float32", (2,))},
+        labels={},
+        type_defaults={"float32": "nan"},
+    )
+    data = source(tmp_path, "1,2|3\n,\nnan,?\n", columns=("x", "v"), missing=("", "?"))
+    values, rows = read(data, made), [row for _, row in data.scan("train", made)]
+    for name, expected in {
+        "x": [1, np.nan, np.nan],
+        "v": [[2, 3], [np.nan] * 2, [np.nan] * 2],
+    }.items():
+        np.testing.assert_array_equal(values[name], expected)
+        np.testing.assert_array_equal([row[name] for row in rows], expected)

@@ -166,6 +166,55 @@ def test_diagnose_finds_what_is_not_finite(tmp_path, value):
     assert math.isinf(float(value)) or math.isnan(float(value))
 
 
+GAPS = spec.Spec(
+    features={"a": "float32", "b": "int64", "c": "string"},
+    labels={"y": "int64"},
+    defaults={"a": "nan"},
+)
+
+
+def _of_gaps(tmp_path, text, made=GAPS):
+    (tmp_path / "gaps.csv").write_text(text)
+    source = csv.Csv(
+        files={"train": str(tmp_path / "gaps.csv")}, columns=("a", "b", "c", "y"), missing=("", "?")
+    )
+    return pipeline.Pipeline(source=source, spec=made)
+
+
+BAD_RECORD = tf.errors.InvalidArgumentError(None, None, "StringToNumberOp could not convert")
+
+
+def test_a_missing_number_is_not_blamed_for_another_row(tmp_path):
+    data = _of_gaps(tmp_path, "1,1,u,0\n,2,v,1\nnan,3,w,1\n5,4,?,1\n")
+    line = data.diagnose(BAD_RECORD, "train")
+    assert line.startswith(f"{tmp_path}/gaps.csv line 4: field 'c' must be present, as it has no d")
+    assert (
+        _of_gaps(tmp_path, "1,1,u,0\n,2,v,1\n").diagnose(RuntimeError("NaN loss"), "train") is None
+    )
+
+
+def test_a_number_that_is_not_finite_is_blamed_only_where_nothing_else_is(tmp_path):
+    made = spec.Spec(features=GAPS.features, labels=GAPS.labels)
+    data = _of_gaps(tmp_path, "1,1,u,0\nnan,2,v,1\n5,x,u,1\n", made)
+    assert "line 3: field 'b' must be int64, got 'x'." in data.diagnose(BAD_RECORD, "train")
+    fine = _of_gaps(tmp_path, "1,1,u,0\nnan,2,v,1\n", made)
+    assert "line 2: field 'a' must be finite" in fine.diagnose(RuntimeError("NaN loss"), "train")
+    assert fine.diagnose(BAD_RECORD, "train") is None
+
+
+def test_all_fields_with_gaps_are_reported_at_once(tmp_path):
+    made = spec.Spec(features=GAPS.features, labels=GAPS.labels)
+    data = _of_gaps(tmp_path, "1,1,u,\n2,,u,1\n3,x,u,1\n,,u,1\n4,4,?,0\n", made)
+    assert data.diagnose(BAD_RECORD, "train") == (
+        f"{tmp_path}/gaps.csv line 2: field 'b' must be present, as it has no default. "
+        f"Further fields with gaps: 'a' ({tmp_path}/gaps.csv line 4), "
+        f"'c' ({tmp_path}/gaps.csv line 5). "
+        "Set Spec.defaults, or Spec.type_defaults for all of a type; 'nan' is a missing number."
+    )
+    one = _of_gaps(tmp_path, "1,1,u,\n2,,u,1\n", made).diagnose(BAD_RECORD, "train")
+    assert "as it has no default. Set Spec.defaults, or" in one
+
+
 def test_diagnose_leaves_other_errors_alone(tmp_path):
     data = feed(tmp_path, text="one,0\n")
     assert data.diagnose(tf.errors.ResourceExhaustedError(None, None, ""), "train") is None

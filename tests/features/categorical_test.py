@@ -65,6 +65,9 @@ def test_integers_are_categories_too(encode, dtype):
     assert _ids(encode([column], {"x": values})["categorical_x"]) == [0, 0, 1, 0, 1]
     given = features.Categorical(names=["x"], vocabulary=[0, 1])
     assert _ids(encode([given], {"x": values})["categorical_x"]) == [1, 1, 0, 1, 0]
+    for same in ([0.0, 1.0], [False, True], ["0", "1"]):
+        given = features.Categorical(names=["x"], vocabulary=same)
+        assert _ids(encode([given], {"x": values})["categorical_x"]) == [1, 1, 0, 1, 0]
 
 
 def test_one_hot(encode):
@@ -165,6 +168,12 @@ def test_a_vocabulary_file_that_is_not_there(encode):
         (lambda: features.Categorical(names=["x"], num_unknown=0), "num_unknown must be at least"),
         (lambda: features.Categorical(names=["x"], vocabulary=[]), "vocabulary must hold a categ"),
         (lambda: features.Categorical(names=["x"], vocabulary=[1, "1"]), "hold each name once"),
+        (lambda: features.Categorical(names=["x"], vocabulary=[1, 1.0]), "hold each name once"),
+        (
+            lambda: features.Categorical(names=["x"], vocabulary=[0.5]),
+            "hold texts or integers, got",
+        ),
+        (lambda: features.Categorical(names=["x"], vocabulary=[None]), "hold texts or integers"),
         (lambda: features.Categorical(names=["x"], vocabulary=3), "vocabulary must be a list"),
         (lambda: features.Categorical(names=["x"], dimension=0), "dimension must be above 0"),
         (lambda: features.Categorical(names=["x"], dimension=2.5), "must be a whole number"),

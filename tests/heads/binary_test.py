@@ -117,3 +117,30 @@ def test_scores_of_both_classes_are_precise_however_small():
         scores = session.run(outputs["classify"].scores)
     expected = [np.exp(-np.logaddexp(0, sign * logits.astype(np.float64))) for sign in (1, -1)]
     np.testing.assert_allclose(scores, np.stack(expected, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("positive", [[1], [1.0], [True]])
+@pytest.mark.parametrize("negative", [[], [0], [0.0], [False]])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_one_can_be_written_as_a_fraction_or_a_bool(positive, negative, dtype):
+    head = heads.Binary(name="vote", positive=positive, negative=negative)
+    _, gradient = harness.loss(head, np.zeros((3, 1)), {"vote": np.array([1, 0, 1], dtype)})
+    np.testing.assert_allclose(gradient[:, 0], np.array([-1, 1, -1]) / 6)
+    assert head.check({"vote": 1}) is None and head.check({"vote": 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.int64, 1.5), (np.int64, "1"), (np.int64, np.nan), (object, True)]
+)
+def test_what_the_label_field_cannot_hold_is_one_line(dtype, value):
+    head = heads.Binary(name="vote", positive=[value])
+    labels = {"vote": np.array(["a", "b"] if dtype is object else [0, 1], dtype)}
+    kind = "string" if dtype is object else "int64"
+    with pytest.raises(checks.UserError, match=f"must hold values of {kind}, the type of label"):
+        harness.loss(head, np.zeros((2, 1)), labels)
+
+
+@pytest.mark.parametrize("twice", [(1, 1.0), (True, 1), (0, False), (1.0, "1")])
+def test_one_value_under_two_names_is_refused(twice):
+    with pytest.raises(checks.UserError, match=r"must hold each name once, got \['[01]'\]"):
+        heads.Binary(name="vote", positive=[twice[0]], negative=[twice[1]])

@@ -1,6 +1,7 @@
 """How gin files and parameters are read, against what gin itself makes of them."""
 
 import importlib
+import math
 import pathlib
 import textwrap
 
@@ -8,7 +9,7 @@ import gin
 import pytest
 
 from launch import config, gin_files, gin_names, gin_usage
-from mtl import checks, experiment, heads
+from mtl import checks, experiment, heads, spec
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = "from __gin__ import dynamic_registration\n"
@@ -167,3 +168,53 @@ def test_an_experiment_can_be_loaded_again_and_again():
     first, second = config.load([path]), config.load([path], ["Run.train_steps = 3"])
     assert (first.run.train_steps, second.run.train_steps) == (1000, 3)
     assert first.model == config.load([path]).model
+
+
+MISSING_NUMBER = """
+    from mtl import spec
+    spec.Spec.features = {"age": "float32", "n": "int64", "job": "string"}
+    spec.Spec.labels = {}
+    spec.Spec.defaults = {"age": "nan", "n": None}
+    spec.Spec.type_defaults = {"int64": 0, "string": ""}
+"""
+
+
+def test_a_missing_number_goes_through_gin_and_back(tmp_path):
+    path = write(tmp_path / "x.gin", MISSING_NUMBER)
+    for text in (None, "config"):
+        if text:
+            path = tmp_path / "config.gin"
+            path.write_text(gin.config_str())
+        gin.clear_config()
+        for binding in gin_files.read([str(path)], []):
+            gin.parse_config(binding.text)
+        made = gin.get_configurable(spec.Spec)()
+        assert math.isnan(made.fields["age"].default)
+        assert made.fields["n"].is_required and made.fields["job"].default == ""
+    gin.clear_config()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{'age': nan}", "'nan' must be a value. A default that is a missing number stands in qu"),
+        ("{'age': float('nan')}", "'float' must be a value. A default that is a missing number st"),
+        ("{'age': 1e999}", "spec.Spec.defaults must hold finite numbers, got inf."),
+        ("{'age': [(0, -1e999)]}", "spec.Spec.defaults must hold finite numbers, got -inf."),
+        ("{1e999: 0}", "spec.Spec.defaults must hold finite numbers, got inf."),
+    ],
+)
+def test_numbers_that_gin_cannot_hold(tmp_path, value, message):
+    path = write(tmp_path / "x.gin", MISSING_NUMBER.replace('{"age": "nan", "n": None}', value))
+    with pytest.raises(checks.UserError) as error:
+        gin_files.read([path], [])
+    assert f"x.gin line 6: {message}" in str(error.value)
+
+
+def test_infinity_in_a_macro_and_a_parameter(tmp_path):
+    path = write(tmp_path / "x.gin", "from mtl import spec\nrate = 1e999\n")
+    with pytest.raises(checks.UserError, match="line 3: rate must hold finite numbers, got inf"):
+        gin_files.read([path], [])
+    path = write(tmp_path / "x.gin", "from mtl import spec\n")
+    with pytest.raises(checks.UserError, match=r"--gin_param .*: spec.Spec.defaults must hold f"):
+        gin_files.read([path], ["Spec.defaults = {'a': 1e999}"])

@@ -1,11 +1,13 @@
 """Serialized examples and raw tensors are the same features, whatever is left out."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import spec
-from mtl.serving import inputs, rows
+from mtl.serving import inputs, metadata, rows, settings
 
 tf1 = tf.compat.v1
 
@@ -114,3 +116,29 @@ def test_where_every_feature_can_be_left_out_the_longest_input_counts():
         raw = receiver.receiver_tensors_alternatives["raw"]
         found = session.run(receiver.features, {raw["b"]: [5, 6]})
     assert_features(found, {"a": [1, 1], "b": [5, 6]})
+
+
+def test_a_default_that_is_a_missing_number_is_served(tmp_path):
+    made = spec.Spec(
+        features={"x": "float32", "v": ("float32", (2,)), "n": "int64"},
+        labels={},
+        type_defaults={"float32": "nan", "int64": 3},
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        receiver = inputs.receiver(made)
+        raw = receiver.receiver_tensors_alternatives["raw"]
+        empty = inputs.raw_defaults(made)
+        given = {raw["x"]: [1.0, 2.0], raw["v"]: empty["v"], raw["n"]: empty["n"]}
+        found = session.run(receiver.features, given)
+        examples = [made.serialize({"x": [1.0]}), made.serialize({"n": [4]})]
+        parsed = session.run(receiver.features, {receiver.receiver_tensors["examples"]: examples})
+    nans = np.full([2, 2], np.nan)
+    assert_features(found, {"x": [1, 2], "v": nans, "n": [3, 3]})
+    assert_features(parsed, {"x": [1, np.nan], "v": nans, "n": [3, 4]})
+    described = metadata.describe(settings.Serving(), made, [])
+    metadata.add(str(tmp_path), **described)
+    text = (tmp_path / "assets.extra" / "model.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["inputs"]["x"]["default"] == "nan"
+    again = metadata.spec_of(str(tmp_path))
+    assert all(np.isnan(again.fields[name].default) for name in ("x", "v"))
+    assert again.fields["n"].default == 3

@@ -13,9 +13,10 @@ import gin
 import tensorflow as tf
 
 from launch import gin_files, gin_usage
-from mtl import checks, experiment
+from mtl import checks, checksums, experiment
 
 _FILE = "config.gin"
+_SEAL = b"# checksum of the lines below: "
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")
 
@@ -44,19 +45,48 @@ def load(files: Sequence[str], params: Sequence[str] = ()) -> experiment.Experim
 
 
 def saved_in(model_dir: str) -> str:
-    """The path of the configuration that a run saved in `model_dir`."""
+    """The path of the configuration that a run saved in `model_dir`.
+
+    Raises:
+      UserError: there is none, or it is not as the run wrote it.
+    """
     path = os.path.join(model_dir, _FILE)
     if not tf.io.gfile.exists(path):
         rule = f"hold the {_FILE} of a run, or come with --gin_file"
         checks.fail("--model_dir", rule, model_dir)
+    read(path)
     return path
+
+
+def read(path: str) -> str:
+    """The text of a configuration that a run saved.
+
+    Raises:
+      UserError: it is not as the run wrote it.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        data = file.read()
+    seal, _, text = data.partition(b"\n")
+    if not seal.startswith(_SEAL):
+        # Of an earlier version, or of a user who took the checksum away to change the rest.
+        seal, text = _sealing(data), data
+    if seal != _sealing(text) or b"\0" in text:
+        fix = "Copy it back; if you changed it on purpose, delete its first line."
+        raise checksums.damaged(path, "its checksum is another one", fix)
+    return text.decode()
+
+
+def _sealing(text: bytes) -> bytes:
+    """The line that comes first, so that a file that is cut off has it still."""
+    return _SEAL + checksums.of(text).encode()
 
 
 def save(model_dir: str) -> None:
     """Writes the effective configuration beside the checkpoints, atomically."""
     path = os.path.join(model_dir, _FILE)
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
-        file.write(gin.config_str())
+    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+        text = gin.config_str().encode()
+        file.write(_sealing(text) + b"\n" + text)
     tf.io.gfile.rename(path + ".partial", path, overwrite=True)
 
 

@@ -55,8 +55,8 @@ class Stage:
         built = config.load([self.file], self.params)
         path = os.path.join(self.model_dir, "config.gin")
         if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path) as file:
-                others = sorted(set(file.read().splitlines()) ^ set(gin.config_str().splitlines()))
+            saved, own = config.read(path).split("\n"), gin.config_str().split("\n")
+            others = sorted(set(saved) ^ set(own))
             rule = f"hold the stage {self.name!r} with these settings, or none"
             fix = "Choose another --model_dir."
             checks.require(not others, "--model_dir", rule, "others: " + "; ".join(others[:2]), fix)

@@ -23,6 +23,7 @@ from mtl import (
     compat,
     diagnosis,
     fitting,
+    given_files,
     plausibility,
     preparation,
     resources,
@@ -283,6 +284,7 @@ class Experiment:
         self, model_dir: str, checkpoint: str, keep: Sequence[str] = ()
     ) -> compat.estimator.Estimator:
         """What evaluates, predicts (with the features `keep`) and exports a run's checkpoint."""
+        given_files.check(self.model.column_files, model_dir)
         statistics = fitting.load(model_dir)
         model_fn = functools.partial(self.model.fitted(statistics).model_fn, statistics=statistics)
         model_fn = serving_lib.exporting(model_fn, self.serving)

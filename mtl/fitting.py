@@ -47,5 +47,6 @@ def fit(
         features_lib.fit(model.columns, passing, directory, of_labels)
         if look:
             look.finish()
+    features_lib.seal(directory)
     if warm_start and is_new:
         warm_start.take_statistics(directory, model.columns)

@@ -90,6 +90,19 @@ class MultiTaskModel:
         """Whether gradients are those of the plain sum of the weighted losses."""
         return isinstance(self.surgery, surgery_lib.Sum)
 
+    @property
+    def column_files(self) -> dict[str, str]:
+        """{what it is for: path} of the files that the columns' settings name."""
+        named = (getattr(column, "files", {}) for column in self.columns)
+        return {f"features/{output}": path for files in named for output, path in files.items()}
+
+    @property
+    def training_files(self) -> dict[str, str]:
+        """The same of all that training reads: the masks of frozen entries as well."""
+        entries = self.freezing.entries.items()
+        masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
+        return {**self.column_files, **{what: path for what, path in masks.items() if path}}
+
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, row_names.RowNames]:
         """{scope: what the rows of its variables stand for, tokens or classes}."""
         named = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks, compat, fitting, plausibility, row_names, transfer
+from mtl import checks, compat, fitting, given_files, plausibility, row_names, transfer
 from mtl.data import pipeline
 from mtl.monitoring import doubts, run_directory
 from mtl.optimization import schedules
@@ -34,6 +34,7 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
     """
     model, is_new = experiment.model, run_directory.latest(model_dir) is None
     data = experiment.data
+    given_files.keep(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     _check_schedules(experiment, model_dir)
     fitting.fit(data, model, experiment.warm_start, model_dir, look)
@@ -42,11 +43,12 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
         held_out = plausibility.labels(model, data, data.eval_split)
         doubts.tell(model_dir, "data", [*look.doubts(), *held_out.doubts()])
         doubts.tell(model_dir, "training", [])
+        row_names.save(model.row_names(fitting.load(model_dir)), model_dir)
     else:
         doubts.tell(model_dir, "data", doubts.of(model_dir, "data"))
         doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
-    if is_new:
-        row_names.save(model.row_names(fitting.load(model_dir)), model_dir)
+        row_names.seal(model_dir)
+        row_names.load(model_dir)  # Fails if it is damaged.
     _check_best_metric(experiment, model_dir)
     if experiment.refit and is_new:
         _refit(experiment, model_dir)

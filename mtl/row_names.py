@@ -5,16 +5,17 @@ row_names.load(model_dir)                                # also of an exported S
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, checksums
 
 FILE = "row_names.json"
+_FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
 # Where vocabularies lie, in a model_dir and in a SavedModel.
 _FOLDERS = ("statistics", "assets")
 # Where the file above lies in a SavedModel.
@@ -62,30 +63,55 @@ def lines(data: bytes) -> list[bytes]:
 
 def save(named: Mapping[str, RowNames], model_dir: str) -> None:
     """Writes {scope: names} beside the checkpoints; names in files stay where they are."""
-    entries = {scope: dataclasses.asdict(names) for scope, names in named.items()}
-    with tf.io.gfile.GFile(os.path.join(model_dir, FILE), "w") as file:
-        json.dump(entries, file, indent=1)
+    entries = {scope: _entry(names) for scope, names in named.items()}
+    checksums.write_json(os.path.join(model_dir, FILE), entries)
+
+
+def _entry(names: RowNames) -> dict[str, Any]:
+    entry = dataclasses.asdict(names)
+    if isinstance(names.names, str):
+        entry[checksums.KEY] = checksums.of_file(names.names)
+    return entry
 
 
 def load(directory: str) -> dict[str, RowNames]:
-    """{scope: names} of a model_dir or SavedModel; names whose file is gone are left out."""
+    """{scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
+
+    Raises:
+      UserError: a file is not as it was written.
+    """
     paths = [os.path.join(directory, *folders, FILE) for folders in ((), (_EXTRA,))]
     path = next(filter(tf.io.gfile.exists, paths), None)
     if path is None:
         return {}
-    with tf.io.gfile.GFile(path) as file:
-        entries = json.load(file)
+    entries = checksums.read_json(path, _FIX)
+    if not all(isinstance(entry, Mapping) for entry in entries.values()):
+        raise checksums.damaged(path, "it holds no names", _FIX)
     found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
     return {scope: names for scope, names in found.items() if names}
 
 
-def _found(directory: str, names: Sequence[str] | str, **settings) -> RowNames | None:
+def _found(
+    directory: str, names: Sequence[str] | str, checksum: str | None = None, **settings
+) -> RowNames | None:
     if not isinstance(names, str):
         return RowNames(names=tuple(names), **settings)
     base = os.path.basename(names)
-    paths = [os.path.join(directory, folder, base) for folder in _FOLDERS]
-    path = next(filter(tf.io.gfile.exists, [*paths, names]), None)
-    return RowNames(names=path, **settings) if path else None
+    paths = [*(os.path.join(directory, folder, base) for folder in _FOLDERS), names]
+    there = list(filter(tf.io.gfile.exists, paths))
+    if not there:
+        return None
+    # Two vocabularies of one name: the checksum tells which is meant.
+    path = next((path for path in there if checksums.matches(path, checksum)), None)
+    if path is None:
+        fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
+        raise checksums.damaged(there[0], f"it has changed since {directory} was written", fix)
+    return RowNames(names=path, **settings)
+
+
+def seal(model_dir: str) -> None:
+    """Adds the checksum to names of an earlier version."""
+    checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
 def of(named: Mapping[str, RowNames], variable: str) -> RowNames | None:

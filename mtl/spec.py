@@ -10,14 +10,13 @@ spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # of all other feature
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, literals
 
 tf1 = tf.compat.v1
 
@@ -29,14 +28,6 @@ _WIRE = {
     "bool": tf.int64,
     "string": tf.string,
 }
-# How gin files, which have no literal for it, write the default of a number that stays missing.
-NAN = "nan"
-# The Python types that a default of each type may have; an int can stand for a float.
-_PYTHON = {"float32": (float, int), "int64": int, "uint8": int, "bool": bool, "string": str}
-# What text may stand for 0 and 1, in these types.
-TRUTH = {"false": "0", "true": "1"}
-TRUTH_TYPES = ("bool", "int64")
-_RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
 # The mark of a missing label: it weighs zero in the loss and in the metrics of its task.
 MISSING = {"float32": math.nan, "int64": -1, "string": ""}
 
@@ -94,7 +85,7 @@ class Field:
             where += ".default"
             rule = "be left out, as an absent list of variable length is empty"
             checks.require(not self.is_ragged, where, rule, self.default)
-            object.__setattr__(self, "default", _default(where, self.dtype, self.default))
+            object.__setattr__(self, "default", literals.default(where, self.dtype, self.default))
 
     @property
     def is_ragged(self) -> bool:
@@ -136,7 +127,7 @@ class Field:
         if self.dtype not in ("uint8", "bool"):
             return tf.cast(values, dtype)
         values = tf.cast(values, tf.int64)
-        low, high = (tf.constant(bound, tf.int64) for bound in _RANGES[self.dtype])
+        low, high = (tf.constant(bound, tf.int64) for bound in literals.RANGES[self.dtype])
         message = f"field {self.name!r} must be {self.dtype}"
         fits = [
             tf1.assert_greater_equal(values, low, message=message),
@@ -179,17 +170,9 @@ class Field:
 
     def _convert(self, value: Any) -> Any:
         try:
-            if self.dtype == "string":
-                return _require_text(value)
-            if self.dtype == "float32":
-                return _parse_float(value)
-            number = _parse_int(value, self.dtype)
-            low, high = _RANGES[self.dtype]
-            if low <= number <= high:
-                return number
+            return literals.parse(self.dtype, value)
         except ValueError:
-            pass
-        raise ValueError(f"must be {self.dtype}, got {value!r}")
+            raise ValueError(f"must be {self.dtype}, got {value!r}") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,7 +208,7 @@ class Spec:
             checks.one_of("Spec.defaults", name, [*self.features, *self.labels])
         for dtype, value in self.type_defaults.items():
             checks.one_of("Spec.type_defaults", dtype, _WIRE)
-            _default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
+            literals.default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
         for name, field in {**self.feature_fields, **self.label_fields}.items():
             if name in self.labels:
                 checks.one_of(f"Spec.labels[{name!r}]", field.dtype, MISSING)
@@ -298,59 +281,3 @@ class Spec:
         """Splits {name: value} into features and labels; {} for labels that were not read."""
         labels = self.labels if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}
-
-
-def _require_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-def _parse_float(value: Any) -> float:
-    # Python also takes 1_000, TensorFlow does not.
-    if isinstance(value, str) and "_" in value:
-        raise ValueError
-    return float(value)
-
-
-def _parse_int(value: Any, dtype: str) -> int:
-    if isinstance(value, str):
-        value = TRUTH.get(value.lower(), value) if dtype in TRUTH_TYPES else value
-        found = re.fullmatch(r"([+-]?[0-9]+)(\.0*)?", value, re.ASCII)
-        if not found:
-            raise ValueError
-        return int(found.group(1))
-    number = whole(value)
-    if number is None:
-        raise ValueError
-    return number
-
-
-def whole(value: Any) -> int | None:
-    """The integer that a number or a bool stands for, as 1 for 1.0 and True; None for others."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return int(value) if isinstance(value, int) else None
-
-
-def _default(where: str, dtype: str, value: Any) -> Any:
-    """The default as a value of the type; fails unless it is one."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if dtype != "string" and isinstance(value, str) and value.lower() == NAN:
-        is_nan = True
-    if dtype != "float32":
-        fix = "Only a float32 can be a missing number." if is_nan else ""
-        good = isinstance(value, _PYTHON[dtype]) and (dtype == "bool") == isinstance(value, bool)
-        if not good:
-            checks.fail(where, f"be a {dtype}", value, fix, checks.UserTypeError)
-    elif is_nan:
-        return math.nan
-    elif not isinstance(value, _PYTHON[dtype]) or isinstance(value, bool):
-        fix = f"A missing number is {NAN!r}."
-        checks.fail(where, "be a float32", value, fix, checks.UserTypeError)
-    else:
-        checks.require(abs(value) <= float(np.finfo(np.float32).max), where, "be a float32", value)
-    if dtype in _RANGES:
-        low, high = _RANGES[dtype]
-        checks.require(low <= value <= high, where, f"be a {dtype}", value)
-    return value

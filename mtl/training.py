@@ -20,6 +20,7 @@ from mtl import (
     distribution,
     evaluation,
     fitting,
+    given_files,
     members,
     preparation,
     resources,
@@ -174,6 +175,7 @@ class Training:
         )
         config = resources.configured(config, session_config)
         experiment, statistics = self._experiment, fitting.load(self._model_dir)
+        given_files.check(experiment.model.training_files, self._model_dir)
         model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
         model_fn = functools.partial(
             model.model_fn,

@@ -3,7 +3,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from mtl import row_names
+from mtl import checks, row_names
 
 # What `str.splitlines` cuts at beside \n; the last two also stand at the ends of a name.
 ODD = ["\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\x1d", "\x1e", "\r", "\0", "\xa0"]
@@ -56,3 +56,41 @@ def test_names_come_back_as_they_were_saved(tmp_path, odd):
 def test_rows_behind_an_odd_name_keep_their_places():
     old = row_names.lines("x\u2028y\na\nb\n".encode())
     assert row_names.origins(old, [b"b", b"a", b"new"], 4, 4).tolist() == [2, 1, -1, 3]
+
+
+def _saved(directory, text="a\nb\n"):
+    (directory / "words.txt").write_text(text)
+    named = row_names.RowNames(names=str(directory / "words.txt"), axis=0, and_unknown=True)
+    row_names.save({"features/word/": named}, str(directory))
+
+
+def test_a_file_of_names_that_has_changed_is_refused(tmp_path):
+    _saved(tmp_path)
+    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+    (tmp_path / "words.txt").write_text("b\na\n")
+    with pytest.raises(
+        checks.UserError, match="words.txt is damaged: it has changed since .*row_n"
+    ):
+        row_names.load(str(tmp_path))
+    (tmp_path / "words.txt").unlink()
+    assert row_names.load(str(tmp_path)) == {}
+
+
+def test_of_two_files_of_one_name_the_checksum_tells_which(tmp_path):
+    _saved(tmp_path)
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "words.txt").write_text("x\ny\n")
+    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+
+
+def test_names_without_a_checksum_are_taken_and_sealed(tmp_path):
+    _saved(tmp_path)
+    path = tmp_path / row_names.FILE
+    entries = json.loads(path.read_text())
+    del entries["checksum"], entries["features/word/"]["checksum"]
+    path.write_text(json.dumps(entries))
+    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+    row_names.seal(str(tmp_path))
+    path.write_text(path.read_text().replace("words.txt", "wards.txt"))
+    with pytest.raises(checks.UserError, match="row_names.json is damaged"):
+        row_names.load(str(tmp_path))

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, literals
 from mtl import spec as spec_lib
 from mtl.data import files, source
 
@@ -249,8 +249,8 @@ def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         return texts
     if field.dtype == "float32":
         return tf.strings.to_number(texts, tf.float32)
-    if field.dtype in spec_lib.TRUTH_TYPES:
-        for word, number in spec_lib.TRUTH.items():
+    if field.dtype in literals.TRUTH_TYPES:
+        for word, number in literals.TRUTH.items():
             texts = tf.strings.regex_replace(texts, f"^(?i:{word})$", number)
     # +5 and 5.0 are 5; TensorFlow 2.15 refuses the sign, all versions the point.
     texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, label_counts, types
+from mtl import checks, label_counts, literals, types
 from mtl import spec as spec_lib
 from mtl.data import sampling
 from mtl.data import source as source_lib
@@ -235,7 +235,7 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
                 places.setdefault(field, location)
     listed = ", ".join(f"{field!r} ({location})" for field, location in places.items())
     also = f"Further fields with gaps: {listed}. " if places else ""
-    nan = f"{spec_lib.NAN!r} is a missing number"
+    nan = f"{literals.NAN!r} is a missing number"
     return f"{also}Set Spec.defaults, or Spec.type_defaults for all of a type; {nan}."
 
 

@@ -10,7 +10,7 @@ from mtl.features.categorical import Categorical, Hashed, Identity
 from mtl.features.encoding import check, encode, fit, missing_statistics
 from mtl.features.image import Image
 from mtl.features.numeric import Numeric
-from mtl.features.statistics import Statistics, adopt, load
+from mtl.features.statistics import Statistics, adopt, load, seal
 
 __all__ = [
     "Bucketized",
@@ -27,4 +27,5 @@ __all__ = [
     "fit",
     "load",
     "missing_statistics",
+    "seal",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, row_names, spec, types
+from mtl import checks, literals, row_names, types
 from mtl.compat import graphs
 from mtl.features import accumulators, column, statistics
 
@@ -53,7 +53,7 @@ class Categorical(column.PerField):
         if isinstance(self.vocabulary, (list, tuple)):
             checks.require(bool(self.vocabulary), "Categorical.vocabulary", "hold a category", [])
             for category in self.vocabulary:
-                fits = isinstance(category, str) or spec.whole(category) is not None
+                fits = isinstance(category, str) or literals.whole(category) is not None
                 checks.require(fits, "Categorical.vocabulary", "hold texts or integers", category)
             checks.unique("Categorical.vocabulary", self._listed())
         elif self.vocabulary is not None:
@@ -63,7 +63,7 @@ class Categorical(column.PerField):
 
     def _listed(self) -> tuple[str, ...]:
         """The categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
-        wholes = [(category, spec.whole(category)) for category in self.vocabulary]
+        wholes = [(category, literals.whole(category)) for category in self.vocabulary]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, accumulators.Accumulator]:
@@ -81,6 +81,12 @@ class Categorical(column.PerField):
             )
             for output, (field,) in self.columns.items()
         }
+
+    @property
+    def files(self) -> dict[str, str]:
+        """{column: the file of its vocabulary}, where one is given."""
+        is_path = isinstance(self.vocabulary, str)
+        return dict.fromkeys(self.columns, self.vocabulary) if is_path else {}
 
     def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
         """{column: the categories of its embedding}."""

@@ -53,6 +53,11 @@ class PerField(abc.ABC):
         """{column: what gathers its statistics}; empty where nothing is fitted."""
         return {}
 
+    @property
+    def files(self) -> dict[str, str]:
+        """{column: the file that its settings name}; empty where there is none."""
+        return {}
+
     def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
         """{column: what the rows of its table stand for}; empty where they have no names."""
         del fitted

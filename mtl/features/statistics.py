@@ -1,12 +1,12 @@
 """What columns learned of the training split, kept in files.
 
 statistics.save(accumulators, directory)                 # statistics.json, vocabulary_<column>.txt
+statistics.seal(directory)                               # adds the checksums that old runs lack
 fitted = statistics.load(directory)
 fitted.of("numeric_age")                                 # {"mean": [38.6], "stddev": [13.6], ...}
 """
 
 import dataclasses
-import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, checksums, row_names
 from mtl.features import accumulators
 
 _FILE = "statistics.json"
+_FIX = "Copy it back, or start again in another --model_dir."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,40 @@ def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None
 
 
 def load(directory: str) -> Statistics:
-    """Reads what `save` wrote; empty where it has not run."""
+    """Reads what `save` wrote; empty where it has not run.
+
+    Raises:
+      UserError: a file is not as it was written.
+    """
     path = os.path.join(directory, _FILE)
     if not tf.io.gfile.exists(path):
         return Statistics(directory=directory, entries={})
-    with tf.io.gfile.GFile(path) as file:
-        return Statistics(directory=directory, entries=json.loads(file.read()))
+    entries = checksums.read_json(path, _FIX)
+    for column, entry in entries.items():
+        if not isinstance(entry, Mapping):
+            raise checksums.damaged(path, f"{column!r} holds no statistics", _FIX)
+        if "file" in entry:
+            _require_intact(os.path.join(directory, entry["file"]), entry)
+    return Statistics(directory=directory, entries=entries)
+
+
+def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
+    checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
+    if checksums.KEY not in entry:  # Of an earlier version: its length tells a little.
+        with tf.io.gfile.GFile(vocabulary, "rb") as file:
+            found = len(row_names.lines(file.read()))
+        if found != entry["size"]:
+            problem = f"it holds {found} of {entry['size']} categories"
+            raise checksums.damaged(vocabulary, problem, _FIX)
+
+
+def seal(directory: str) -> None:
+    """Adds checksums to statistics of an earlier version."""
+    entries = load(directory).entries
+    path = os.path.join(directory, _FILE)
+    if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
+        _write(entries, directory)
+    checksums.seal(path, _FIX)
 
 
 def adopt(names: Sequence[str], source: str, directory: str) -> None:
@@ -94,5 +123,7 @@ def adopt(names: Sequence[str], source: str, directory: str) -> None:
 
 
 def _write(entries: Mapping[str, Any], directory: str) -> None:
-    with tf.io.gfile.GFile(os.path.join(directory, _FILE), "w") as file:
-        file.write(json.dumps(entries, indent=1))
+    for entry in entries.values():
+        if "file" in entry:
+            entry[checksums.KEY] = checksums.of_file(os.path.join(directory, entry["file"]))
+    checksums.write_json(os.path.join(directory, _FILE), entries)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, metrics, objectives, spec, types
+from mtl import checks, compat, literals, metrics, objectives, types
 from mtl.heads import base, values
 
 
@@ -53,7 +53,9 @@ class Binary(base.Base):
         for setting in ("positive", "negative"):
             self._is_a(setting, (list, tuple), "be a list of label values")
         given = [*self.positive, *self.negative]
-        names = [str(value if (number := spec.whole(value)) is None else number) for value in given]
+        names = [
+            str(value if (number := literals.whole(value)) is None else number) for value in given
+        ]
         checks.unique(self._where("positive and negative"), names)
         checks.positive(self._where("positive_weight"), self.positive_weight)
         checks.rate(self._where("label_smoothing"), self.label_smoothing)
@@ -93,7 +95,7 @@ class Binary(base.Base):
 
     def _typed(self, label: tf.Tensor, given: Sequence[Any]) -> list[Any]:
         """Label values as the field holds them, 1.0 and True as 1; fails on what it cannot hold."""
-        wholes = [spec.whole(value) for value in given]
+        wholes = [literals.whole(value) for value in given]
         typed = wholes if label.dtype == tf.int64 else given
         for value, found in zip(given, typed, strict=True):
             fits = isinstance(value, str) == (label.dtype == tf.string) and found is not None

@@ -6,7 +6,6 @@ checkpoints.Best.patience = 5
 """
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import averaging, checks, compat, patterns
+from mtl import averaging, checks, checksums, compat, patterns
 from mtl.compat import shards, zeros_saver
 from mtl.monitoring import run_directory
 
@@ -111,8 +110,9 @@ class BestKeeper:
         path = os.path.join(self._dir, "best.json")
         if not tf.io.gfile.exists(path):
             return {}
-        with tf.io.gfile.GFile(path) as file:
-            record = json.load(file)
+        record = checksums.read_json(
+            path, "Delete it: the next evaluation is then the best so far."
+        )
         return record if self._goal.items() <= record.items() else {}
 
     @property
@@ -143,7 +143,7 @@ class BestKeeper:
             value, since = float(metrics[self._best.metric]), 0
             record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
         record |= {**self._goal, "last_step": step, "evaluations_since": since}
-        run_directory.write(os.path.join(self._dir, "best.json"), json.dumps(record, indent=2))
+        run_directory.write(os.path.join(self._dir, "best.json"), checksums.sealed(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)

@@ -16,6 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import checksums
+
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
@@ -87,11 +89,19 @@ class InputState:
             _log.debug("%s", error)
 
     def restore(self, session: tf1.Session, step: int) -> bool:
-        """Goes on after the examples of this step, if that of every process was saved."""
+        """Goes on after the examples of this step, if that of every process was saved.
+
+        Raises:
+          UserError: it was saved, and is damaged.
+        """
         if not self.is_saved(step):
             return False
         try:
             self._saver.restore(session, self.path(step))
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+            path = f"{self.path(step)}.*"
+            fix = "Copy it back, or delete it: the order of the data then starts anew."
+            raise checksums.damaged(path, "its checksum is another one", fix) from error
         except (tf.errors.OpError, ValueError):
             return False
         return True

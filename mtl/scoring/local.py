@@ -16,6 +16,7 @@ from mtl import checks, compat
 from mtl import spec as spec_lib
 from mtl.data import source
 from mtl.scoring import batches
+from mtl.serving import metadata
 
 tf1 = tf.compat.v1
 
@@ -85,6 +86,7 @@ class SavedModel(_InSession):
           UserError: there is no SavedModel that can be read, or no such signature.
         """
         directory = newest(path)
+        metadata.require_intact(directory)
         session = tf1.Session(graph=tf.Graph())
         try:
             with session.graph.as_default():

@@ -89,6 +89,7 @@ class Exporter:
         if self._serving.optimized:
             self._serving.optimized(written)
         metadata.add(written, **metadata.describe(self._serving, self._spec, self._heads))
+        metadata.add(written, assets=metadata.assets(written))
         metadata.add(written, step=int(tf.train.load_variable(checkpoint, "global_step")))
         if self._serving.check_rows:
             held_out = self._held_out()
@@ -102,6 +103,7 @@ class Exporter:
 
     def _assets_extra(self) -> dict[str, str]:
         """{name: path} of what the run says about its rows."""
+        row_names.load(self._model_dir)  # Fails if it is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
 

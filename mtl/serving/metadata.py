@@ -4,7 +4,6 @@ metadata.add(path, step=500)
 """
 
 import importlib.metadata
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import checksums, literals, types
 from mtl import spec as spec_lib
-from mtl import types
 from mtl.serving import settings
 
 FILE = "model.json"
-_FOLDER = "assets.extra"
+_FOLDER, _ASSETS = "assets.extra", "assets"
+_FIX = "Export it again with launch.export."
 
 
 def describe(
@@ -40,7 +40,7 @@ def _field(field: spec_lib.Field) -> dict[str, Any]:
         return described
     # JSON has no NaN.
     is_nan = isinstance(field.default, float) and math.isnan(field.default)
-    return {**described, "default": spec_lib.NAN if is_nan else field.default}
+    return {**described, "default": literals.NAN if is_nan else field.default}
 
 
 def _task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
@@ -58,12 +58,29 @@ def _own_version() -> str | None:
 
 
 def read(directory: str) -> dict[str, Any]:
-    """What the SavedModel in `directory` says of itself; {} where it says nothing."""
+    """What the SavedModel in `directory` says of itself; {} where it says nothing.
+
+    Raises:
+      UserError: the file is not as it was written.
+    """
     path = os.path.join(directory, _FOLDER, FILE)
-    if not tf.io.gfile.exists(path):
-        return {}
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+    return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
+
+
+def assets(directory: str) -> dict[str, str]:
+    """{file: checksum} of the vocabularies of the SavedModel in `directory`."""
+    folder = os.path.join(directory, _ASSETS)
+    names = sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
+    return {name: checksums.of_file(os.path.join(folder, name)) for name in names}
+
+
+def require_intact(directory: str) -> None:
+    """Fails unless the vocabularies of a SavedModel are as they were written, where that is known.
+
+    TensorFlow has checksums for the variables alone.
+    """
+    for name, checksum in read(directory).get("assets", {}).items():
+        checksums.require(os.path.join(directory, _ASSETS, name), checksum, _FIX)
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
@@ -80,5 +97,4 @@ def add(directory: str, **facts: Any) -> None:
     """Adds to what the SavedModel in `directory` says of itself."""
     description = {**read(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
-    with tf.io.gfile.GFile(os.path.join(directory, _FOLDER, FILE), "w") as file:
-        json.dump(description, file, indent=1)
+    checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

@@ -78,7 +78,9 @@ def test_the_best_checkpoint_is_kept_over_restarts(tmp_path):
     assert not run.evaluate(4, 0.5)
     assert not run.evaluate(5, math.nan)
     assert run.kept() == (3.0, {3})
-    assert json.loads((tmp_path / "best" / "best.json").read_text()) == {
+    record = json.loads((tmp_path / "best" / "best.json").read_text())
+    assert record.pop("checksum").startswith("crc32:")
+    assert record == {
         "metric": "m",
         "higher_is_better": True,
         "value": 0.75,
@@ -90,6 +92,18 @@ def test_the_best_checkpoint_is_kept_over_restarts(tmp_path):
     assert sorted(path.suffix for path in (tmp_path / "best").glob("*ckpt-3*")) == [
         *(".data-00000-of-00001", ".index", ".meta")
     ]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:20], lambda text: text.replace("0.5", "0.6")]
+)
+def test_a_damaged_record_of_the_best_is_one_line(tmp_path, damage):
+    run = _Run(tmp_path)
+    run.evaluate(1, 0.5)
+    path = tmp_path / "best" / "best.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(checks.UserError, match="best.json is damaged: .* Delete it: the next eval"):
+        run.keeper.read()
 
 
 def test_lower_is_better_by_default(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import spec
+from mtl import checks, spec
 from mtl.serving import inputs, metadata, rows, settings
 
 tf1 = tf.compat.v1
@@ -142,3 +142,15 @@ def test_a_default_that_is_a_missing_number_is_served(tmp_path):
     again = metadata.spec_of(str(tmp_path))
     assert all(np.isnan(again.fields[name].default) for name in ("x", "v"))
     assert again.fields["n"].default == 3
+
+
+def test_assets_of_an_export_are_as_they_were_written(tmp_path):
+    (tmp_path / "assets").mkdir()
+    words = tmp_path / "assets" / "words.txt"
+    words.write_text("a\nb\n")
+    metadata.require_intact(str(tmp_path))  # Of another maker, which says nothing.
+    metadata.add(str(tmp_path), assets=metadata.assets(str(tmp_path)))
+    metadata.require_intact(str(tmp_path))
+    words.write_text("b\na\n")
+    with pytest.raises(checks.UserError, match="words.txt is damaged: .* Export it again"):
+        metadata.require_intact(str(tmp_path))

@@ -26,7 +26,8 @@ class Categorical(column.PerField):
     Attributes:
       names: the fields; each has its own vocabulary and embedding.
       vocabulary: the categories as a list, or the path of a file with one a line, in place of the
-        ones that the training split holds.
+        ones that the training split holds. A run refuses a file that has
+        changed since it was started.
       min_count: how often a category must occur in the training split to be in the vocabulary. 2,
         since what occurs once is as good as unknown, and trains the vector of the unknown.
       max_size: the most categories to keep, the frequent ones; None keeps all.

@@ -41,7 +41,8 @@ class Evaluator:
     ):
         self._experiment, self._model_dir = experiment, model_dir
         self._interruption = interruption
-        self.keeper = checkpoints.BestKeeper(experiment.best, model_dir)
+        known = experiment.model.direction(experiment.best.metric)
+        self.keeper = checkpoints.BestKeeper(experiment.best.directed(known), model_dir)
         self.metrics: dict[str, Any] | None = None
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
@@ -59,13 +60,17 @@ class Evaluator:
         return self.metrics
 
     def catch_up(self) -> None:
-        """Evaluates the latest checkpoint if a run was interrupted before that was done."""
-        path = run_directory.latest(self._model_dir)
-        if path is None:
-            return
-        done = self.keeper.last_step
-        self._forget_after(min(done, run_directory.step_of(self._model_dir)))
-        if run_directory.step_of(self._model_dir) > done:
+        """Forgets what a run does not know that goes on from the latest checkpoint, or anew.
+
+        Evaluates that checkpoint if a run was interrupted before that was done.
+        """
+        path, step = (
+            read(self._model_dir) for read in (run_directory.latest, run_directory.step_of)
+        )
+        self.keeper.rewind(step)
+        is_done = step <= self.keeper.last_step
+        self._forget_after(step if path and is_done else step - 1)
+        if not is_done:
             self(path)
 
     def again(self) -> dict[str, Any]:

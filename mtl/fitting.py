@@ -25,7 +25,7 @@ def fit(
     model_dir: str,
     look: plausibility.Look | None = None,
 ) -> None:
-    """Takes the statistics of the training split, once per model_dir.
+    """Takes the statistics of the training split, for a run that starts.
 
     `look` sees the same batches, and of those that it still needs no more than these.
 
@@ -44,7 +44,7 @@ def fit(
     with diagnosis.explained(data, model.heads, None, split):
         batches = data.one_pass(split)
         passing = look.over(batches) if look else batches
-        features_lib.fit(model.columns, passing, directory, of_labels)
+        features_lib.fit(model.columns, passing, directory, of_labels, anew=is_new)
         if look:
             look.finish()
     features_lib.seal(directory)

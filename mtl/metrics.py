@@ -8,7 +8,9 @@ A metric that the split leaves undefined (a task without labelled rows, AUC with
 a 0 would pass for a perfect loss or a useless model.
 """
 
-from collections.abc import Callable, Mapping
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,6 +22,20 @@ SCORE_BINS = 2**15
 CALIBRATION_BINS = 15
 # Scores are binned by asinh, which is even near 0 and relative far from it, up to |logit| = 11013.
 _MAX_ASINH = 10.0
+
+
+def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
+    """Those of a head's metrics whose order it declares, with whether higher is better.
+
+    They come as in `head.directions`, the one that tells most first.
+    """
+    directions = getattr(head, "directions", {"average_loss": False})
+    return [
+        (name, higher)
+        for pattern, higher in directions.items()
+        for name in names
+        if fnmatch.fnmatchcase(name, pattern)
+    ]
 
 
 def stream(

@@ -8,7 +8,7 @@ model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binar
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from mtl import averaging, checks, compat, row_names, training_loop, types, whol
 from mtl import compute as compute_lib
 from mtl import features as features_lib
 from mtl import freezing as freezing_lib
+from mtl import metrics as metrics_lib
 from mtl import quantization as quantization_lib
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
@@ -59,6 +60,9 @@ class MultiTaskModel:
             is_head = hasattr(head, "logits") and hasattr(head, "metrics")
             rule = "hold heads such as @heads.Binary()"
             checks.require(is_head, "MultiTaskModel.heads", rule, head)
+            for name, higher in getattr(head, "directions", {}).items():
+                where = f"directions[{name!r}] of head {head.name!r}"
+                checks.is_a(where, higher, bool, "be True or False")
         checks.unique("MultiTaskModel.heads", self.tasks)
         checks.part("MultiTaskModel.network", self.network, "networks.SharedBottom", 3)
         checks.part("MultiTaskModel.update", self.update, "update.Update", 3)
@@ -75,6 +79,24 @@ class MultiTaskModel:
     def tasks(self) -> tuple[str, ...]:
         """The names of the tasks, in the order of the heads."""
         return tuple(head.name for head in self.heads)
+
+    def direction(self, metric: str) -> bool | None:
+        """Whether a higher value of an evaluation metric is better; None where no head tells."""
+        if metric in ("loss", "average_loss"):
+            return False
+        task, _, name = metric.partition("/")
+        heads = [head for head in self.heads if head.name == task]
+        found = [declared for head in heads for declared in metrics_lib.declared(head, [name])]
+        return found[0][1] if found else None
+
+    def main_metrics(self, metrics: Iterable[str]) -> list[str]:
+        """Of every task the metric that tells most, among the names of evaluation metrics."""
+        names = [metric.partition("/")[::2] for metric in metrics]
+        mains = []
+        for head in self.heads:
+            own = [name for task, name in names if task == head.name]
+            mains += [f"{head.name}/{name}" for name, _ in metrics_lib.declared(head, own)[:1]]
+        return mains
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
         """The model with what its heads learned of the training split."""

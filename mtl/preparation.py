@@ -49,10 +49,12 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
         doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
-    _check_best_metric(experiment, model_dir)
+    _check_best(experiment, model_dir)
     if experiment.refit and is_new:
         _refit(experiment, model_dir)
         return True
+    if is_new:
+        transfer.forget(model_dir)
     if experiment.warm_start and is_new:
         with warm_start(experiment, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
@@ -99,14 +101,19 @@ def _check_schedules(experiment: "experiment_lib.Experiment", model_dir: str) ->
     doubts.tell(model_dir, "settings", lines)
 
 
-def _check_best_metric(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
-    """Refuses an unknown `best.metric` before the first step; builds, but runs nothing."""
+def _check_best(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
+    """Refuses an unknown `best.metric`, or one whose direction is unknown, before the first step.
+
+    It builds, but runs nothing.
+    """
     data, statistics = experiment.data, fitting.load(model_dir)
     with tf.Graph().as_default():
         batch = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split)).get_next()
         mode = compat.estimator.ModeKeys.EVAL
         spec = experiment.model.fitted(statistics).model_fn(*batch, mode, statistics=statistics)
-    checks.one_of("Best.metric", experiment.best.metric, ["loss", *spec.eval_metric_ops])
+    best = experiment.best
+    checks.one_of("Best.metric", best.metric, ["loss", *spec.eval_metric_ops])
+    best.directed(experiment.model.direction(best.metric)).require_direction()
 
 
 def _refit(experiment: "experiment_lib.Experiment", model_dir: str) -> None:

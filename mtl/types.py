@@ -59,6 +59,9 @@ class Head(Protocol):
 
     name: str
 
+    directions: Mapping[str, bool]
+    """{metric: whether a higher value is better}, the one that tells most first; see `Base`."""
+
     def accumulators(self) -> Mapping[str, Any]:
         """{name: `accumulators.Accumulator` of labels} of what the training split must tell."""
 

@@ -1,3 +1,4 @@
+import dataclasses
 import gc
 import logging
 import pathlib
@@ -10,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from launch import config
-from mtl import checks, experiment, features, networks
+from mtl import checks, evaluation, experiment, features, heads, networks
 from mtl.data import pipeline
-from mtl.monitoring import checkpoints, run_directory
+from mtl.monitoring import checkpoints, interruption, run_directory
 from mtl.optimization import optimizers
 from tests import tiny
 
@@ -275,6 +276,7 @@ def test_the_best_export_is_the_best_checkpoint(trained):
         "checkpoint": f"model.ckpt-{step}",
         "last_step": 45,
         "evaluations_since": [13, 20, 40, 45][::-1].index(step),
+        "steps_since": [later for later in (13, 20, 40, 45) if later > step],
     }
     metrics = tiny.make().evaluate(str(directory), checkpoint="best")
     assert metrics["global_step"] == step
@@ -307,7 +309,7 @@ def test_an_interrupted_evaluation_is_made_up_for(tmp_path, monkeypatch):
 def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, caplog):
     # A metric that never changes: the first evaluation is the best of all.
     def run(patience):
-        best = checkpoints.Best(metric="sign/label_mean", patience=patience)
+        best = checkpoints.Best(metric="sign/label_mean", higher_is_better=False, patience=patience)
         made = tiny.make(best=best, checkpoint_steps=5, keep_checkpoints=2)
         return made.train(str(tmp_path))
 
@@ -337,6 +339,54 @@ def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path):
     with pytest.raises(checks.UserError, match=r"^Best\.metric must .* mean 'sign/accuracy'\?$"):
         made.train(str(tmp_path))
     assert tiny.checkpoint_steps(tmp_path) == []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Lifted(heads.Binary):
+    """A head with a metric more, whose direction it does not declare."""
+
+    def summary(self, sums):
+        return {**super().summary(sums), "lift": sums["weight"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"metric": "sign/auc", "higher_is_better": False},
+            r"True for 'sign/auc', or left out, got False\.$",
+        ),
+        (
+            {"metric": "average_loss", "higher_is_better": True},
+            r"False for 'average_loss', or left out, got True\.$",
+        ),
+        *(
+            (
+                {"metric": metric},
+                rf"True or False for '{metric}', whose direction its head does not declare, got No",
+            )
+            for metric in ("sign/lift", "sign/prediction_mean", "size/label_mean")
+        ),
+    ],
+)
+def test_a_wrong_or_a_missing_direction_is_refused_before_the_first_step(
+    tmp_path, settings, message
+):
+    made = tiny.make(best=checkpoints.Best(**settings))
+    lifted = dataclasses.replace(made.model, heads=[_Lifted(name="sign"), *made.model.heads[1:]])
+    made = dataclasses.replace(made, model=lifted)
+    with pytest.raises(checks.UserError, match=r"^Best\.higher_is_better must be " + message):
+        made.train(str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("metric", "better"), [("sign/auc", 0.7), ("average_loss", 0.5)])
+def test_a_metric_alone_is_enough(tmp_path, metric, better):
+    made = tiny.make(best=checkpoints.Best(metric=metric))
+    keeper = evaluation.Evaluator(made, str(tmp_path), interruption.Interruption()).keeper
+    keeper.update(str(tmp_path / "model.ckpt-10"), {metric: 0.6, "global_step": 10})
+    assert keeper.is_best({metric: better, "global_step": 20})
+    assert not keeper.is_best({metric: 1.2 - better, "global_step": 20})
 
 
 _DEEPER = networks.SharedBottom(trunk=networks.MLP(layers=[8, 8]), tower=networks.MLP(layers=[4]))

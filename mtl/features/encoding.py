@@ -41,17 +41,20 @@ def fit(
     batches: Iterable[tuple[types.Tensors, types.Tensors]],
     directory: str,
     of_labels: Sequence[Any] = (),
+    anew: bool = False,
 ) -> None:
     """Passes over (features, labels) once and writes the statistics; all of them or none.
 
     The accumulators of `columns` see the features, those of the parts `of_labels` the labels.
 
     No pass is made where nothing is missing: no column has anything to learn, or `directory` holds
-    it already, so that a run that continues keeps the statistics of its first start.
+    it already, so that a run that continues keeps the statistics of its first start. A run that
+    starts `anew` takes them anew: those that lie there may be of other data.
     """
-    if not missing_statistics([*columns, *of_labels], directory):
-        return
     gathered, counted = _accumulators(columns), _accumulators(of_labels)
+    parts = [*columns, *of_labels]
+    if not (missing_statistics(parts, directory) or (anew and _accumulators(parts))):
+        return
     num_batches = 0
     for features, labels in batches:
         check(columns, list(features))

@@ -80,6 +80,12 @@ class Base:
     label_shape: ClassVar[tuple[int | None, ...]] = ()
     """The shape of the label in one example."""
 
+    directions: ClassVar[Mapping[str, bool]] = {"average_loss": False}
+    """{metric: whether a higher value is better}, the one that tells most first.
+
+    A name may hold "*". A metric without an order, such as a mean, is left out.
+    """
+
     def initial_bias(self) -> Any:
         """A number, or one for each logit: what an untrained head starts from."""
         return 0.0

@@ -6,7 +6,7 @@ income/heads.Binary.positive_weight = 3.0
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -47,6 +47,15 @@ class Binary(base.Base):
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
     size: ClassVar[int] = 1
+    directions: ClassVar[Mapping[str, bool]] = {
+        "auc": True,
+        "pr_auc": True,
+        "accuracy": True,
+        "precision": True,
+        "recall": True,
+        "calibration_error": False,
+        **base.Base.directions,
+    }
 
     def __post_init__(self):
         super().__post_init__()

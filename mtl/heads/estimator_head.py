@@ -16,6 +16,20 @@ from mtl.heads import values
 
 tf1 = tf.compat.v1
 
+_DIRECTIONS = {
+    "auc": True,
+    "auc/*": True,
+    "auc_precision_recall": True,
+    "auc_precision_recall/*": True,
+    "accuracy": True,
+    "accuracy/*": True,
+    "precision": True,
+    "precision/*": True,
+    "recall": True,
+    "recall/*": True,
+    "average_loss": False,
+    "loss": False,
+}
 _KINDS = {"predict": "predict", "classification": "classify", "regression": "regress"}
 
 
@@ -46,6 +60,12 @@ class EstimatorHead:
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
         single = not isinstance(self.head, compat.estimator.MultiHead)
         checks.require(single, where, "be a single head", "a MultiHead", "Give each on its own.")
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        """As of every head: what `head` declares, and the metrics of tf.estimator's heads."""
+        declared = getattr(self.head, "directions", {})
+        return {**declared, **_DIRECTIONS, **declared}
 
     @property
     def field(self) -> str:

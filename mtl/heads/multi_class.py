@@ -8,7 +8,7 @@ digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -43,6 +43,15 @@ class MultiClass(classes.Classes):
     shots: shots_lib.Shots | None = None
     prior: Sequence[float] | Mapping[str, float] | None = None
     class_counts: Sequence[int] | Mapping[str, int] | None = None
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "accuracy": True,
+        "balanced_accuracy": True,
+        "top_*_accuracy": True,
+        "recall/*": True,
+        "*_shot_accuracy": True,
+        **base.Base.directions,
+    }
 
     def __post_init__(self):
         super().__post_init__()

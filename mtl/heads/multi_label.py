@@ -49,6 +49,15 @@ class MultiLabel(classes.Classes):
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
+    directions: ClassVar[Mapping[str, bool]] = {
+        "auc": True,
+        "pr_auc": True,
+        "accuracy": True,
+        "precision": True,
+        "recall": True,
+        "exact_match": True,
+        **base.Base.directions,
+    }
 
     def __post_init__(self):
         super().__post_init__()

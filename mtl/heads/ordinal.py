@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -40,6 +40,13 @@ class Ordinal(classes.Classes):
     """
 
     prior: Sequence[float] | Mapping[str, float] | None = None
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "mae": False,
+        "rmse": False,
+        "accuracy": True,
+        **base.Base.directions,
+    }
 
     def __post_init__(self):
         super().__post_init__()

@@ -7,6 +7,7 @@ visits/heads.Poisson.name = "visits"
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -18,6 +19,13 @@ from mtl.heads import base, values
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Number(base.Base):
     """What both share: labels as numbers, one predicted `value`, errors and means."""
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "rmse": False,
+        "mae": False,
+        "r2": True,
+        **base.Base.directions,
+    }
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """The predicted number of every logit."""
@@ -160,6 +168,7 @@ class Poisson(_Number):
     prior: float = 1.0
 
     size: ClassVar[int] = 1
+    directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **_Number.directions}
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,6 +3,8 @@
 from mtl.monitoring import checkpoints
 checkpoints.Best.metric = "digit/accuracy"
 checkpoints.Best.patience = 5
+
+Which direction is better is known of every metric that a head declares in `directions`.
 """
 
 import dataclasses
@@ -75,17 +77,40 @@ class Best:
     Attributes:
       metric: an evaluation metric, such as "digit/accuracy". "average_loss", the sum over the tasks
         of theirs, counts every row alike; "loss" is Estimator's mean over batches.
-      higher_is_better: False for losses and errors.
+      higher_is_better: of the metric; None where it is known, as of losses and all metrics that the
+        head declares in `directions`. A mean, say, has no direction unless it is set here.
       patience: stop after so many evaluations in a row without a better one; None never stops.
     """
 
     metric: str = "average_loss"
-    higher_is_better: bool = False
+    higher_is_better: bool | None = None
     patience: int | None = None
 
     def __post_init__(self):
+        checks.is_a("Best.metric", self.metric, str, "name an evaluation metric")
+        if self.higher_is_better is not None:
+            rule = "be True, False or None"
+            checks.is_a("Best.higher_is_better", self.higher_is_better, bool, rule)
         if self.patience is not None:
-            checks.at_least("Best.patience", self.patience, 1)
+            checks.whole("Best.patience", self.patience, 1)
+
+    def directed(self, known: bool | None) -> "Best":
+        """The same with the direction of its metric; `known` is None where no head declares it.
+
+        Raises:
+          UserError: the setting contradicts it.
+        """
+        if known is None:
+            return self
+        rule = f"be {known} for {self.metric!r}, or left out"
+        fits = self.higher_is_better in (known, None)
+        checks.require(fits, "Best.higher_is_better", rule, self.higher_is_better)
+        return dataclasses.replace(self, higher_is_better=known)
+
+    def require_direction(self) -> None:
+        """Fails where neither a head nor the setting tells which values are better."""
+        rule = f"be True or False for {self.metric!r}, whose direction its head does not declare"
+        checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
     def is_better(self, value: float, best: float | None) -> bool:
         """Whether `value` beats `best`; NaN never does."""
@@ -97,23 +122,46 @@ class Best:
 class BestKeeper:
     """Keeps the best checkpoint in `<model_dir>/best`; the record outlives restarts.
 
-    `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since},
+    `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
+    steps_since}, the number and the steps of the evaluations that were no better than the best,
     and {value, step, checkpoint} of the best once there is one.
     """
 
     def __init__(self, best: Best, model_dir: str):
         self._best, self._dir = best, os.path.join(model_dir, "best")
-        self._goal = {"metric": best.metric, "higher_is_better": best.higher_is_better}
+        self._path = os.path.join(self._dir, "best.json")
+        self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
 
     def read(self) -> dict[str, Any]:
         """The record, or {} before the first evaluation or after the goal was changed."""
-        path = os.path.join(self._dir, "best.json")
-        if not tf.io.gfile.exists(path):
+        if not tf.io.gfile.exists(self._path):
             return {}
         record = checksums.read_json(
-            path, "Delete it: the next evaluation is then the best so far."
+            self._path, "Delete it: the next evaluation is then the best so far."
         )
         return record if self._goal.items() <= record.items() else {}
+
+    def rewind(self, step: int) -> None:
+        """Forgets the evaluations of later steps, which a run that goes on from here does not know.
+
+        They are of another training, or are trained once more. A best among them is the best no
+        longer: the next one to be evaluated takes its place, and exactly trained again it comes
+        back. A record of an older version does not tell the steps: patience begins anew.
+        """
+        record = self.read()
+        if record.get("last_step", 0) <= step:
+            return
+        steps = [since for since in record.get("steps_since", []) if since <= step]
+        best_step = record.get("step", 0)
+        last_step = max([best_step, *steps])
+        if best_step > step or not last_step:
+            # Nothing names the weights any more; they go when the next best comes.
+            for name in ("best.json", "checkpoint"):
+                if tf.io.gfile.exists(os.path.join(self._dir, name)):
+                    tf.io.gfile.remove(os.path.join(self._dir, name))
+            return
+        since = {"evaluations_since": len(steps), "steps_since": steps}
+        self._write({**record, "last_step": last_step, **since})
 
     @property
     def last_step(self) -> int:
@@ -138,12 +186,16 @@ class BestKeeper:
         if step <= self.last_step:
             return
         tf.io.gfile.makedirs(self._dir)
-        since = record.get("evaluations_since", 0) + 1
+        since, steps = record.get("evaluations_since", 0) + 1, record.get("steps_since", [])
+        steps = [*steps, step]
         if self.is_best(metrics):
-            value, since = float(metrics[self._best.metric]), 0
+            value, since, steps = float(metrics[self._best.metric]), 0, []
             record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
-        record |= {**self._goal, "last_step": step, "evaluations_since": since}
-        run_directory.write(os.path.join(self._dir, "best.json"), checksums.sealed(record))
+        record |= {**self._goal, "last_step": step}
+        self._write({**record, "evaluations_since": since, "steps_since": steps})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        run_directory.write(self._path, checksums.sealed(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)

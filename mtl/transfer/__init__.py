@@ -7,6 +7,6 @@ transfer.WarmStart.exclude = ["^head/"]
 
 from mtl.transfer.checkpoint import read, write
 from mtl.transfer.plan import Plan
-from mtl.transfer.warm_start import WarmStart
+from mtl.transfer.warm_start import WarmStart, forget
 
-__all__ = ["Plan", "WarmStart", "read", "write"]
+__all__ = ["Plan", "WarmStart", "forget", "read", "write"]

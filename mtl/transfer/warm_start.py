@@ -29,6 +29,13 @@ SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
 
+def forget(model_dir: str) -> None:
+    """Removes what tells how an earlier run in `model_dir` started."""
+    path = os.path.join(model_dir, _FILE)
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Chooses which variables start from saved values, and finds these.

@@ -37,6 +37,41 @@ def test_best_refuses_a_bad_patience():
         checkpoints.Best(patience=0)
 
 
+@pytest.mark.parametrize(
+    ("given", "known", "expected"),
+    [(None, True, True), (None, False, False), (True, True, True), (False, False, False)]
+    + [(True, None, True), (False, None, False), (None, None, None)],
+)
+def test_a_known_direction_need_not_be_set(given, known, expected):
+    best = checkpoints.Best(metric="m", higher_is_better=given, patience=3)
+    directed = best.directed(known)
+    assert directed.higher_is_better is expected
+    assert (directed.metric, directed.patience) == ("m", 3)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_direction_that_contradicts_the_known_one_is_refused(known):
+    best = checkpoints.Best(metric="click/auc", higher_is_better=not known)
+    message = (
+        rf"^Best\.higher_is_better must be {known} for 'click/auc', or left out, got {not known}"
+    )
+    with pytest.raises(checks.UserError, match=message):
+        best.directed(known)
+
+
+@pytest.mark.parametrize("value", ["False", "True", 0, 1, 1.0, []])
+def test_a_direction_that_is_no_bool_is_refused(value):
+    message = r"^Best\.higher_is_better must be True, False or None, got "
+    with pytest.raises(checks.UserError, match=message):
+        checkpoints.Best(metric="m", higher_is_better=value)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["sign/auc"]])
+def test_a_metric_that_is_no_name_is_refused(value):
+    with pytest.raises(checks.UserError, match=r"^Best\.metric must name an evaluation metric"):
+        checkpoints.Best(metric=value)
+
+
 def _save(directory, step):
     """A real checkpoint, whose variable `w` is the step."""
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -88,6 +123,7 @@ def test_the_best_checkpoint_is_kept_over_restarts(tmp_path):
         "checkpoint": "model.ckpt-3",
         "last_step": 5,
         "evaluations_since": 2,
+        "steps_since": [4, 5],
     }
     assert sorted(path.suffix for path in (tmp_path / "best").glob("*ckpt-3*")) == [
         *(".data-00000-of-00001", ".index", ".meta")
@@ -154,6 +190,76 @@ def test_another_direction_starts_anew(tmp_path):
     other = _Run(tmp_path, higher_is_better=True)
     assert other.keeper.read() == {}
     assert other.evaluate(2, 0.125)
+
+
+def test_the_record_of_an_older_version_is_read(tmp_path):
+    """It lacks the steps of the evaluations that were no better."""
+    run = _Run(tmp_path, higher_is_better=True, patience=3)
+    run.evaluate(10, 0.5)
+    path = tmp_path / "best" / "best.json"
+    record = json.loads(path.read_text())
+    del record["steps_since"]
+    path.write_text(json.dumps(record | {"last_step": 30, "evaluations_since": 2}))
+    assert run.keeper.last_step == 30
+    assert not run.keeper.should_stop()
+    assert not run.evaluate(40, 0.25)
+    assert run.keeper.should_stop()
+    assert run.keeper.read()["value"] == 0.5
+
+
+def test_a_run_that_goes_back_forgets_the_evaluations_of_later_steps(tmp_path):
+    run = _Run(tmp_path, higher_is_better=True, patience=2)
+    for step, value in [(10, 0.5), (20, 0.75), (30, 0.25), (40, 0.5)]:
+        run.evaluate(step, value)
+    whole = run.keeper.read()
+    assert run.keeper.should_stop()
+    run.keeper.rewind(40)
+    assert run.keeper.read() == whole
+    run.keeper.rewind(35)
+    record = run.keeper.read()
+    assert (record["last_step"], record["evaluations_since"], record["step"]) == (30, 1, 20)
+    assert not run.keeper.should_stop()
+    assert run.kept() == (20.0, {20})
+    run.evaluate(40, 0.5)
+    assert run.keeper.read() == whole  # Trained once more to the bit, as if it had not been left.
+    run.keeper.rewind(30)
+    assert run.evaluate(40, 0.875)
+    assert run.kept() == (40.0, {40})
+
+
+@pytest.mark.parametrize("step", [0, 10])
+def test_a_best_of_steps_that_are_not_trained_yet_is_the_best_no_longer(tmp_path, step):
+    run = _Run(tmp_path, higher_is_better=True)
+    run.evaluate(20, 0.75)
+    run.keeper.rewind(step)
+    assert run.keeper.read() == {} and run.keeper.last_step == 0
+    assert tf.train.latest_checkpoint(str(tmp_path / "best")) is None
+    assert run.evaluate(15, 0.25)
+    assert run.kept() == (15.0, {15})
+
+
+def test_going_back_where_every_evaluation_was_nan(tmp_path):
+    run = _Run(tmp_path, patience=2)
+    run.evaluate(10, math.nan)
+    run.evaluate(20, math.nan)
+    run.keeper.rewind(10)
+    assert run.keeper.last_step == 10 and not run.keeper.should_stop()
+    run.keeper.rewind(5)
+    assert run.keeper.read() == {}
+    run.keeper.rewind(0)
+    assert run.keeper.read() == {}
+
+
+def test_going_back_with_the_record_of_an_older_version(tmp_path):
+    run = _Run(tmp_path, patience=2)
+    run.evaluate(10, 0.5)
+    path = tmp_path / "best" / "best.json"
+    record = json.loads(path.read_text())
+    del record["steps_since"]
+    path.write_text(json.dumps(record | {"last_step": 30, "evaluations_since": 2}))
+    run.keeper.rewind(20)
+    assert run.keeper.last_step == 10 and not run.keeper.should_stop()
+    assert run.kept() == (10.0, {10})
 
 
 SAVED = {"network/kernel": [3, 8], "network/bias": [8], "head/a/kernel": [8, 1]}

@@ -5,9 +5,13 @@ A gin file is one run.
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
 
+import contextlib
+import functools
 import os
+import pprint
 import re
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
 
 import gin
 import tensorflow as tf
@@ -84,10 +88,25 @@ def _sealing(text: bytes) -> bytes:
 def save(model_dir: str) -> None:
     """Writes the effective configuration beside the checkpoints, atomically."""
     path = os.path.join(model_dir, _FILE)
-    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
+    with tf.io.gfile.GFile(path + ".partial", "wb") as file, _in_order():
         text = gin.config_str().encode()
         file.write(_sealing(text) + b"\n" + text)
     tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+
+
+@contextlib.contextmanager
+def _in_order() -> Iterator[None]:
+    """Within it, gin writes a dictionary in its own order, which it would sort.
+
+    Some orders mean something: which rows a split holds out first.
+    """
+    theirs = gin.config.pprint
+    formatted = functools.partial(pprint.pformat, sort_dicts=False)
+    gin.config.pprint = types.SimpleNamespace(pformat=formatted)
+    try:
+        yield
+    finally:
+        gin.config.pprint = theirs
 
 
 def _explained(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:

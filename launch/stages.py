@@ -52,11 +52,11 @@ class Stage:
         Raises:
           UserError: `model_dir` holds a run with other settings.
         """
-        built = config.load([self.file], self.params)
         path = os.path.join(self.model_dir, "config.gin")
-        if tf.io.gfile.exists(path):
-            saved, own = config.read(path).split("\n"), gin.config_str().split("\n")
-            others = sorted(set(saved) ^ set(own))
+        there = _settings(path) if tf.io.gfile.exists(path) else None
+        built = config.load([self.file], self.params)
+        if there is not None:
+            others = sorted(there ^ set(gin.config_str().split("\n")))
             rule = f"hold the stage {self.name!r} with these settings, or none"
             fix = "Choose another --model_dir."
             checks.require(not others, "--model_dir", rule, "others: " + "; ".join(others[:2]), fix)
@@ -65,6 +65,13 @@ class Stage:
     def train(self) -> tuple[dict[str, Any], int]:
         """Trains what is left; the metrics, and the number of steps."""
         return self.load().train(self.model_dir, on_start=lambda: config.save(self.model_dir))
+
+
+def _settings(file: str) -> set[str]:
+    """The lines of a saved configuration, with dictionaries sorted as gin sorts them."""
+    config.read(file)  # Fails if it is damaged.
+    config.load([file])
+    return set(gin.config_str().split("\n"))
 
 
 def plan(files: Sequence[str], params: Sequence[str], root: str) -> list[Stage]:

@@ -150,7 +150,7 @@ class Training:
 
     def _input_state(self) -> input_state.InputState:
         """Of this process; workers that do not train in step do not wait for each other's."""
-        settings = repr((self._data, self._run.seed, self._place.workers))
+        settings = (self._data, self._run.seed, self._place.workers)
         readers = self._place.workers if self._place.is_synchronous else 1
         rank = self._place.cluster.rank if readers > 1 else 0
         return input_state.InputState(self._model_dir, settings, readers, rank)

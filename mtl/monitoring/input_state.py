@@ -1,6 +1,6 @@
 """Where the input of a run stands, saved with every checkpoint: the next example, what is shuffled.
 
-state = input_state.InputState(model_dir, settings=repr(pipeline))
+state = input_state.InputState(model_dir, settings=pipeline)
 state.watch(iterator)                      # while the graph is built
 state.save(session, step=500)              # <model_dir>/input/0of1-<settings>-500
 state.restore(session, step=500)           # False where nothing was saved for this step
@@ -8,21 +8,19 @@ state.restore(session, step=500)           # False where nothing was saved for t
 
 import logging
 import os
-import re
 import time
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from mtl import checksums
+from mtl import settings as settings_lib
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _FOLDER = "input"
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class InputState:
@@ -34,27 +32,28 @@ class InputState:
 
     Args:
       model_dir: the run.
-      settings: what the order of the examples depends on. A state of other settings is not used.
+      settings: what the order of the examples depends on. A state of settings that mean something
+        else is not used; one that an earlier version saved is, where they are written alike.
       readers: how many processes read a part of the data each.
       rank: which of them this is.
     """
 
-    def __init__(self, model_dir: str, settings: str, readers: int = 1, rank: int = 0):
+    def __init__(self, model_dir: str, settings: Any, readers: int = 1, rank: int = 0):
         self._folder = os.path.join(model_dir, _FOLDER)
-        digest = zlib.crc32(_ADDRESS.sub("", settings).encode())
-        self._prefixes = [f"{index}of{readers}-{digest:08x}" for index in range(readers)]
-        self._rank = rank
+        self._digest = settings_lib.digest(settings)
+        self._earlier = settings_lib.digest_of_repr(settings)
+        self._readers, self._rank = readers, rank
         self._saver: tf1.train.Saver | None = None
         self._can_be_saved = True
 
-    def path(self, step: int, rank: int | None = None) -> str:
+    def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
         """Where the state at this step lies, of this process or another."""
-        prefix = self._prefixes[self._rank if rank is None else rank]
-        return os.path.join(self._folder, f"{prefix}-{step}")
+        prefix = f"{self._rank if rank is None else rank}of{self._readers}"
+        return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
-    def is_saved(self, step: int) -> bool:
+    def is_saved(self, step: int, digest: str | None = None) -> bool:
         """Whether that of every process was saved at this step."""
-        paths = [self.path(step, rank) for rank in range(len(self._prefixes))]
+        paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(map(tf1.train.checkpoint_exists, paths))
 
     def wait(self, step: int) -> None:
@@ -94,21 +93,24 @@ class InputState:
         Raises:
           UserError: it was saved, and is damaged.
         """
-        if not self.is_saved(step):
+        digests = [d for d in (self._digest, self._earlier) if self.is_saved(step, d)]
+        if not digests:
             return False
+        path = self.path(step, digest=digests[0])
         try:
-            self._saver.restore(session, self.path(step))
+            self._saver.restore(session, path)
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-            path = f"{self.path(step)}.*"
             fix = "Copy it back, or delete it: the order of the data then starts anew."
-            raise checksums.damaged(path, "its checksum is another one", fix) from error
+            raise checksums.damaged(f"{path}.*", "its checksum is another one", fix) from error
         except (tf.errors.OpError, ValueError):
             return False
         return True
 
     def keep(self, steps: Iterable[int]) -> None:
         """Removes the states of all other steps."""
-        kept = {os.path.basename(self.path(step)) for step in steps}
-        for path in tf.io.gfile.glob(os.path.join(self._folder, f"{self._prefixes[self._rank]}-*")):
-            if os.path.basename(path).partition(".")[0] not in kept:
-                tf.io.gfile.remove(path)
+        kept = list(steps)
+        for digest in {self._digest, self._earlier}:
+            names = {os.path.basename(self.path(step, digest=digest)) for step in kept}
+            for path in tf.io.gfile.glob(self.path("*", digest=digest)):
+                if os.path.basename(path).partition(".")[0] not in names:
+                    tf.io.gfile.remove(path)

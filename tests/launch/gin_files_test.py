@@ -3,13 +3,14 @@
 import importlib
 import math
 import pathlib
+import re
 import textwrap
 
 import gin
 import pytest
 
 from launch import config, gin_files, gin_names, gin_usage
-from mtl import checks, experiment, heads, spec
+from mtl import checks, experiment, heads, settings, spec
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = "from __gin__ import dynamic_registration\n"
@@ -218,3 +219,37 @@ def test_infinity_in_a_macro_and_a_parameter(tmp_path):
     path = write(tmp_path / "x.gin", "from mtl import spec\n")
     with pytest.raises(checks.UserError, match=r"--gin_param .*: spec.Spec.defaults must hold f"):
         gin_files.read([path], ["Spec.defaults = {'a': 1e999}"])
+
+
+SHIPPED = sorted((ROOT / "gin_configs" / "experiments").rglob("*.gin"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_saved_configuration_means_what_the_files_say(path, monkeypatch, tmp_path):
+    """A run goes on exactly, with its gin files again and with what it saved alone."""
+    monkeypatch.chdir(ROOT)
+    given = config.load([str(path)])
+    config.save(str(tmp_path))
+    (tmp_path / "earlier.gin").write_text(gin.config_str())  # Gin sorts dictionaries.
+    saved = config.load([config.saved_in(str(tmp_path))])
+    earlier = config.load([str(tmp_path / "earlier.gin")])
+    assert _shown(saved) == _shown(given)
+    assert settings.text(saved) == settings.text(earlier) == settings.text(given)
+    assert settings.digest(saved.data) == settings.digest(given.data)
+
+
+def _shown(experiment):
+    return re.sub(" at 0x[0-9a-f]+", "", repr(experiment))
+
+
+def test_a_saved_configuration_keeps_the_order_of_dictionaries(monkeypatch, tmp_path):
+    """Rows are held out in this order."""
+    monkeypatch.chdir(ROOT)
+    path = str(ROOT / "gin_configs" / "experiments" / "mnist_lt" / "joint.gin")
+    held_out = {f"split {letter} {'long' * 9}": 10 + i for i, letter in enumerate("zxayb")}
+    params = [f"LongTail.held_out = {held_out}", "Pipeline.eval_split = 'test'"]
+    assert list(config.load([path], params).data.source.held_out) == list(held_out)
+    config.save(str(tmp_path))
+    assert gin.config_str().index("split a") < gin.config_str().index("split z")
+    saved = config.load([config.saved_in(str(tmp_path))]).data.source.held_out
+    assert list(saved.items()) == list(held_out.items())

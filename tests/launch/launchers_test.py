@@ -3,11 +3,14 @@
 import importlib.util
 import json
 import re
+import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from pyarrow import parquet
 
+from tests import tiny
 from tests.launch import conftest, toy
 from tests.scoring import servers
 
@@ -390,3 +393,30 @@ def test_digits_in_a_process_of_its_own(tmp_path):
     # Of TensorFlow's own only a notice that 2.18 to 2.20 print whatever the log level.
     known = r"Training to|step |WARNING: All log messages before absl|I0000 .* MLIR V1 optimization"
     assert [line for line in result.err.splitlines() if not re.match(known, line)] == []
+
+
+@pytest.fixture(scope="module")
+def half_trained(launch_in, tmp_path_factory):
+    """A directory with toy.gin and its model after half of the steps."""
+    directory = tmp_path_factory.mktemp("half")
+    toy.write(directory)
+    short = ("--gin_param", "Run.train_steps = 10")
+    result = launch_in(directory, "train", "--gin_file", "toy.gin", "--model_dir", "run", *short)
+    assert result.code == 0, result
+    return directory
+
+
+@pytest.mark.parametrize("given", [(), ("--gin_file", "toy.gin")], ids=["alone", "gin file again"])
+def test_a_run_goes_on_to_the_bit_whatever_names_its_settings(
+    given, half_trained, trained, launch_in, tmp_path
+):
+    """The toy's dictionaries are not in order of their keys, as gin writes them."""
+    directory = tmp_path / "copy"
+    shutil.copytree(half_trained, directory)
+    longer = ("--gin_param", "Run.train_steps = 20")
+    result = launch_in(directory, "train", "--model_dir", "run", *given, *longer)
+    assert result.code == 0 and "starts anew" not in result.err, result
+    weights, expected = (tiny.variables(place / "run", 20) for place in (directory, trained[0]))
+    assert weights.keys() == expected.keys() and len(weights) > 10
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)

@@ -1,0 +1,70 @@
+"""What settings mean, as text: equal for settings that mean the same, however they are written.
+
+settings.text({"b": 1.0, "a": [2]}) == settings.text({"a": (2,), "b": 1})
+"""
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import numpy as np
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def text(value: Any) -> str:
+    """One text for all ways to write the settings `value`.
+
+    The order of a map's keys or of a set means nothing, a list and a tuple are the same, and so are
+    a whole number and the float that equals it. True is not 1, and text is not bytes. An object
+    that is no dataclass is what its `repr` shows, without its address.
+    """
+    match value:
+        case np.generic() if not isinstance(value.item(), np.generic):
+            return text(value.item())
+        case np.ndarray():
+            return _array(value)
+        case bool() | None | str() | bytes():
+            return repr(value)
+        case float() if value.is_integer():
+            return repr(int(value))
+        case Mapping():
+            return _joined("{}", sorted(f"{text(key)}: {text(value[key])}" for key in value))
+        case list() | tuple():
+            return _joined("[]", map(text, value))
+        case Set():
+            return _joined("<>", sorted(map(text, value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = [field.name for field in dataclasses.fields(value) if field.repr]
+        parts = [f"{name}={text(getattr(value, name))}" for name in shown]
+        return type(value).__qualname__ + _joined("()", parts)
+    return _ADDRESS.sub("", repr(value))
+
+
+def digest(value: Any) -> str:
+    """Eight digits that tell apart settings that do not mean the same."""
+    return _checksum(text(value))
+
+
+def digest_of_repr(value: Any) -> str:
+    """The digest that earlier versions took, of how the settings happen to be written."""
+    return _checksum(_ADDRESS.sub("", repr(value)))
+
+
+def _checksum(content: str) -> str:
+    """Eight hexadecimal digits."""
+    return f"{zlib.crc32(content.encode()):08x}"
+
+
+def _joined(brackets: str, parts: Iterable[str]) -> str:
+    return f"{brackets[0]}{', '.join(parts)}{brackets[1]}"
+
+
+def _array(array: np.ndarray) -> str:
+    """All of an array, of which `repr` shows the ends alone."""
+    if array.dtype.hasobject:
+        return text(array.tolist())
+    content = zlib.crc32(np.ascontiguousarray(array).tobytes())
+    return f"array({array.dtype}, {array.shape}, {content:08x})"

@@ -105,4 +105,11 @@ def _be_quiet() -> None:
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(logging.StreamHandler())
+    logger.addHandler(Lines())
+
+
+class Lines(logging.Handler):
+    """Writes lines to standard error, above the progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.tqdm.write(self.format(record), file=sys.stderr)

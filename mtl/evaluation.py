@@ -5,19 +5,21 @@ metrics = evaluator("runs/digits/model.ckpt-500")
 """
 
 import functools
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from mtl import checks, compat, serving
-from mtl.monitoring import checkpoints, hooks, run_directory
+from mtl.monitoring import checkpoints, hooks, run_directory, summary
 from mtl.monitoring import interruption as interruption_lib
 
 if TYPE_CHECKING:
     from mtl import experiment as experiment_lib
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
 
 
 class Evaluator:
@@ -46,7 +48,10 @@ class Evaluator:
         self.metrics: dict[str, Any] | None = None
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluates a checkpoint, then exports it as the latest and, if it is, as the best."""
+        """Evaluates a checkpoint, then exports it as the latest and, if it is, as the best.
+
+        The metric of every task that tells most is logged in one line.
+        """
         experiment = self._experiment
         estimator = experiment.estimator(self._model_dir, checkpoint)
         split = experiment.data.eval_split
@@ -56,6 +61,9 @@ class Evaluator:
                 checkpoint_path=checkpoint,
                 hooks=[_Leaves(self._interruption)],
             )
+        shown, best = experiment.model.main_metrics(self.metrics), experiment.best.metric
+        is_best = self.keeper.is_best(self.metrics)
+        _log.info("%s", summary.of_evaluation(self.metrics, shown, best, is_best))
         self._export(estimator, checkpoint)
         return self.metrics
 
@@ -75,7 +83,6 @@ class Evaluator:
 
     def again(self) -> dict[str, Any]:
         """The metrics of the latest checkpoint, which was evaluated and exported before."""
-        self._forget_after(run_directory.step_of(self._model_dir) - 1)
         return self._experiment.evaluate(self._model_dir)
 
     def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
@@ -88,10 +95,7 @@ class Evaluator:
                 raise checks.UserError(why) from error
 
     def _forget_after(self, step: int) -> None:
-        folder = os.path.join(self._model_dir, "eval")
-        if tf.io.gfile.isdir(folder):
-            with tf.Graph().as_default():  # The writer is one of graph mode.
-                hooks.purge_from(tf1.summary.FileWriterCache.get(folder), step + 1)
+        hooks.forget_from(os.path.join(self._model_dir, "eval"), step + 1)
 
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:

@@ -39,7 +39,7 @@ from mtl import refit as refit_lib
 from mtl import serving as serving_lib
 from mtl.clip_audit import finished, report
 from mtl.data import pipeline
-from mtl.monitoring import checkpoints, run_directory
+from mtl.monitoring import checkpoints, hooks, run_directory
 
 tf1 = tf.compat.v1
 
@@ -185,17 +185,20 @@ class Experiment:
     ) -> dict:
         """Evaluates a checkpoint on the whole of `split`; {metric: value}.
 
-        The metrics are also written for TensorBoard, to `eval`, or `eval_<split>` of another split.
+        Of a split that the run does not evaluate itself the metrics are also written for
+        TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
         """
         split = split or self.data.eval_split
         path = run_directory.checkpoint_path(model_dir, checkpoint)
-        with self.explained(path, split):
+        is_own = split == self.data.eval_split
+        with self.explained(path, split), tempfile.TemporaryDirectory() as scratch:
             plausibility.labels(self.model, self.data, split)
-            return self.estimator(model_dir, path).evaluate(
-                functools.partial(self.data.one_pass, split),
-                checkpoint_path=path,
-                name=None if split == self.data.eval_split else re.sub(r"\W+", "_", split),
-            )
+            estimator = self.estimator(model_dir, path, events=scratch if is_own else None)
+            name = None if is_own else re.sub(r"\W+", "_", split)
+            if not is_own:
+                hooks.forget_from(estimator.eval_dir(name), run_directory.step_saved(path))
+            one_pass = functools.partial(self.data.one_pass, split)
+            return estimator.evaluate(one_pass, checkpoint_path=path, name=name)
 
     def predict(
         self,
@@ -281,15 +284,25 @@ class Experiment:
         return serving_lib.Exporter(self.serving, self.data.spec, heads, rows, model_dir)
 
     def estimator(
-        self, model_dir: str, checkpoint: str, keep: Sequence[str] = ()
+        self,
+        model_dir: str,
+        checkpoint: str,
+        keep: Sequence[str] = (),
+        events: str | None = None,
     ) -> compat.estimator.Estimator:
-        """What evaluates, predicts (with the features `keep`) and exports a run's checkpoint."""
+        """What evaluates, predicts and exports a checkpoint of the run in `model_dir`.
+
+        Predictions come with the features `keep`. Evaluations are written for TensorBoard under
+        `events`, `model_dir` by default.
+        """
         given_files.check(self.model.column_files, model_dir)
         statistics = fitting.load(model_dir)
         model_fn = functools.partial(self.model.fitted(statistics).model_fn, statistics=statistics)
         model_fn = serving_lib.exporting(model_fn, self.serving)
         with cluster.alone():
-            config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=self.run.seed)
+            config = compat.estimator.RunConfig(
+                model_dir=events or model_dir, tf_random_seed=self.run.seed
+            )
         session_config = self.distribution.resources.session_config()
         config = resources.configured(config, session_config)
         model_fn = scoring.kept.over(checkpoints.fitting(model_fn, checkpoint), keep)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import averaging, checks, compat, row_names, training_loop, types, whole_batch
+from mtl import averaging, checks, compat, row_names, summaries, training_loop, types, whole_batch
 from mtl import compute as compute_lib
 from mtl import features as features_lib
 from mtl import freezing as freezing_lib
@@ -177,7 +177,14 @@ class MultiTaskModel:
                 mode, loss=loss, train_op=result.step, **training_hooks(result)
             )
 
-        logits, _ = self._logits(features, statistics, training=False)
+        with summaries.dropped():  # They are written in training alone.
+            return self._inference(features, labels, mode, statistics)
+
+    def _inference(
+        self, features: Any, labels: Any, mode: str, statistics: features_lib.Statistics
+    ) -> compat.estimator.EstimatorSpec:
+        """Of evaluation and prediction."""
+        logits = self.inferred(features, statistics)
         averaged = getattr(self.update, "average", None)
         scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged else None
         if mode == compat.estimator.ModeKeys.PREDICT:
@@ -228,7 +235,8 @@ class MultiTaskModel:
         total = tf.add_n(list(weighted.values()))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)  # Of the weights before the update.
         if observe:
-            observe(features, labels, weights)
+            with summaries.dropped():  # The network is built once more.
+                observe(features, labels, weights)
         train_op, monitors = self.update(gradients, variables, losses)
         for task, loss in losses.items():
             monitors[f"{task}/loss"] = loss

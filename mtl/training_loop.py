@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import summaries
+
 tf1 = tf.compat.v1
 
 # A call ends soon after this time, so that progress, signals and stop requests are seen.
@@ -32,11 +34,16 @@ class StepResult:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
       values: float32 [M], the watched scalars of the call's last step.
       names: their M names.
+      summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
+        did. A call of one step makes it only where it is fetched.
+      is_repeated: whether a call may run several steps.
     """
 
     step: tf.Tensor
     values: tf.Tensor
     names: tuple[str, ...]
+    summary: tf.Tensor | None = None
+    is_repeated: bool = False
 
     def __getitem__(self, name: str) -> tf.Tensor:
         return self.values[self.names.index(name)]
@@ -45,10 +52,10 @@ class StepResult:
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
     """One step per session call."""
     train_op, watched = step_fn(features, labels)
-    values = _stack(watched)
+    values, summary = _stack(watched), summaries.taken()
     with tf.control_dependencies([train_op, values]):
         step = tf1.train.get_global_step().read_value()
-    return StepResult(step, tf.identity(values), tuple(watched))
+    return StepResult(step, tf.identity(values), tuple(watched), summary)
 
 
 def repeat(
@@ -72,31 +79,38 @@ def repeat(
     end = tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
     started = tf.timestamp()
     names: list[str] = []
+    taken: list[tf.Tensor] = []
 
-    def goes_on(step: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    def goes_on(step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor) -> tf.Tensor:
+        del summary
         # The time is read after the step's values, or it would be read once for all steps.
         with tf.control_dependencies([step, values]):
             in_time = tf.timestamp() - started < _SECS_PER_CALL
         return (step < end) & (in_time | tf.equal(step, start))
 
-    def body(step: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def body(
+        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         with tf.control_dependencies([step, values]):
             features, labels = iterator.get_next()
         train_op, watched = step_fn(features, labels)
         names.extend(watched)
+        made = summaries.taken()
+        taken.extend([] if made is None else [made])
         with tf.control_dependencies([train_op]):
-            return step + 1, tf.identity(_stack(watched))
+            return step + 1, tf.identity(_stack(watched)), summary if made is None else made
 
-    step, values = tf.while_loop(
+    step, values, summary = tf.while_loop(
         goes_on,
         body,
-        [start, tf.zeros([0])],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
+        [start, tf.zeros([0]), tf.constant("")],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])],
         parallel_iterations=1,
     )
     # A call after the last step runs no step and leaves no values.
     values = tf.concat([values, tf.zeros([len(names)])], 0)[: len(names)]
-    return StepResult(step, tf.ensure_shape(values, [len(names)]), tuple(names))
+    values = tf.ensure_shape(values, [len(names)])
+    return StepResult(step, values, tuple(names), summary if taken else None, is_repeated=True)
 
 
 def _stack(watched: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -234,7 +234,8 @@ def _num_updates() -> int:
 @contextlib.contextmanager
 def _collected() -> Iterator[list[tf.Operation]]:
     """Takes out of the graph's collections what belongs to a slice; gives its UPDATE_OPS."""
-    keys = (tf1.GraphKeys.UPDATE_OPS, tf1.GraphKeys.REGULARIZATION_LOSSES)
+    names = tf1.GraphKeys
+    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES)
     collections = [tf1.get_collection_ref(key) for key in keys]
     before = [len(collection) for collection in collections]
     updates: list[tf.Operation] = []

@@ -1,5 +1,6 @@
 import dataclasses
 import gc
+import json
 import logging
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
 
 from launch import config
 from mtl import checks, evaluation, experiment, features, heads, networks
@@ -324,6 +326,61 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
     assert tiny.checkpoint_steps(tmp_path) == [15, 20]
     assert _newest(tmp_path / "export" / "best") == exported
     assert tiny.checkpoint_steps(tmp_path / "best") == [5]
+
+
+def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplog):
+    """As it does where its file `checkpoint` is deleted, and whatever else is left."""
+    tiny.make(train_steps=20, checkpoint_steps=10).train(str(tmp_path))
+    shutil.copytree(tmp_path / "best", tmp_path / "best_before")
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "warm_start.txt").write_text("of the run before\n")
+    # Better than any other could be, with the patience used up.
+    path = tmp_path / "best" / "best.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"value": -1, "evaluations_since": 3})
+    )
+    far = {split: {**rows, "x": rows["x"] + 100} for split, rows in tiny.SPLITS.items()}
+    best = checkpoints.Best(patience=3)
+    with caplog.at_level(logging.INFO, "mtl"):
+        metrics, steps = tiny.make(far, best, train_steps=8, checkpoint_steps=4).train(
+            str(tmp_path)
+        )
+    assert (steps, metrics["global_step"]) == (8, 8)
+    record = json.loads(path.read_text())
+    curve = _shown(tmp_path / "eval", "average_loss")
+    assert list(curve) == [4, 8]
+    assert record["value"] == pytest.approx(min(curve.values()))
+    assert record["last_step"] == 8 and record["step"] in (4, 8)
+    assert tiny.checkpoint_steps(tmp_path / "best") == [record["step"]]
+    assert list(_shown(tmp_path, "loss")) == []  # Of every 10th step, up to the 8th.
+    learned = json.loads((tmp_path / "statistics" / "statistics.json").read_text())
+    assert learned["numeric_x"]["mean"][0] == pytest.approx(100, abs=1)
+    assert not (tmp_path / "warm_start.txt").exists()
+    told = [line for line in caplog.messages if "evaluated" in line]
+    assert [line.split(": ")[0] for line in told] == ["step 4 evaluated", "step 8 evaluated"]
+    assert told[0].endswith(f"average_loss {curve[4]:.5g} (best so far)")
+    assert "sign/auc " in told[0] and "kind/accuracy " in told[0] and "size/rmse " in told[0]
+
+
+def _shown(folder, tag):
+    """{step: value} as TensorBoard shows it, of which a run that goes back takes some back."""
+    events = event_accumulator.EventAccumulator(str(folder), {"scalars": 0}).Reload()
+    known = tag in events.Tags()["scalars"]
+    return {event.step: event.value for event in events.Scalars(tag)} if known else {}
+
+
+def test_an_evaluation_by_hand_leaves_the_runs_own_curve_alone(trained, tmp_path):
+    model_dir = shutil.copytree(trained[0], tmp_path / "run")
+    files = sorted(model_dir.rglob("events*"))
+    made, early = tiny.make(), str(model_dir / "model.ckpt-20")
+    before = [path.read_bytes() for path in files]
+    assert made.evaluate(str(model_dir), checkpoint=early)["global_step"] == 20
+    assert made.evaluate(str(model_dir), split="test")["global_step"] == 45
+    assert sorted(model_dir.rglob("events*")) == files
+    assert [path.read_bytes() for path in files] == before
+    for checkpoint in ("latest", early, str(model_dir / "model.ckpt-40")):
+        made.evaluate(str(model_dir), split="train", checkpoint=checkpoint)
+    assert list(_shown(model_dir / "eval_train", "average_loss")) == [20, 40]
 
 
 def test_checkpoint_secs_saves_by_time(tmp_path):

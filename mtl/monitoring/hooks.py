@@ -43,16 +43,20 @@ class StepHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.secs += time.perf_counter() - self._called
-        step, values = run_values.results
-        self.on_step(run_context, int(step), values)
+        step, values, *more = run_values.results
+        self.on_step(run_context, int(step), values, *more)
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """`step` is the global step; `values` are those of `result.names`."""
+        """`step` is the global step; `values` are those of `result.names`; more as fetched."""
         raise NotImplementedError
 
 
 class Summaries(StepHook):
-    """Writes every watched scalar, and the speed, for TensorBoard each `every_steps`."""
+    """Writes every watched scalar, and the speed, for TensorBoard each `every_steps`.
+
+    With them goes what `tf1.summary` made in the same step. Beside workers that train by themselves
+    nobody knows which step is next, so it may be that of the step after.
+    """
 
     def __init__(self, result, model_dir: str, every_steps: int, batch_size: int):
         super().__init__(result)
@@ -62,12 +66,31 @@ class Summaries(StepHook):
         self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
 
     def after_create_session(self, session, coord):
-        self._last = (0.0, session.run(tf1.train.get_global_step()))
-        purge_from(self._writer, self._last[1] + 1)
+        self._step = session.run(tf1.train.get_global_step())
+        self._last, self._owes = (0.0, self._step), False
+        purge_from(self._writer, self._step + 1)
 
-    def on_step(self, run_context, step, values):
-        if step // self._every == self._last[1] // self._every:
-            return
+    def before_run(self, run_context):
+        args, summary = super().before_run(run_context), self._result.summary
+        may_be_due = self._result.is_repeated or self._owes or self._is_due(self._step + 1)
+        if summary is None or not may_be_due:
+            return args
+        return tf1.train.SessionRunArgs([*args.fetches, summary])
+
+    def _is_due(self, step: int) -> bool:
+        return step // self._every != self._last[1] // self._every
+
+    def on_step(self, run_context, step, values, summary=None):
+        is_due, self._step = self._is_due(step), step
+        self._owes |= is_due
+        if self._owes and summary is not None:
+            self._writer.add_summary(summary, step)
+            self._writer.flush()
+            self._owes = False
+        if is_due:
+            self._write(step, values)
+
+    def _write(self, step: int, values: np.ndarray) -> None:
         speed = (step - self._last[1]) / (self.secs - self._last[0])
         self._last = (self.secs, step)
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
@@ -85,6 +108,13 @@ def purge_from(writer: tf1.summary.FileWriter, step: int) -> None:
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
     writer.flush()
+
+
+def forget_from(folder: str, step: int) -> None:
+    """The same of what lies in a folder; nothing where there is none."""
+    if tf.io.gfile.isdir(folder):
+        with tf.Graph().as_default():  # The writer is one of graph mode.
+            purge_from(tf1.summary.FileWriterCache.get(folder), step)
 
 
 class Progress(StepHook):

@@ -141,7 +141,12 @@ def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
 def step_of(model_dir: str) -> int:
     """The global step of the latest checkpoint in `model_dir`; 0 without one."""
     path = latest(model_dir)
-    return int(tf.train.load_variable(path, "global_step")) if path else 0
+    return step_saved(path) if path else 0
+
+
+def step_saved(checkpoint: str) -> int:
+    """The global step that a checkpoint holds, whatever its name."""
+    return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
 def checkpoint_path(model_dir: str, which: str) -> str:

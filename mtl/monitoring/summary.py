@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -28,6 +28,17 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
         blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
     return "\n".join(blocks)
+
+
+def of_evaluation(
+    metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
+) -> str:
+    """One line on an evaluation: the metrics `shown`, and `best`, which decides on the best one."""
+    told = []
+    for name in dict.fromkeys([*shown, best]):
+        value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
+        told.append(f"{name} {value}" + " (best so far)" * (is_best and name == best))
+    return f"step {metrics['global_step']} evaluated: {', '.join(told)}"
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:

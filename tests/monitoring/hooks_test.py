@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from launch import app
 from mtl import training_loop
 from mtl.monitoring import doubts, hooks
 from tests import tiny
@@ -44,7 +45,7 @@ class _Pausing(tf1.train.SessionRunHook):
         time.sleep(0.05)
 
 
-def _run(make_hook, num_steps, steps_per_call=1, others=()):
+def _run(make_hook, num_steps, steps_per_call=1, others=(), step=None):
     """Trains in a real session with the hook that `make_hook` makes of the step's result."""
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
@@ -53,9 +54,9 @@ def _run(make_hook, num_steps, steps_per_call=1, others=()):
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         if steps_per_call == 1:
-            result = training_loop.run_once(_step, *iterator.get_next())
+            result = training_loop.run_once(step or _step, *iterator.get_next())
         else:
-            result = training_loop.repeat(_step, iterator, steps_per_call, num_steps, ())
+            result = training_loop.repeat(step or _step, iterator, steps_per_call, num_steps, ())
         stop = tf1.train.StopAtStepHook(last_step=num_steps)
         used = [make_hook(result), stop, _Pausing(), *others]
         with tf1.train.MonitoredSession(hooks=used) as session:
@@ -148,6 +149,52 @@ def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
         assert int(examples.replace(",", "")) > 0
     # The last thing is that the bar is wiped.
     assert text.rstrip(" ").endswith("\r")
+
+
+def test_a_line_stands_above_the_bar(monkeypatch):
+    """As that of an evaluation does, which comes while the bar is shown."""
+    logger = logging.Logger("lines")
+    logger.addHandler(app.Lines())
+
+    class Telling(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            logger.info("evaluated: auc %g", 0.5)
+
+    with _terminal(monkeypatch) as written:
+        _run(_progress, 3, others=[Telling()])
+    states = re.split(r"[\r\n]", "".join(written))
+    assert [state.strip() for state in states].count("evaluated: auc 0.5") == 3
+    assert sum("evaluated" in state for state in states) == 3
+
+
+def test_a_line_without_a_bar_is_a_plain_line(capsys):
+    logger = logging.Logger("lines")
+    logger.addHandler(app.Lines())
+    logger.info("evaluated: auc %g", 0.5)
+    assert capsys.readouterr() == ("", "evaluated: auc 0.5\n")
+
+
+@pytest.mark.parametrize("every", [1, 4, 10])
+def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
+    """In one step a call they are made only where they are due."""
+    made = []
+
+    def step(features, labels):
+        train_op, watched = _step(features, labels)
+        told = tf.numpy_function(lambda n: made.append(int(n)) or n, [features], tf.int64)
+        tf1.summary.scalar("told", tf.cast(tf.ensure_shape(told, []), tf.float32))
+        return train_op, watched
+
+    def make(result):
+        return hooks.Summaries(result, str(tmp_path), every_steps=every, batch_size=BATCH)
+
+    _run(make, 12, step=step)
+    due = [number for number in range(1, 13) if number % every == 0]
+    found = tiny.scalars(tmp_path)
+    assert {key: value for key, value in found.items() if key[1] == "told"} == {
+        (number, "told"): number for number in due
+    }
+    assert made == due
 
 
 def test_callbacks_come_once_before_the_first_step_and_after_each_call():

@@ -15,6 +15,16 @@ def test_metrics_table_keeps_tasks_apart():
     ]
 
 
+def test_an_evaluation_is_one_line_that_marks_the_best():
+    metrics = {"global_step": 9, "a/auc": 0.87654321, "b/rmse": float("nan"), "loss": 1234.5678}
+    shown = ["a/auc", "b/rmse"]
+    expected = "step 9 evaluated: a/auc 0.87654 (best so far), b/rmse n/a"
+    assert summary.of_evaluation(metrics, shown, "a/auc", True) == expected
+    expected = "step 9 evaluated: a/auc 0.87654, b/rmse n/a, loss 1234.6 (best so far)"
+    assert summary.of_evaluation(metrics, shown, "loss", True) == expected
+    assert summary.of_evaluation(metrics, [], "loss", False) == "step 9 evaluated: loss 1234.6"
+
+
 def test_the_summary_names_what_is_there(tmp_path):
     for version in ("9", "10", "temp-11"):
         (tmp_path / "export" / "latest" / version).mkdir(parents=True)

@@ -1,0 +1,42 @@
+"""What `tf1.summary` makes in networks and heads of one's own, on its way to TensorBoard.
+
+summary = summaries.taken()              # of the step that was just built, or None
+with summaries.dropped(): ...            # what is built anew beside a step tells nothing more
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+def taken() -> tf.Tensor | None:
+    """All that was made, merged into a string scalar, and taken out of the graph's collection.
+
+    TensorFlow would merge it outside of the loop over steps, where it cannot be read. Neither can
+    what lies in a branch or a loop within the step be read here: it is told of once.
+    """
+    collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
+    found, here = list(collection), tf1.get_default_graph()
+    collection.clear()
+    made = [tensor for tensor in found if tensor.graph is here]
+    hidden = [tensor.op.name for tensor in found if tensor.graph is not here]
+    if hidden:
+        names = ", ".join(hidden)
+        _log.warning("Made in a branch or a loop, and so not written: summary %s", names)
+    return tf1.summary.merge(made, collections=[]) if made else None
+
+
+@contextlib.contextmanager
+def dropped() -> Iterator[None]:
+    """Leaves out what is made within it."""
+    collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
+    before = list(collection)
+    try:
+        yield
+    finally:
+        collection[:] = before

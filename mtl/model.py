@@ -200,7 +200,8 @@ class MultiTaskModel:
             for head in self.heads
             for name, metric in head.metrics(logits[head.name], labels).items()
         }
-        metrics["average_loss"] = _total([metrics[f"{t}/average_loss"] for t in self.tasks])
+        average_losses = {task: metrics[f"{task}/average_loss"] for task in self.tasks}
+        metrics["average_loss"] = _total(average_losses, self._label_weights(labels))
         return compat.estimator.EstimatorSpec(
             mode,
             loss=tf.add_n(list(losses.values())),
@@ -316,8 +317,14 @@ class MultiTaskModel:
         return {"serving_default": everything, **signatures}
 
 
-def _total(metrics: Sequence[tuple[tf.Tensor, tf.Operation]]) -> tuple[tf.Tensor, tf.Operation]:
-    """The sum of metrics; one that is undefined, as of a task without labels, counts as 0."""
-    values = tf.stack([value for value, _ in metrics])
-    total = tf.reduce_sum(tf.where(tf.math.is_nan(values), tf.zeros_like(values), values))
-    return total, tf.group(*[update for _, update in metrics])
+def _total(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
+    """The sum of the tasks' losses, 0 for a task without labels; any other NaN stays one."""
+    has_labels = metrics_lib.stream(
+        label_weights, lambda sums: {task: tf.sign(weight) for task, weight in sums.items()}
+    )
+    values = [
+        tf.where(has_labels[task][0] > 0, value, tf.zeros_like(value))
+        for task, (value, _) in average_losses.items()
+    ]
+    updates = [update for _, update in (*average_losses.values(), *has_labels.values())]
+    return tf.add_n(values), tf.group(*updates)

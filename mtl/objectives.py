@@ -131,16 +131,17 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
     """exp(log_rate); along its tangent above 30, so that neither it nor its slope overflows."""
     inner = tf.minimum(log_rates, _MAX_LOG_RATE)
-    return tf.exp(inner) * (1 + log_rates - inner)
+    return tf.exp(inner) * (1 + tf.nn.relu(log_rates - _MAX_LOG_RATE))
 
 
 def poisson(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """`rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
-    return poisson_rate(log_rates) - tf.cast(counts, log_rates.dtype) * log_rates
+    counts = tf.cast(counts, log_rates.dtype)
+    return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """`2 (count log(count / rate) - (count - rate))`, which is 0 for a perfect rate."""
     counts = tf.cast(counts, log_rates.dtype)
-    surprise = tf.math.xlogy(counts, counts) - counts * log_rates
+    surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))

@@ -1,4 +1,6 @@
-"""Ranking and calibration against exact values, and sums over batches and replicas."""
+"""Totals over batches and replicas against NumPy: sums, moments, calibration, the first k."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -7,61 +9,6 @@ import tensorflow as tf
 from mtl import metrics
 
 tf1 = tf.compat.v1
-sklearn_metrics = pytest.importorskip("sklearn.metrics")
-
-
-def scores(name, rng, count=20000):
-    """Labels and logits whose distribution is hard on an AUC made of thresholds."""
-    rare = rng.random(count) < 0.02
-    return {
-        "plain": (rare, rng.normal(size=count) + rare),
-        "all probabilities below 1%": (rare, rng.normal(-8, 0.5, count) + rare * 0.4),
-        "saturated": (rare, rng.normal(40, 10, count) + rare * 8),
-        "nearly constant": (rare, rng.normal(-3, 0.02, count) + rare * 0.02),
-        "few values": (rare, np.round(rng.normal(size=count) + rare)),
-        "huge": (rare, rng.normal(0, 300, count) + rare * 200),
-    }[name]
-
-
-# The last is what an untrained model gives: 77 bins hold all of its scores.
-PRECISION_TOLERANCES = {
-    "plain": 1e-3,
-    "all probabilities below 1%": 1e-3,
-    "saturated": 1e-3,
-    "few values": 1e-6,
-    "huge": 1e-3,
-    "nearly constant": 5e-3,
-}
-
-
-@pytest.mark.parametrize("case", PRECISION_TOLERANCES)
-def test_ranking_is_close_to_exact(case):
-    rng = np.random.default_rng(0)
-    labels, logits = scores(case, rng)
-    weights = rng.random(len(labels)) + 0.5
-    with tf.Graph().as_default(), tf1.Session() as session:
-        positives = metrics.histogram(tf.constant(logits, tf.float32), weights * labels)
-        negatives = metrics.histogram(tf.constant(logits, tf.float32), weights * ~labels)
-        auc, precision = session.run(
-            [metrics.auc(positives, negatives), metrics.average_precision(positives, negatives)]
-        )
-    assert auc == pytest.approx(
-        sklearn_metrics.roc_auc_score(labels, logits, sample_weight=weights), abs=1e-3
-    )
-    exact = sklearn_metrics.average_precision_score(labels, logits, sample_weight=weights)
-    assert precision == pytest.approx(exact, abs=PRECISION_TOLERANCES[case])
-
-
-def test_histograms_of_several_classes_are_those_of_each():
-    rng = np.random.default_rng(0)
-    logits, weights = rng.normal(size=(50, 3)).astype("f"), rng.random((50, 3)).astype("f")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        together = metrics.histogram(tf.constant(logits), tf.constant(weights), 64)
-        alone = [
-            metrics.histogram(tf.constant(logits[:, i]), tf.constant(weights[:, i]), 64)
-            for i in range(3)
-        ]
-        np.testing.assert_allclose(*session.run([together, tf.stack(alone)]))
 
 
 def test_calibration_error():
@@ -113,3 +60,53 @@ def test_stream_sums_over_replicas():
         session.run(tf1.local_variables_initializer())
         session.run(strategy.group(update))
         assert session.run(strategy.experimental_local_results(value)[0]) == 2
+
+
+def moments(batches):
+    """Mean and variance of [(values, weights)], streamed."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x, w = tf1.placeholder(tf.float64, [None]), tf1.placeholder(tf.float32, [None])
+        stream = metrics.stream(
+            {"x": metrics.Moments(x, w), "w": metrics.total(tf.ones_like(w), w)},
+            lambda sums: {"mean": sums["x"].mean, "var": sums["x"].squares / sums["w"]},
+        )
+        session.run(tf1.local_variables_initializer())
+        for values, weights in batches:
+            session.run(stream["var"][1], {x: values, w: weights})
+        return session.run([stream["mean"][0], stream["var"][0]])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e12])
+def test_moments_are_those_of_numpy_however_far_from_zero(offset):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=300) + offset, rng.random(300).astype("f")
+    w[::7] = 0
+    batches = [(x[:0], w[:0]), (x[:1], w[:1]), (x[1:250], w[1:250]), (x[250:], 0 * w[250:])]
+    mean, variance = moments(batches)
+    kept, weights = x[:250], np.float64(w[:250])
+    assert mean == pytest.approx(np.average(kept, weights=weights), rel=1e-6)
+    expected = np.average((kept - np.average(kept, weights=weights)) ** 2, weights=weights)
+    assert variance == pytest.approx(expected, rel=1e-4 if offset < -1e9 else 1e-6)
+
+
+def test_equal_values_do_not_vary_and_nothing_has_no_mean():
+    mean, variance = moments([(np.full(7, 0.1), np.full(7, 0.3, "f"))] * 3)
+    assert mean == pytest.approx(0.1)
+    assert variance == 0
+    assert np.isnan(moments([(np.zeros(2), np.zeros(2, "f"))])[0])
+
+
+def test_the_first_k_take_in_ties_by_their_chance():
+    logits = np.random.default_rng(0).integers(0, 3, (40, 4)).astype("f")
+    logits[0], logits[1] = 0, [np.inf, np.inf, -np.inf, 0]
+    targets = np.arange(40) % 4
+    orders = list(itertools.permutations(range(4)))
+    for k in (1, 2, 3):
+        hits = np.zeros(40)
+        for order in orders:  # What comes first in `order` wins a tie.
+            ranked = [sorted(order, key=lambda c: -row[c])[:k] for row in logits]  # noqa: B023
+            hits += [target in first for target, first in zip(targets, ranked, strict=True)]
+        with tf.Graph().as_default(), tf1.Session() as session:
+            found = session.run(metrics.in_top(tf.constant(logits), tf.constant(targets), k))
+        np.testing.assert_allclose(found, hits / len(orders), rtol=1e-6)
+        assert found[0] == pytest.approx(k / 4)

@@ -144,6 +144,27 @@ def test_rows_without_a_label_do_not_count_for_its_task():
     assert loss == pytest.approx(total, rel=1e-5)
 
 
+class _NaNInOneRow(heads.Binary):
+    def logits(self, tower):
+        rows = tf.range(tf.shape(tower)[0])[:, tf.newaxis]
+        return tf.where(tf.equal(rows, 2), np.nan, super().logits(tower))
+
+
+def test_a_nan_prediction_makes_nan_of_the_loss_and_a_task_without_labels_does_not():
+    batch = {name: values[0] for name, values in _batches(1).items()}
+    made = _model(networks.MLP(layers=[5]))
+    whole = _loss(made, ModeKeys.EVAL, batch)[1]
+    unlabelled = batch | {"size": np.full(BATCH, np.nan, "f")}
+    metrics = _loss(made, ModeKeys.EVAL, unlabelled)[1]
+    assert np.isnan(metrics["size/average_loss"])
+    assert metrics["average_loss"] == pytest.approx(whole["sign/average_loss"])
+    tasks = [_NaNInOneRow(name="sign"), heads.Regression(name="size")]
+    loss, metrics = _loss(_model(networks.MLP(layers=[5]), heads=tasks), ModeKeys.EVAL, unlabelled)
+    assert np.isnan(loss)
+    assert np.isnan(metrics["average_loss"])
+    assert (metrics["sign/nan_predictions"], metrics["size/nan_predictions"]) == (1, 0)
+
+
 def test_weights_scale_what_is_trained_and_not_what_is_evaluated():
     batch = _batches(1)
     fixed = weighting.Fixed(weights={"sign": 0.0, "size": 2.0})

@@ -7,7 +7,7 @@ income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the ex
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -16,6 +16,8 @@ from mtl import checks, compat, freezing, layers, metrics, objectives, types
 from mtl.heads import values
 
 tf1 = tf.compat.v1
+
+NAN_PREDICTIONS = "nan_predictions"
 
 
 class Examples(NamedTuple):
@@ -86,6 +88,9 @@ class Base:
     A name may hold "*". A metric without an order, such as a mean, is left out.
     """
 
+    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
+    """The metrics that know nothing of the predictions."""
+
     def initial_bias(self) -> Any:
         """A number, or one for each logit: what an untrained head starts from."""
         return 0.0
@@ -109,11 +114,11 @@ class Base:
         """The loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
         raise NotImplementedError
 
-    def sums(self, examples: Examples) -> dict[str, tf.Tensor]:
-        """What the metrics are made of: tensors that add up over the rows of a split."""
+    def sums(self, examples: Examples) -> dict[str, tf.Tensor | metrics.Total]:
+        """What the metrics are made of: tensors that add up over the rows of a split, and more."""
         raise NotImplementedError
 
-    def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """The metrics of these sums."""
         raise NotImplementedError
 
@@ -148,19 +153,27 @@ class Base:
         return tf.reduce_sum(self._targets_and_weights(labels)[1])
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """[B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them."""
+        """[B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
+
+        `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as a prediction or
+        as the loss. One such row makes NaN of every metric but those of the labels alone.
+        """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
         sums = {
             "loss": metrics.total(losses, examples.weights),
             "weight": metrics.total(tf.ones_like(losses), examples.weights),
+            "nan_predictions": nan_rows(
+                [*self.predictions(logits).values(), losses], examples.weights > 0
+            ),
             **self.sums(examples),
         }
         return metrics.stream(sums, self._summary)
 
-    def _summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+    def _summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
-        return {"average_loss": average_loss, **self.summary(sums)}
+        summary = {"average_loss": average_loss, **self.summary(sums)}
+        return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> Examples:
         """Aligns logits, targets and weights, neutral where a label is missing."""
@@ -232,6 +245,30 @@ class Base:
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """What each of one record's label values must pass, and how the error puts it."""
         return self.accepts, self.rule(type(given[0]) if given else None)
+
+
+def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
+    """How many rows hold a NaN in a float output, [B, ...], where `counts`, [B] or [B, n]."""
+    found = tf.zeros_like(counts)
+    for output in outputs:
+        if output.dtype.is_floating:
+            is_nan = tf.math.is_nan(output)
+            spare = list(range(counts.shape.rank, is_nan.shape.rank))
+            found |= counts & tf.reduce_any(is_nan, axis=spare)
+    rows = found if found.shape.rank == 1 else tf.reduce_any(found, axis=-1)
+    return tf.reduce_sum(tf.cast(rows, tf.float64))
+
+
+def or_nan(
+    summary: types.Tensors, nan_predictions: tf.Tensor, of_labels: Collection[str]
+) -> dict[str, tf.Tensor]:
+    """The metrics, NaN but for those `of_labels` where a prediction is; and their number."""
+    has_nan = nan_predictions > 0
+    clean = {
+        name: value if name in of_labels else tf.where(has_nan, value * float("nan"), value)
+        for name, value in summary.items()
+    }
+    return {**clean, NAN_PREDICTIONS: nan_predictions}
 
 
 def _passes(accepts: Callable[[Any], bool], value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, literals, metrics, objectives, types
+from mtl import checks, compat, literals, metrics, objectives, ranking, types
 from mtl.heads import base, values
 
 
@@ -155,13 +155,12 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """Score histograms, calibration by bin, and the confusion at the threshold."""
+        """The scores of either class, calibration by bin, and the confusion at the threshold."""
         logits, targets, weights = examples
         probability = tf.sigmoid(logits)
         flagged = tf.cast(probability >= self.threshold, tf.float32)
         return {
-            "positives": metrics.histogram(logits, weights * targets),
-            "negatives": metrics.histogram(logits, weights * (1 - targets)),
+            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets)),
             "excess": metrics.calibration_sums(probability, targets, weights),
             "predicted": metrics.total(probability, weights),
             "positive": metrics.total(targets, weights),
@@ -174,9 +173,8 @@ class Binary(base.Base):
         weight, positive = sums["weight"], sums["positive"]
         return {
             **confusion(sums),
+            **ranking.areas(sums["scores"]),
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
-            "auc": metrics.auc(sums["positives"], sums["negatives"]),
-            "pr_auc": metrics.average_precision(sums["positives"], sums["negatives"]),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
             "calibration": metrics.ratio(sums["predicted"], positive),

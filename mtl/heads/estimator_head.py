@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compat, freezing, layers, types
-from mtl.heads import values
+from mtl import checks, compat, freezing, layers, metrics, types
+from mtl.heads import base, values
 
 tf1 = tf.compat.v1
 
@@ -117,14 +117,25 @@ class EstimatorHead:
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """The head's metrics, under its own names."""
+        """The head's metrics, under its own names, and `nan_predictions`.
+
+        That counts the labelled rows with a NaN among their predictions, whatever they weigh. One
+        such row makes NaN of every metric but those of the labels alone.
+        """
         logits, label, fields = self._labelled(logits, labels)
+        rows = tf.ones_like(logits[:, 0], tf.bool)
+        found = base.nan_rows(self.predictions(logits).values(), rows)
+        is_nan, counted = metrics.stream({"nan": found}, dict)["nan"]
         updated = self.head.update_metrics(self.head.metrics(), fields, logits, label)
         for metric in updated.values():
             for variable in metric.variables:
                 tf1.add_to_collection(tf1.GraphKeys.LOCAL_VARIABLES, variable)
+        updates = {name: tf.group(counted, metric.updates) for name, metric in updated.items()}
+        values = {name: metric.result() for name, metric in updated.items()}
+        of_labels = {"accuracy_baseline", "label/mean"}
         return {
-            name: (metric.result(), tf.group(metric.updates)) for name, metric in updated.items()
+            name: (value, updates.get(name, counted))
+            for name, value in base.or_nan(values, is_nan, of_labels).items()
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:

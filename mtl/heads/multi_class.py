@@ -28,7 +28,8 @@ class MultiClass(classes.Classes):
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
         focal loss and margins.
       classifier: the last layer; see `mtl.heads.classifiers`.
-      top_k: adds the metric `top_<k>_accuracy`; 0 for none.
+      top_k: adds the metric `top_<k>_accuracy`; 0 for none. Ties count by their chance when broken
+        at random: equal logits are in the top 3 of 10 with 0.3.
       recall_limit: the recall of every class is reported for at most this many classes.
       shots: adds the accuracy on classes with many, some and few rows; None for none.
       prior: the share of every class, above 0, from which training starts, as bias.
@@ -141,8 +142,7 @@ class MultiClass(classes.Classes):
             "hits": metrics.binned(ids, weights * right, self.size),
         }
         if self.top_k:
-            among = tf.nn.in_top_k(targets, logits, self.top_k)
-            sums["top_k"] = metrics.total(tf.cast(among, tf.float32), weights)
+            sums["top_k"] = metrics.total(metrics.in_top(logits, targets, self.top_k), weights)
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:

@@ -11,11 +11,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, metrics, objectives, types
+from mtl import checks, metrics, objectives, ranking, types
 from mtl.heads import base, binary, classes, values
-
-# Score bins of all classes together: they bound the memory of AUC to 16 MB.
-_MAX_BINS = 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,16 +126,14 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """Score histograms of every class, the confusion over all, and rows without a mistake."""
+        """The scores of every class, the confusion over all, and rows without a mistake."""
         logits, targets, weights = examples
         flagged = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         wrong = tf.cast(tf.not_equal(flagged, targets), tf.float32)
         row_weights = tf.reduce_max(weights, axis=-1)
         mistaken = tf.cast(tf.reduce_any(wrong * weights > 0, axis=-1), tf.float32)
-        num_bins = min(metrics.SCORE_BINS, _MAX_BINS // self.size)
         return {
-            "positives": metrics.histogram(logits, weights * targets, num_bins),
-            "negatives": metrics.histogram(logits, weights * (1 - targets), num_bins),
+            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets)),
             "positive": metrics.total(targets, weights),
             "flagged": metrics.total(flagged, weights),
             "hits": metrics.total(flagged * targets, weights),
@@ -148,13 +143,10 @@ class MultiLabel(classes.Classes):
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Classes pooled, rows as a whole, and the ranking averaged over the classes."""
-        ranking = metrics.auc(sums["positives"], sums["negatives"])
-        precision = metrics.average_precision(sums["positives"], sums["negatives"])
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),
-            "auc": metrics.mean_defined(ranking),
-            "pr_auc": metrics.mean_defined(precision),
+            **ranking.areas(sums["scores"]),
             "label_mean": metrics.ratio(sums["positive"], sums["weight"]),
         }
 

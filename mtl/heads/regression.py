@@ -69,12 +69,11 @@ class _Number(base.Base):
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """Sums of labels and predictions, and of their squares and distances."""
+        """The moments of the labels, the sum of predictions, and those of their errors."""
         logits, targets, weights = examples
-        value = self.value(logits)
+        value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
-            "labels": metrics.total(targets, weights),
-            "squared_labels": metrics.total(tf.cast(targets, tf.float64) ** 2, weights),
+            "labels": metrics.Moments(targets, weights),
             "predictions": metrics.total(value, weights),
             "squared_errors": metrics.total(objectives.squared(value, targets), weights),
             "absolute_errors": metrics.total(objectives.absolute(value, targets), weights),
@@ -83,15 +82,11 @@ class _Number(base.Base):
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Errors in the unit of the label, the share of variance explained, and the means."""
         weight = sums["weight"]
-        label_mean = metrics.ratio(sums["labels"], weight)
-        mean_square = metrics.ratio(sums["squared_labels"], weight)
-        variance = mean_square - label_mean**2
-        varies = variance > 1e-12 * mean_square  # Less is what rounding leaves of equal labels.
-        mean_squared_error = metrics.ratio(sums["squared_errors"], weight)
+        label_mean, variation = sums["labels"]
         return {
-            "rmse": tf.sqrt(mean_squared_error),
+            "rmse": tf.sqrt(metrics.ratio(sums["squared_errors"], weight)),
             "mae": metrics.ratio(sums["absolute_errors"], weight),
-            "r2": 1 - metrics.ratio(mean_squared_error, tf.where(varies, variance, 0)),
+            "r2": 1 - metrics.ratio(sums["squared_errors"], variation),
             "label_mean": label_mean,
             "prediction_mean": metrics.ratio(sums["predictions"], weight),
         }
@@ -198,6 +193,8 @@ class Poisson(_Number):
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
         """Those of every number, and the deviance."""
         logits, targets, weights = examples
+        # In float64: great terms cancel where a count is great and its rate right.
+        logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
         deviance = objectives.poisson_deviance(logits, targets)
         return {**super().sums(examples), "deviance": metrics.total(deviance, weights)}
 

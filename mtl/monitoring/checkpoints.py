@@ -174,10 +174,18 @@ class BestKeeper:
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether an evaluation is a new one, and better than all before."""
+        """Whether an evaluation is a new one, and better than all before; one with a NaN never is.
+
+        Not even by a metric that knows nothing of the predictions that are NaN.
+        """
         is_new = int(metrics["global_step"]) > self.last_step
-        return is_new and self._best.is_better(
-            float(metrics[self._best.metric]), self.read().get("value")
+        has_nan = any(
+            name.endswith("/nan_predictions") and value > 0 for name, value in metrics.items()
+        )
+        return (
+            is_new
+            and not has_nan
+            and self._best.is_better(float(metrics[self._best.metric]), self.read().get("value"))
         )
 
     def update(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:

@@ -16,12 +16,18 @@ from mtl.monitoring import doubts
 _CELLS = 3
 
 
+# Metrics that say what is wrong with others: 0, and not worth a line, where nothing is.
+_WARNINGS = ("nan_predictions", "_error_bound")
+
+
 def metrics_table(metrics: Mapping[str, float]) -> str:
     """A block for each task, its metrics side by side; n/a where one is undefined."""
     by_task: dict[str, list[str]] = {}
     for name in sorted(metrics.keys() - {"global_step"}):
+        if name.endswith(_WARNINGS) and not metrics[name] > 0:
+            continue
         task, _, metric = name.partition("/") if "/" in name else ("", "", name)
-        value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.4f}"
+        value = _shown(metrics[name])
         by_task.setdefault(task, []).append(f"{metric:<20} {value:<12}")
     blocks = []
     for task, cells in sorted(by_task.items(), key=lambda item: (not item[0], item[0])):
@@ -39,6 +45,12 @@ def of_evaluation(
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
         told.append(f"{name} {value}" + " (best so far)" * (is_best and name == best))
     return f"step {metrics['global_step']} evaluated: {', '.join(told)}"
+
+
+def _shown(value: float) -> str:
+    if math.isnan(value):
+        return "n/a"
+    return f"{value:.1e}" if 0 < abs(value) < 0.00005 else f"{value:.4f}"
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:

@@ -5,6 +5,13 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 
+ZERO_WITH_AREAS = ("auc_error_bound", "nan_predictions", "pr_auc_error_bound")
+
+
+def assert_zero(metrics, names):
+    """The metrics that say what is wrong with others say nothing."""
+    assert {name: metrics[name] for name in names} == dict.fromkeys(names, 0)
+
 
 def loss(head, logits, labels):
     """The loss and its gradient with respect to the logits."""

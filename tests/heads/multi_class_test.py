@@ -37,9 +37,16 @@ def test_metrics_are_those_of_scikit_learn():
         "recall/3": np.nan,
         "recall/4": np.nan,
     }
-    assert set(got) == set(expected)
+    assert set(got) == {*expected, "nan_predictions"}
+    assert got["nan_predictions"] == 0
     for name, value in expected.items():
         assert got[name] == pytest.approx(value, abs=1e-5, nan_ok=True), name
+
+
+def test_equal_logits_are_among_the_first_k_by_chance():
+    head = heads.MultiClass(name="y", classes=10, top_k=3)
+    got = harness.evaluate(head, np.zeros((30, 10), "f"), {"y": np.arange(30) % 10})
+    assert got["top_3_accuracy"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("count", [3, 1500])

@@ -20,12 +20,13 @@ def expected_metrics(y, p, w):
 
 
 def assert_metrics(got, expected):
-    assert set(got) == set(expected)
+    assert set(got) == {*expected, "nan_predictions"}
+    assert got["nan_predictions"] == 0
     for name, value in expected.items():
         assert got[name] == pytest.approx(value, rel=1e-4), name
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e6])
 def test_regression_metrics_are_those_of_scikit_learn(offset):
     rng = np.random.default_rng(0)
     y = (rng.normal(size=500) + offset).astype("f")
@@ -53,6 +54,28 @@ def test_poisson_metrics_are_those_of_scikit_learn():
         "average_loss": np.average(rates - y * logits, weights=w),
     }
     assert_metrics(got, expected)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_perfect_predictions_explain_a_spread_of_a_millionth_of_the_mean(scale):
+    y = (scale * (1e6 + np.arange(40) % 8)).astype("f")
+    got = harness.evaluate(heads.Regression(name="price"), y[:, None], {"price": y})
+    assert (got["r2"], got["rmse"], got["mae"]) == (1, 0, 0)
+    worse = np.full((40, 1), np.mean(y, dtype=np.float64), "f")
+    got = harness.evaluate(heads.Regression(name="price"), worse, {"price": y})
+    expected = sklearn_metrics.r2_score(np.float64(y), np.float64(worse[:, 0]))
+    assert got["r2"] == pytest.approx(expected, abs=1e-6)
+    assert got["rmse"] == pytest.approx(np.std(np.float64(y)), rel=1e-3)
+
+
+def test_the_deviance_of_great_counts_does_not_cancel():
+    y = np.arange(10_000_000, 10_000_040)
+    logits = np.log(y * 1.0001).astype("f")
+    head = heads.Poisson(name="visits")
+    got = harness.evaluate(head, logits[:, None], {"visits": y})
+    rates = np.exp(np.float64(logits))
+    expected = sklearn_metrics.mean_poisson_deviance(np.float64(y.astype("f")), rates)
+    assert got["deviance"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_labels_that_do_not_vary_leave_r2_undefined():

@@ -177,6 +177,22 @@ def test_patience_counts_evaluations_that_were_nan_from_the_first(tmp_path):
     assert run.keeper.read()["evaluations_since"] == 0
 
 
+def test_an_evaluation_with_a_nan_prediction_is_never_the_best(tmp_path):
+    """Whatever the metric, here one of labels or of another task, and the first one too."""
+    run = _Run(tmp_path, patience=2)
+    metrics = {"m": 0.5, "a/nan_predictions": 0.0, "b/nan_predictions": 1.0, "global_step": 1}
+    assert not run.keeper.is_best(metrics)
+    run.keeper.update(_save(tmp_path, 1), metrics)
+    assert "step" not in run.keeper.read()
+    metrics |= {"m": 0.75, "b/nan_predictions": 0.0, "global_step": 2}
+    assert run.keeper.is_best(metrics)
+    run.keeper.update(_save(tmp_path, 2), metrics)
+    metrics |= {"m": 0.25, "a/nan_predictions": 3.0, "global_step": 3}
+    run.keeper.update(_save(tmp_path, 3), metrics)
+    assert run.kept() == (2.0, {2})
+    assert run.keeper.read()["evaluations_since"] == 1
+
+
 def test_another_metric_starts_anew(tmp_path):
     _Run(tmp_path).evaluate(1, 0.25)
     other = checkpoints.BestKeeper(checkpoints.Best(metric="n"), str(tmp_path))

@@ -25,6 +25,18 @@ def test_an_evaluation_is_one_line_that_marks_the_best():
     assert summary.of_evaluation(metrics, [], "loss", False) == "step 9 evaluated: loss 1234.6"
 
 
+def test_metrics_that_warn_are_shown_where_they_are_above_zero():
+    metrics = {"a/auc": 0.5, "a/auc_error_bound": 0.0, "a/nan_predictions": 0.0}
+    metrics["b/auc_error_bound"], metrics["b/nan_predictions"] = 8e-07, 12.0
+    metrics["c/auc_error_bound"] = float("nan")  # As the area itself.
+    assert summary.metrics_table(metrics).splitlines() == [
+        "  a",
+        "    auc                  0.5000",
+        "  b",
+        "    auc_error_bound      8.0e-07     nan_predictions      12.0000",
+    ]
+
+
 def test_the_summary_names_what_is_there(tmp_path):
     for version in ("9", "10", "temp-11"):
         (tmp_path / "export" / "latest" / version).mkdir(parents=True)

@@ -222,7 +222,9 @@ class _Tau(Refit):
         for towers, targets, weights in rows:
             np.add.at(total, targets, weights)
             for hit, (kernel, bias) in zip(hits, candidates, strict=True):
-                right = np.argmax(towers @ kernel + bias, axis=1) == targets
+                logits = towers @ kernel + bias
+                right = np.argmax(logits, axis=1) == targets
+                right &= ~np.isnan(logits).any(axis=1)  # Of which argmax makes a sure class.
                 np.add.at(hit, targets, weights * right)
         seen = total > 0
         accuracies = (hits[:, seen] / total[seen]).mean(axis=1)
@@ -252,7 +254,8 @@ class TauNormalized(_Tau):
         """The kernel with shorter columns."""
         del counts
         lengths = np.linalg.norm(old.kernel, axis=0)
-        return Classifier(old.kernel / lengths**tau, np.zeros_like(old.bias))
+        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays one.
+        return Classifier(old.kernel / factors, np.zeros_like(old.bias))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -97,23 +97,49 @@ def _difference(
     if expected is None or not num_rows:
         return 0.0
     wanted = expected[:num_rows]
+    # What is decided by a number may fall otherwise at another batch size, on a tie.
+    is_sure = num_rows == len(expected) and allowed <= TOLERANCE
+    if value.dtype.kind != "f" and not is_sure and value.shape == wanted.shape:
+        return 0.0
+    return require_close(where, value, wanted, allowed)
+
+
+def require_close(
+    where: str,
+    value: np.ndarray,
+    wanted: np.ndarray,
+    allowed: float = TOLERANCE,
+    source: str = "the Estimator predicts",
+) -> float:
+    """How far the rows of an output, `where`, are off at most.
+
+    Numbers are off relative to those wanted where these are above 1. Equal infinities are not off,
+    nor are two NaNs; a NaN or an infinity in place of anything else is off by infinity. A class
+    or a text in place of another is off by 1.
+
+    Raises:
+      RefusedError: that is more than is allowed, or the shapes differ.
+    """
     if value.shape != wanted.shape:
         raise RefusedError(f"{where} has shape {value.shape} in place of {wanted.shape}.")
-    if value.dtype.kind == "f":
-        scale = np.maximum(1, np.abs(wanted))
-        off = np.nan_to_num(np.abs(value - wanted) / scale, nan=np.inf)
-        off[np.isnan(value) & np.isnan(wanted)] = 0
-    else:
-        # What is decided by a number may fall otherwise at another batch size, on a tie.
-        is_sure = num_rows == len(expected) and allowed <= TOLERANCE
-        off = (value != wanted) * float(is_sure)
-    if off.max() > allowed:
+    off = _off(value, wanted)
+    greatest = float(off.max(initial=0))
+    if greatest > allowed:
         row = np.unravel_index(off.argmax(), off.shape)[0]
         raise RefusedError(
-            f"{where} is off by {off.max():.2g} where {allowed:g} is allowed: in held-out row "
-            f"{row} it is {value[row]}, and the Estimator predicts {wanted[row]}."
+            f"{where} is off by {greatest:.2g} where {allowed:g} is allowed: in held-out row "
+            f"{row} it is {value[row]}, and {source} {wanted[row]}."
         )
-    return float(off.max())
+    return greatest
+
+
+def _off(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    if value.dtype.kind != "f":
+        return np.where(value == wanted, 0.0, 1.0)
+    is_same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(value - wanted) / np.maximum(1, np.abs(wanted))
+    return np.where(is_same, 0.0, np.nan_to_num(off, nan=np.inf, posinf=np.inf))
 
 
 def _malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:

@@ -1,11 +1,17 @@
 """Exports as ONNX, run by onnxruntime; skipped, saying so, without the extra `onnx`."""
 
+import importlib
+import types
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import checks, features, heads, networks, serving, spec
-from mtl.serving import onnx, rows
+from mtl.serving import graphs, onnx, rows
 from tests.serving import exports
+
+tf1 = tf.compat.v1
 
 
 def untrained(directory):
@@ -56,6 +62,100 @@ def test_onnxruntime_predicts_what_the_estimator_does(tmp_path):
     assert set(found) == set(made.settings.outputs)
     for name, value in found.items():
         np.testing.assert_allclose(value, predicted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def bucketized(directory, field="age", boundaries=(-1.0, 0.25, 0.5)):
+    """A model of numbers that lie on boundaries, between them and beyond, or that are missing."""
+    random = np.random.default_rng(0)
+    age = random.choice([-np.inf, -2.0, -1.0, 0.25, 0.3, 0.5, 7.0, np.inf, np.nan], (40, 3))
+    columns = [features.Bucketized(names=[field], boundaries=list(boundaries))]
+    if field == "crossed":
+        columns = [features.Crossed(crosses=[["age", "other"]], num_buckets=9)]
+    return exports.Untrained(
+        directory=str(directory),
+        columns=columns,
+        network=networks.SharedBottom(trunk=networks.MLP(layers=[5])),
+        heads=[heads.Binary(name="rich"), heads.Ordinal(name="stars", classes=3)],
+        spec=spec.Spec(features={"age": "float32", "ages": ("float32", (3,))}, labels={})
+        if field != "crossed"
+        else spec.Spec(features={"age": "int64", "other": "int64"}, labels={}),
+        values={"age": age[:, 0].astype("f"), "ages": age.astype("f")}
+        if field != "crossed"
+        else {"age": np.arange(40) % 5, "other": np.arange(40) % 3},
+    )
+
+
+@pytest.mark.parametrize("field", ["age", "ages"])
+def test_buckets_are_those_of_tensorflow(field, tmp_path):
+    pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX exports are not tried")
+    pytest.importorskip("onnxruntime")
+    export = bucketized(tmp_path / "run", field).export(tmp_path / "export")
+    assert onnx.write(export, str(tmp_path / "model.onnx")) <= 1e-5
+
+
+def test_an_operation_that_onnx_lacks_is_named(tmp_path):
+    pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX exports are not tried")
+    pytest.importorskip("onnxruntime")
+    export = bucketized(tmp_path / "run", "crossed").export(tmp_path / "export")
+    with pytest.raises(checks.UserError, match=r"ONNX has no operation RaggedCross\.$"):
+        onnx.write(export, str(tmp_path / "model.onnx"))
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_spelled_out_buckets_need_no_bucketize(dtype):
+    values = np.array([[-5, -1, 0], [1, 2, 9]], dtype)
+    with tf.Graph().as_default() as graph:
+        given = tf1.placeholder(dtype, [None, 3], name="given")
+        tf.raw_ops.Bucketize(input=given, boundaries=[-1.0, 0.5, 2.0], name="ids")
+    rewritten = graphs.Graph(graph.as_graph_def())
+    onnx.spell_out_buckets(rewritten)
+    assert "Bucketize" not in {node.op for node in rewritten.nodes.values()}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf.import_graph_def(rewritten.pruned(["ids"]), name="")
+        found = session.run("ids:0", {"given:0": values})
+    np.testing.assert_array_equal(found, np.digitize(values, [-1.0, 0.5, 2.0]))
+    assert found.dtype == np.int32
+
+
+class _Runtime:
+    """In place of onnxruntime: gives what a session of its own gives, changed."""
+
+    def __init__(self, change):
+        self._change = change
+
+    def InferenceSession(self, path, providers):  # noqa: N802, as onnxruntime's
+        real = importlib.import_module("onnxruntime").InferenceSession(path, providers=providers)
+
+        def run(keys, given):
+            found = real.run(keys, given)
+            return [self._change(key, value) for key, value in zip(keys, found, strict=True)]
+
+        return types.SimpleNamespace(run=run)
+
+
+def _fail(key, value):
+    raise LookupError("no kernel\nand a second line")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda k, v: v * np.nan if k == "price/value" else v, "'price/value' .* is off by inf"),
+        (lambda k, v: 1 - v if k == "rich/probability" else v, "'rich/probability' .* is off by"),
+        (lambda k, v: (v + 1) % 3 if k == "kind/class_id" else v, "'kind/class_id' .* off by 1 "),
+        (_fail, "^onnxruntime cannot run this model: no kernel$"),
+    ],
+)
+def test_a_file_that_predicts_something_else_is_refused(tmp_path, monkeypatch, change, message):
+    converter = pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX is not tried")
+    pytest.importorskip("onnxruntime")
+    export = untrained(tmp_path / "run").export(tmp_path / "export")
+    monkeypatch.setattr(onnx, "require", lambda: (converter, _Runtime(change)))
+    with pytest.raises(checks.UserError, match=message) as caught:
+        onnx.write(export, str(tmp_path / "model.onnx"))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_a_model_of_strings_is_refused_in_one_line(export, tmp_path):

@@ -182,3 +182,23 @@ def test_another_last_layer_is_refused(source, tmp_path):
     part = refit.TauNormalized(task="kind", source=str(source))
     with pytest.raises(checks.UserError, match="head 'kind' must have the Linear classifier"):
         make(part, classifier=classifiers.Cosine()).train(str(tmp_path / "run"))
+
+
+class _NaNFirst(refit.TauNormalized):
+    def at(self, tau, old, counts):
+        return refit.Classifier(old.kernel * (np.nan if tau else 1), old.bias)
+
+
+def test_a_classifier_that_predicts_nan_is_not_chosen():
+    old = refit.Classifier(np.eye(2), np.zeros(2))
+    chosen = _NaNFirst(task="y", source="x", taus=[1.0, 0.0], split="validation")
+    # argmax makes class 0 of a NaN, which all rows but one are of.
+    rows = [(np.array([[1.0, 0], [0, 1], [0, 1]]), np.zeros(3, np.int64), np.ones(3))]
+    np.testing.assert_array_equal(chosen.fit(old, rows, None).kernel, np.eye(2))
+
+
+def test_a_class_without_weights_keeps_them():
+    old = refit.Classifier(np.array([[0.0, 3.0], [0.0, 4.0]]), np.ones(2))
+    made = refit.TauNormalized(task="y", source="x", taus=[1.0]).at(1.0, old, None)
+    np.testing.assert_allclose(made.kernel, [[0, 0.6], [0, 0.8]])
+    np.testing.assert_array_equal(made.bias, 0)

@@ -21,6 +21,7 @@ class Binary(base.Base):
 
     `loss_i = w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)`; see `objectives.binary_cross_entropy`.
     Predicts `probability` (of the positive class), `class_id` (0 or 1) and `class` (its name).
+    `auc` and `pr_auc` are exact as `mtl.ranking` says.
 
     Attributes:
       positive: the label values that count as positive, the first of them naming the class; 1 by

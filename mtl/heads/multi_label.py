@@ -23,6 +23,7 @@ class MultiLabel(classes.Classes):
     either multi-hot, a field of shape (C,) with 1, 0 or missing for each class, which weighs
     nothing on its own; or a list, a field of shape (None,) with the ids (int64) or names (string)
     of the classes that apply. Predicts `probabilities` [B, C] and `multi_hot` [B, C].
+    `auc` and `pr_auc` are means over the classes, exact as `mtl.ranking` says.
 
     Attributes:
       classes: how many, or their names in the order of their ids; at least 2.

@@ -43,20 +43,22 @@ def _head(kind: type, **settings: Any) -> Callable[..., Any]:
 
 
 _BINARY = {
-    "metrics": "accuracy accuracy_baseline auc average_loss calibration calibration_error "
-    "label_mean pr_auc precision prediction_mean recall",
+    "metrics": "accuracy accuracy_baseline auc auc_error_bound average_loss calibration "
+    "calibration_error label_mean nan_predictions pr_auc pr_auc_error_bound precision "
+    "prediction_mean recall",
     "predictions": {"probability": (), "class_id": (), "class": ()},
     "signatures": "classify predict regress",
 }
 _CLASSES = {"probabilities": (3,), "class_id": (), "class": ()}
 _RECALLS = "recall/bird recall/cat recall/dog"
 _MULTI_LABEL = {
-    "metrics": "accuracy auc average_loss exact_match label_mean pr_auc precision recall",
+    "metrics": "accuracy auc auc_error_bound average_loss exact_match label_mean nan_predictions "
+    "pr_auc pr_auc_error_bound precision recall",
     "predictions": {"probabilities": (3,), "multi_hot": (3,)},
     "signatures": "classify predict",
 }
 _REGRESSION = {
-    "metrics": "average_loss label_mean mae prediction_mean r2 rmse",
+    "metrics": "average_loss label_mean mae nan_predictions prediction_mean r2 rmse",
     "signatures": "predict regress",
 }
 ANIMALS = ["cat", "dog", "bird"]
@@ -100,7 +102,8 @@ ROWS = {
         labels=[0, 1, 2, 1],
         missing=-1,
         wrong=[(3, "be in [0, 3), got 3"), (-5, "be in [0, 3), got -5")],
-        metrics="accuracy accuracy_baseline average_loss balanced_accuracy top_2_accuracy",
+        metrics="accuracy accuracy_baseline average_loss balanced_accuracy "
+        "nan_predictions top_2_accuracy",
         predictions=_CLASSES,
         signatures="classify predict",
     ),
@@ -116,7 +119,8 @@ ROWS = {
         labels=["cat", "dog", "bird", "cat"],
         missing="",
         wrong=[("fish", "be one of 'cat', 'dog', 'bird', got 'fish'")],
-        metrics=f"accuracy accuracy_baseline average_loss balanced_accuracy {_RECALLS}",
+        metrics="accuracy accuracy_baseline average_loss balanced_accuracy nan_predictions "
+        f"{_RECALLS}",
         predictions=_CLASSES,
         signatures="classify predict",
     ),
@@ -150,7 +154,7 @@ ROWS = {
         labels=[0, 1, 2, 2],
         missing=-1,
         wrong=[(3, "be in [0, 3), got 3")],
-        metrics="accuracy accuracy_baseline average_loss mae rmse",
+        metrics="accuracy accuracy_baseline average_loss mae nan_predictions rmse",
         predictions={**_CLASSES, "value": ()},
         signatures="classify predict regress",
     ),
@@ -178,7 +182,7 @@ ROWS = {
         labels=[0, 3, 1, 12],
         missing=-1,
         wrong=[(-2, "be a finite count of at least 0, got -2")],
-        metrics="average_loss deviance label_mean mae prediction_mean r2 rmse",
+        metrics="average_loss deviance label_mean mae nan_predictions prediction_mean r2 rmse",
         predictions={"value": ()},
         signatures="predict regress",
     ),

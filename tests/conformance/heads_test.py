@@ -83,7 +83,9 @@ def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
     loss, gradient = loss_and_gradient(head, row, labels, logits)
     assert loss == 0
     np.testing.assert_array_equal(gradient, 0)
-    assert all(np.isnan(value) for value in metrics(head, row, labels, logits).values())
+    found = metrics(head, row, labels, logits)
+    assert found.pop("nan_predictions") == 0
+    assert all(np.isnan(value) for value in found.values())
 
 
 def metrics(head, row, labels, logits, **weights):

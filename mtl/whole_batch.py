@@ -26,13 +26,13 @@ class Examples(NamedTuple):
     """How a part came about, for what needs the gradient of each of its rows.
 
     Attributes:
-      given: the tensors that its rows came in.
+      given: the tensors that its rows came in, in any nesting.
       count: how many rows.
       are_apart: whether no row has a share in the loss of another one, as in batch norm.
       row: n -> the part of its n-th row alone, built anew.
     """
 
-    given: Sequence[tf.Tensor]
+    given: Any
     count: int
     are_apart: bool
     row: Callable[[tf.Tensor | int], "Part"]
@@ -219,7 +219,7 @@ def _built(
     built = forward(*batch)
     size = tf.nest.flatten(batch[1])[0].shape[0]
     examples = Examples(
-        given=tf.nest.flatten(batch, expand_composites=True),
+        given=batch,
         count=size,
         are_apart=_num_updates() == before,
         row=functools.partial(row, size),

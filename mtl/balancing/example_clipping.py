@@ -96,7 +96,10 @@ class ExampleClipping:
         if examples.are_apart and not found.unknown:
             return self._together(found, part, variables, count)
         names = ", ".join(found.unknown[:3]) if examples.are_apart else "normalisation by the batch"
-        _log.warning("ExampleClipping: a pass for each example, for %s: this is slow.", names)
+        gap = f" (op {found.gap})" if examples.are_apart and found.gap else ""
+        _log.warning(
+            "ExampleClipping: a pass for each example, for %s%s: this is slow.", names, gap
+        )
         return examples.apart().sum(lambda row: self._alone(row, variables, count))
 
     def _together(

@@ -56,9 +56,7 @@ def measure(
     covered = [] if by_row else variables
     batch_size = tf.size(next(iter(losses.values())))
     rows = next((n for n in (of.shape[0] for of in tf.nest.flatten(batch)) if n is not None), None)
-    gradients = ghost.Gradients(
-        list(losses.values()), [*given, *entering], covered, batch_size, rows
-    )
+    gradients = ghost.Gradients(list(losses.values()), batch, covered, batch_size, rows)
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _ghost(gradients, losses, weights)
     left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]

@@ -10,10 +10,11 @@ comes back to it. Examples must not depend on each other, as batch norm in train
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from mtl.example_gradients import parts, patches, uses
+from mtl.example_gradients import layouts, parts, patches, sizes, uses
 
 
 class Gradients:
@@ -21,24 +22,25 @@ class Gradients:
 
     Args:
       losses: whose gradients are asked for, [B] or sums of them.
-      batch: the tensors that the examples come in.
+      batch: the tensors that the examples come in, in any nesting.
       variables: whose gradients are asked for.
       batch_size: B, a scalar.
       rows: B, if it is known while the graph is built.
 
     Attributes:
       unknown: the names of variables that meet examples in ways that are not known here.
+      gap: the name of the first op that hides which example is which; None of none.
     """
 
     def __init__(
         self,
         losses: Sequence[tf.Tensor],
-        batch: Sequence[tf.Tensor],
+        batch: Any,
         variables: Sequence[tf.Variable],
         batch_size: tf.Tensor,
         rows: int | None = None,
     ):
-        found = uses.find(losses, batch, variables, rows)
+        found, self.gap = uses.find(losses, batch, variables, rows)
         self.unknown = [name for name, own in found.items() if own is None or not _fits(own)]
         self._uses = {name: own for name, own in found.items() if name not in self.unknown}
         self._batch_size = batch_size
@@ -72,21 +74,41 @@ class Gradients:
             return self._rows(use, cotangent)
         if use.kind == uses.ELEMENTWISE:
             return self._elementwise(use, cotangent)
-        pair = self._by_example(self._patches(use)), self._by_example(cotangent)
+        sides = _sides(use)
+        given = self._patches(use), cotangent
+        pair = [
+            self._by_example(values, use.layout, [size])
+            for values, size in zip(given, sides, strict=True)
+        ]
         if use.kind == uses.MATRIX:
-            is_transposed = "adj_y" if use.op.type == "BatchMatMulV2" else "transpose_b"
-            return parts.Products(*(pair[::-1] if use.op.get_attr(is_transposed) else pair))
+            return parts.Products(*(pair[::-1] if _is_turned(use.op) else pair))
         made = parts.Products(*pair)
         return made.built() if _is_smaller_built(use) else made
 
-    def _by_example(self, values: tf.Tensor) -> tf.Tensor:
-        """[B, ..., P] or [B T, P] -> [B, T, P]."""
-        if values.shape.rank == 3:
-            return values
-        places = math.prod(values.shape[1:-1]) if None not in values.shape[1:-1] else -1
-        if values.shape.rank == 2:
-            places = -1
-        return tf.reshape(values, [self._batch_size, places, values.shape[-1]])
+    def _by_example(
+        self, values: tf.Tensor, layout: layouts.Layout, core: Sequence[int]
+    ) -> tf.Tensor:
+        """[..., *core] -> [B, T, *core], from where examples lie."""
+        if layout.before == sizes.ONE:
+            is_apart = layout.axis == 0 and layout.inner == sizes.ONE
+            if is_apart and values.shape.rank == 2 + len(core):
+                return values
+            places = values.shape[1 : values.shape.rank - len(core)].num_elements()
+            is_known = is_apart and places is not None
+            return tf.reshape(values, [self._batch_size, places if is_known else -1, *core])
+        before = self._num_before(values, layout)
+        apart = tf.reshape(values, [before, self._batch_size, -1, *core])
+        order = [1, 0, 2, *range(3, 3 + len(core))]
+        return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
+
+    def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
+        """How many times all examples come one after the other."""
+        if not layout.before.unknown:
+            return layout.before.number
+        shape, outer = tf.shape(values), 1
+        if layout.outer != sizes.ONE:
+            outer = shape[layout.axis] // (self._batch_size * layout.inner.number)
+        return outer * tf.reduce_prod(shape[: layout.axis])
 
     def _patches(self, use: uses.Use) -> tf.Tensor:
         """What a weight is multiplied with."""
@@ -101,13 +123,19 @@ class Gradients:
         ids = tf.cast(tf.reshape(use.op.inputs[1], [-1]), tf.int64)
         values = tf.reshape(cotangent, [tf.size(ids), cotangent.shape[-1]])
         batch_size = tf.cast(self._batch_size, tf.int64)
-        examples = uses.segments(use.output)
-        if examples is None:
-            order = tf.range(batch_size)
-            # An id of every example, or as many of each; anything else does not divide.
-            table = tf.reshape(ids, [batch_size, -1])
-            examples = tf.repeat(order, tf.shape(table)[1])
-        return parts.Rows(ids, tf.cast(examples, tf.int64), values, batch_size)
+        return parts.Rows(ids, self._examples_of_ids(use), values, batch_size)
+
+    def _examples_of_ids(self, use: uses.Use) -> tf.Tensor:
+        """The example that each id belongs to, [N]."""
+        ids, layout = use.op.inputs[1], use.layout
+        if use.of_list is not None:
+            owners = use.of_list.value_rowids()
+            places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
+            return tf.cast(tf.repeat(owners, places), tf.int64)
+        before, count = self._num_before(ids, layout), self._batch_size
+        order = tf.range(tf.cast(count, tf.int64))[tf.newaxis, :, tf.newaxis]
+        after = tf.size(ids) // tf.maximum(before * count, 1)
+        return tf.reshape(tf.broadcast_to(order, [before, count, after]), [-1])
 
     def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Plain:
         if use.op.type == "Mul":
@@ -118,7 +146,7 @@ class Gradients:
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
         core = uses.core_shape(use.parameter)
-        by_place = tf.reshape(cotangent, [self._batch_size, -1, *core])
+        by_place = self._by_example(cotangent, use.layout, core)
         shape = [self._batch_size, *use.parameter.shape]
         return parts.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
 
@@ -142,6 +170,19 @@ def _fits(own: Sequence[uses.Use]) -> bool:
     """Whether the gradients of the uses can be added: rows of a table only to each other."""
     kinds = {use.kind for use in own}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
+
+
+def _sides(use: uses.Use) -> tuple[int, int]:
+    """How wide the rows are that a weight is multiplied with, and those that it makes of them."""
+    *inputs, outputs = use.parameter.shape.as_list()
+    if use.kind == uses.MATRIX and _is_turned(use.op):
+        return outputs, *inputs
+    return math.prod(inputs), outputs
+
+
+def _is_turned(op: tf.Operation) -> bool:
+    """Whether the matrix is multiplied with as its transpose."""
+    return op.get_attr("transpose_b" if op.type == "MatMul" else "adj_y")
 
 
 def _is_smaller_built(use: uses.Use) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl.example_gradients import uses
+from mtl.example_gradients import lists, uses
 
 tf1 = tf.compat.v1
 
@@ -87,7 +87,7 @@ class _Twins:
             op.type == other.type
             and self._is_repeatable(op)
             and len(op.inputs) == len(other.inputs)
-            and _settings(op) == _settings(other)
+            and lists.settings(op) == lists.settings(other)
             and all(map(self._are_same, op.inputs, other.inputs))
         )
 
@@ -99,13 +99,3 @@ class _Twins:
     def _is_repeatable(self, op: tf.Operation) -> bool:
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful
-
-
-def _settings(op: tf.Operation) -> dict[str, bytes]:
-    """What an op gives, by its attributes, and a gradient that it was given in place of its own."""
-    attributes = op.node_def.attr.items()
-    return {
-        name: own.SerializeToString()
-        for name, own in attributes
-        if not name.startswith("_") or name == "_gradient_op_type"
-    }

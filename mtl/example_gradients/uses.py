@@ -3,21 +3,25 @@
 found = uses.find(losses, batch_tensors, variables)      # {name: uses}, None where one is unknown
 
 A variable is read, may go through ops that no example has a part in, such as a scale times another
-one, and enters ops that examples do have a part in. Of these ops a few kinds are known.
+one, and enters ops that examples do have a part in. Of these ops a few kinds are known, and only
+where `proof` tells which entries of their output belong to which example.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from mtl import patterns
+from mtl.example_gradients import layouts, sizes
+from mtl.example_gradients import proof as proof_lib
 
 MATRIX, CONVOLUTION, ROWS, ELEMENTWISE = "matrix", "convolution", "rows", "elementwise"
 
 _KINDS = {
     "MatMul": MATRIX,
     "BatchMatMulV2": MATRIX,
+    "BatchMatMulV3": MATRIX,
     "Conv2D": CONVOLUTION,
     "ResourceGather": ROWS,
     "BiasAdd": ELEMENTWISE,
@@ -38,6 +42,8 @@ class Use(NamedTuple):
       place: which of its inputs comes from the variable.
       reads: the readings of the variable that this one comes from; () of a table's rows.
       is_plain: whether the input is the variable itself.
+      layout: where examples lie in the output, or the values of a list.
+      of_list: that list; None of examples.
     """
 
     kind: str
@@ -45,6 +51,8 @@ class Use(NamedTuple):
     place: int
     reads: tuple[tf.Tensor, ...]
     is_plain: bool
+    layout: layouts.Layout | None = None
+    of_list: tf.RaggedTensor | None = None
 
     @property
     def parameter(self) -> tf.Tensor:
@@ -57,34 +65,57 @@ class Use(NamedTuple):
         return self.op.outputs[0]
 
 
+class Found(NamedTuple):
+    """How variables meet a batch.
+
+    Attributes:
+      by_variable: {name: uses}, None where they are not known.
+      gap: the first op that hides which example is which; None of none.
+    """
+
+    by_variable: dict[str, list[Use] | None]
+    gap: str | None
+
+
 def find(
     losses: Sequence[tf.Tensor],
-    batch: Sequence[tf.Tensor],
+    batch: Any,
     variables: Sequence[tf.Variable],
     rows: int | None = None,
-) -> dict[str, list[Use] | None]:
-    """{name: how it meets the batch}, None where that is not known.
+) -> Found:
+    """Finds how each variable meets the batch.
 
     Args:
-      losses: what is made of the batch and of the variables.
-      batch: the tensors that examples come in.
+      losses: what is made of the batch and of the variables, [B] each or sums of them.
+      batch: the tensors that examples come in, in any nesting, B rows each.
       variables: that are looked for.
-      rows: of the batch, if that is known while the graph is built.
+      rows: B, if that is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
-    ops = _leading_to(losses, batch)
-    of_batch = _dependent(ops, batch)
+    given = tf.nest.flatten(batch, expand_composites=True)
+    ops = _leading_to(losses, given)
+    of_batch = _dependent(ops, given)
     known = {op.name for op in ops}
+    proof = proof_lib.Proof(ops, losses, batch, rows)
     found: dict[str, list[Use] | None] = {}
     names = list(map(patterns.name, variables))
     for variable, name in zip(variables, names, strict=True):
         name_of_handle = handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
         own = _uses(readers, of_batch, known)
-        is_known = own is not None and all(_is_known(use, rows) for use in own)
+        own = own if own is None else [_placed(use, proof) for use in own]
+        is_known = own is not None and all(map(_is_known, own))
         is_whole = names.count(name) == 1  # And no shard of a table.
         found[name] = own if is_known and is_whole else None
-    return found
+    return Found(found, proof.gap and proof.gap.name)
+
+
+def _placed(use: Use, proof: proof_lib.Proof) -> Use:
+    """The use with the layout of its output, if that is proved."""
+    layout = proof.of(use.output)
+    if layout is None or not proof.is_apart(use.op):
+        return use
+    return use._replace(layout=layout, of_list=proof.list_of(layout) if layout.owner else None)
 
 
 def handle(graph: tf.Graph, variable: tf.Variable) -> str:
@@ -154,27 +185,33 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
     return found
 
 
-def _is_known(use: Use, rows: int | None) -> bool:
-    """Whether a use is of a kind whose gradient is taken apart by examples, which come first."""
+def _is_known(use: Use) -> bool:
+    """Whether a use is of a kind that is taken apart by examples, and they are told apart."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
-    if use.kind not in _CHECKS or not use.output.shape.rank or not is_precise:
+    if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
-    first = use.output.shape[0]
-    of_examples = first is None or (rows is not None and first % rows == 0)
-    of_lists = use.kind == ROWS and segments(use.output) is not None
-    return (of_examples or of_lists) and _CHECKS[use.kind](use)
+    is_precise &= use.parameter.shape.is_fully_defined() or use.kind == ROWS
+    fits_list = use.of_list is None or (use.kind == ROWS and use.layout.outer == sizes.ONE)
+    return fits_list and _can_split(use.layout) and _CHECKS[use.kind](use)
+
+
+def _can_split(layout: layouts.Layout) -> bool:
+    """Whether the number of entries before the examples is known, or that of those after them."""
+    is_plain = layout.outer == sizes.ONE or not layout.before.unknown
+    return is_plain or not layout.inner.unknown
 
 
 def _is_matrix(use: Use) -> bool:
-    turned = "adj_x" if use.op.type == "BatchMatMulV2" else "transpose_a"
-    return use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(turned)
+    turned = "transpose_a" if use.op.type == "MatMul" else "adj_x"
+    is_usual = use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(turned)
+    return is_usual and use.layout.axis < use.output.shape.rank - 1
 
 
 def _is_convolution(use: Use) -> bool:
     op = use.op
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
-    return use.place == 1 and is_usual and not is_grouped
+    return use.place == 1 and is_usual and not is_grouped and use.layout.axis == 0
 
 
 def _is_elementwise(use: Use) -> bool:
@@ -189,19 +226,9 @@ def _is_elementwise(use: Use) -> bool:
     return (
         core is not None
         and output.rank is not None
-        and output.rank > len(core)
+        and output.rank - len(core) > use.layout.axis
         and output.as_list()[output.rank - len(core) :] == core
     )
-
-
-def segments(values: tf.Tensor) -> tf.Tensor | None:
-    """By what values of lists are added up to examples: the example of each; None of no lists."""
-    for op in values.consumers():
-        if op.type == "Identity":
-            return segments(op.outputs[0])
-        if op.type in ("UnsortedSegmentSum", "SegmentSum"):
-            return op.inputs[1]
-    return None
 
 
 def core_shape(parameter: tf.Tensor) -> list[int] | None:
@@ -217,6 +244,6 @@ def core_shape(parameter: tf.Tensor) -> list[int] | None:
 _CHECKS: Mapping[str, Callable[[Use], bool]] = {
     MATRIX: _is_matrix,
     CONVOLUTION: _is_convolution,
-    ROWS: lambda use: True,
+    ROWS: lambda use: use.layout.axis < use.output.shape.rank - 1,
     ELEMENTWISE: _is_elementwise,
 }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, metrics, objectives, ranking, types
+from mtl.example_gradients import proof
 from mtl.heads import base, binary, classes, values
 
 
@@ -103,7 +104,8 @@ class MultiLabel(classes.Classes):
         if self.empty_is_missing:
             missing |= tf.equal(label.row_lengths(), 0)
         targets = tf.ensure_shape(tf.reshape(tf.minimum(counts, 1.0), shape), [None, self.size])
-        return targets, tf.broadcast_to(~missing[:, tf.newaxis], shape)
+        present = tf.broadcast_to(~missing[:, tf.newaxis], shape)
+        return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """C values are taken for multi-hot, unless they are all different: then for a list."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, clip_audit, experiment, networks
+from mtl import checks, clip_audit, experiment, layers, networks, types
 from mtl.clip_audit import statistics, visits
 from mtl.example_gradients import twins
 from tests import tiny
@@ -93,6 +93,25 @@ def test_a_visit_for_each_checkpoint_and_a_report(trained):
     lines = pathlib.Path(directory, "samples.csv").read_text().splitlines()
     assert len(lines) == ROWS + 1 and lines[1].startswith(f"{samples['id'][0]},3,0,")
     assert pathlib.Path(directory, "plots.svg").read_text().count("<polyline") > 5
+
+
+class Steps:
+    """A dense layer on [B, T, D], written as that of Keras: its sizes are computed as it runs."""
+
+    def __call__(self, inputs, tasks, training):
+        hidden = layers.dense(tf.concat(list(inputs.values()), 1), 6, "in", tf.tanh)
+        steps = tf.reshape(hidden, [-1, 3, 2])
+        kernel = tf.compat.v1.get_variable("kernel", [2, 4])
+        made = tf.nn.relu(tf.tensordot(steps, kernel, [[2], [0]]))
+        return types.Towers(dict.fromkeys(tasks, tf.reduce_sum(made, 1)))
+
+
+def test_a_trained_dense_layer_on_steps(tmp_path, caplog):
+    made = tiny.make(network=Steps(), train_steps=2, checkpoint_steps=2)
+    made.train(str(tmp_path))
+    made.audit_clipping(str(tmp_path), f"{tmp_path}/model.ckpt-2")
+    _, batches = visits.read(f"{tmp_path}/clip_audit/checkpoints")
+    assert (batches["layer/network"] > 0).all() and "a pass for each" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""An op of the graph and what is known of its inputs, for the rules of `arithmetic`, `movement`."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.example_gradients import layouts, sizes
+from mtl.example_gradients.layouts import EVEN, Layout, State
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ENTRY_BY_ENTRY = _words(
+    """
+    Abs Acos Acosh Add AddN AddV2 AsString Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr
+    BitwiseXor Bucketize Cast Ceil CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma
+    Div DivNoNan Elu EluGrad EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod
+    Greater GreaterEqual Identity Igamma Igammac Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu
+    LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr
+    LookupTableFind LookupTableFindV2 Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual
+    OnesLike Pow PreventGradient RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad
+    RightShift Rint Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh
+    Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference
+    StaticRegexFullMatch StaticRegexReplace StopGradient StringLength StringLower StringStrip
+    StringToHashBucket StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper
+    Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
+    """
+)
+OF_IMAGES = _words(
+    """
+    AvgPool AvgPool3D Conv2D Conv3D DepthToSpace DepthwiseConv2dNative Dilation2D LRN MaxPool
+    MaxPool3D MaxPoolGrad ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor SpaceToDepth
+    """
+)
+DRAWS = _words(
+    """
+    RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormal
+    StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormal
+    StatelessTruncatedNormalV2 TruncatedNormal
+    """
+)
+
+
+class Known(Protocol):
+    """What is known of the tensors before an op; see `proof.Proof`."""
+
+    count: sizes.Size
+
+    def state(self, tensor: tf.Tensor) -> State: ...
+    def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None: ...
+    def is_of_one(self, tensor: tf.Tensor) -> bool: ...
+    def examples(self, axis: int, dims: Sequence[sizes.Size]) -> Layout: ...
+    def list_of(self, layout: Layout) -> tf.RaggedTensor: ...
+    def lists(self) -> Sequence[tf.RaggedTensor]: ...
+    def is_apart_back(self, op: tf.Operation, states: Sequence[State]) -> bool: ...
+
+
+class Given:
+    """An op and what is known of its inputs."""
+
+    def __init__(self, op: tf.Operation, known: Known, is_moved: bool):
+        self.op, self.known, self.is_moved = op, known, is_moved
+        self.states = [known.state(tensor) for tensor in op.inputs]
+        self.output = op.outputs[0]
+        self.placed = [
+            (n, state) for n, state in enumerate(self.states) if isinstance(state, Layout)
+        ]
+
+    @property
+    def layout(self) -> Layout:
+        """Of the first input that has one."""
+        return self.placed[0][1]
+
+    def static(self, place: int) -> np.ndarray | None:
+        """The value of an input, if it is known while the graph is built."""
+        return tf.get_static_value(self.op.inputs[place])
+
+    def axes(self, place: int, rank: int) -> list[int] | None:
+        """An input's value as axes from 0 on."""
+        value = self.static(place)
+        return None if value is None else [int(n) % max(rank, 1) for n in np.reshape(value, [-1])]
+
+    def entries(self, place: int) -> sizes.Known | None:
+        """An input's entries as sizes."""
+        return sizes.of(self.op.inputs[place], self.known.dims)
+
+    def to(
+        self,
+        axis: int,
+        dims: sizes.Known | None = None,
+        **factors: sizes.Size,
+    ) -> list[State]:
+        """All outputs with examples along an axis; `dims` where TensorFlow does not know better."""
+        return [self.placed_at(out, axis, dims, **factors) for out in self.op.outputs]
+
+    def placed_at(
+        self, output: tf.Tensor, axis: int, dims: sizes.Known | None = None, **factors: sizes.Size
+    ) -> Layout:
+        """One output."""
+        own = layouts.own_dims(output)
+        for n, size in enumerate((dims or [])[: len(own)]):
+            if size is not None and own[n].unknown:
+                own[n] = size
+        return self.layout.at(axis, own, **factors)
+
+    def is_free(self, *places: int) -> bool:
+        """Whether these inputs are the same whatever the batch is."""
+        return all(self.states[place] is None for place in places)
+
+    def fits(self, place: int, from_end: int) -> bool:
+        """Whether an input that is broadcast does not vary along an axis, counted from the end."""
+        tensor = self.op.inputs[place]
+        rank = tensor.shape.rank
+        if rank is None:
+            return False
+        return rank < from_end or tensor.shape[rank - from_end] == 1 or self.is_even(tensor)
+
+    def is_even(self, tensor: tf.Tensor) -> bool:
+        """Whether all entries of a tensor are alike: equal, or drawn one by one."""
+        if self.known.state(tensor) is not None:
+            return self.known.state(tensor) == EVEN
+        op = tensor.op
+        if op.type == "Const":
+            value = tf.get_static_value(tensor)
+            return value is not None and (value.size < 2 or bool(np.all(value == value.flat[0])))
+        if op.type in ("Fill", "OnesLike", "ZerosLike", *DRAWS):
+            return True
+        if op.type in ("BroadcastTo", "ExpandDims", "Reshape", "Tile"):
+            return self.is_even(op.inputs[0])
+        is_made = op.type in ENTRY_BY_ENTRY and tensor.shape.rank is not None
+        return is_made and all(own.shape.rank == 0 or self.is_even(own) for own in op.inputs)
+
+
+Rule = Callable[[Given], list[State] | None]
+"""A state for each output of an op that an input with a layout enters; None: not known."""

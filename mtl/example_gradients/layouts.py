@@ -1,0 +1,94 @@
+"""Where the examples of a batch lie in a tensor.
+
+layout = layouts.along("", batch_size, axis=1, dims=[steps, batch_size, units])
+layout.reshaped([None, units])                # [T B, D]: all examples, T times one after the other
+
+A reshape leaves the entries in order. So the number of entries before and after the examples
+decides where they lie, never the sizes of single axes, of which one may equal B by chance.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl.example_gradients import sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Entry `(o * count + b) * inner + i` of an axis belongs to b.
+
+    Attributes:
+      owner: what b counts: "" of examples, else the values of a list, by the name of its splits.
+      count: how many there are.
+      axis: along which they lie.
+      outer: how many o there are.
+      inner: how many i.
+      dims: the sizes of all axes.
+    """
+
+    owner: str
+    count: sizes.Size
+    axis: int
+    outer: sizes.Size
+    inner: sizes.Size
+    dims: tuple[sizes.Size, ...]
+
+    @property
+    def before(self) -> sizes.Size:
+        """How many times all examples come one after the other."""
+        return sizes.product([*self.dims[: self.axis], self.outer])
+
+    @property
+    def after(self) -> sizes.Size:
+        """How many entries an example has at once."""
+        return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
+
+    @property
+    def key(self) -> tuple:
+        """What two tensors share whose entries can be combined one by one."""
+        return self.owner, self.outer, self.inner
+
+    def at(self, axis: int, dims: Sequence[sizes.Size], **factors: sizes.Size) -> "Layout":
+        """The same examples along another axis, of a tensor of these sizes."""
+        moved = dataclasses.replace(self, axis=axis, **factors)
+        own = moved.outer * moved.count * moved.inner
+        return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
+
+    def reshaped(self, dims: sizes.Known) -> "Layout | None":
+        """The same entries in the same order; None unless examples lie along one axis again."""
+        for axis in range(len(dims)):
+            others = [*dims[:axis], *dims[axis + 1 :]]
+            if None not in others:
+                outer = self.before.over(sizes.product(dims[:axis]))
+                inner = self.after.over(sizes.product(dims[axis + 1 :]))
+                if outer and inner:
+                    return self.at(axis, dims, outer=outer, inner=inner)
+        return None
+
+
+TOTAL = "a sum over examples"
+"""Of what each of them made with variables."""
+EVEN = "draws or equal entries, alike wherever examples lie"
+DATA = "data of any examples"
+"""Nothing that comes of variables; as a factor of a TOTAL it is a constant."""
+UNKNOWN = "not known"
+
+State = Layout | str | None
+"""Of a tensor; None if it is the same whatever the batch is."""
+
+
+def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
+    """The size of an axis of which nothing is known."""
+    return sizes.Size(1, (f"{tensor.name}[{axis}]",))
+
+
+def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
+    """Static sizes, and unknown ones for the others."""
+    return [unknown(tensor, n) if d is None else sizes.Size(d) for n, d in enumerate(tensor.shape)]
+
+
+def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) -> Layout:
+    """Of a tensor with one entry of each along an axis."""
+    return Layout(owner, count, axis, sizes.ONE, sizes.ONE, ()).at(axis, dims)

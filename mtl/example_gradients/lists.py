@@ -1,0 +1,75 @@
+"""What ragged lists are made into by TensorFlow, found again in a graph.
+
+lists.is_rows(tensor, ragged)        # the number of the list that each value belongs to
+lists.is_lengths(tensor, ragged)     # how many values each list has
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
+    """Whether it is `ragged.value_rowids()`."""
+    return _is_made(tensor, ragged, lambda own: own.value_rowids())
+
+
+def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
+    """Whether it is how many lists there are, as `tf.reduce_sum(ragged, 1)` asks for it."""
+    static = tf.get_static_value(tensor)
+    if static is not None and ragged.shape[0] is not None:
+        return static == ragged.shape[0]
+    return any(
+        _is_made(tensor, ragged, lambda own, dtype=dtype: own.nrows(out_type=dtype))
+        for dtype in (tf.int64, tf.int32)
+    ) or _is_made(tensor, ragged, lambda own: tf.shape(own.row_splits)[0] - 1)
+
+
+def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
+    """Whether it is `ragged.row_lengths()`."""
+    return _is_made(tensor, ragged, lambda own: own.row_lengths())
+
+
+def _is_made(
+    tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
+) -> bool:
+    """Whether a tensor is what `make` gives: built once more, apart, and compared op by op."""
+    given = ragged.row_splits
+    with tf.Graph().as_default():
+        value = tf.get_static_value(given)  # TensorFlow computes ahead what follows from it.
+        splits = tf1.placeholder(given.dtype, given.shape) if value is None else tf.constant(value)
+        flat = tf1.placeholder(ragged.flat_values.dtype, ragged.flat_values.shape)
+        made = make(tf.RaggedTensor.from_row_splits(flat, splits, validate=False))
+        return _are_alike(tensor, made, {splits.name: _source(given).name})
+
+
+def _are_alike(tensor: tf.Tensor, made: tf.Tensor, given: dict[str, str]) -> bool:
+    tensor, made = _source(tensor), _source(made)
+    if made.name in given:
+        return tensor.name == given[made.name]
+    ours, theirs = tensor.op, made.op
+    return (
+        ours.type == theirs.type
+        and tensor.value_index == made.value_index
+        and settings(ours) == settings(theirs)
+        and len(ours.inputs) == len(theirs.inputs)
+        and all(_are_alike(*pair, given) for pair in zip(ours.inputs, theirs.inputs, strict=True))
+    )
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def settings(op: tf.Operation) -> dict[str, bytes]:
+    """What an op gives, by its attributes, and a gradient that it was given in place of its own."""
+    attributes = op.node_def.attr.items()
+    return {
+        name: own.SerializeToString()
+        for name, own in attributes
+        if not name.startswith("_") or name == "_gradient_op_type"
+    }

@@ -1,0 +1,251 @@
+"""Where examples lie once entries are moved: reshaped, transposed, joined, cut, looked up."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mtl.example_gradients import sizes
+from mtl.example_gradients.given import Given, Rule
+from mtl.example_gradients.layouts import Layout, State
+
+
+def _reshaped(given: Given) -> list[State] | None:
+    static = given.output.shape
+    dims = given.entries(1) or [None] * static.rank
+    dims = [
+        size if own is None else sizes.Size(own) for size, own in zip(dims, static, strict=True)
+    ]
+    found = given.layout.reshaped(dims)
+    return found and [found]
+
+
+def _expanded(given: Given) -> list[State] | None:
+    axes = given.axes(1, given.output.shape.rank)
+    if axes is None:
+        return None
+    axis, dims = given.layout.axis, list(given.layout.dims)
+    dims.insert(axes[0], sizes.ONE)
+    return given.to(axis + (axes[0] <= axis), dims)
+
+
+def _squeezed(given: Given) -> list[State] | None:
+    layout, rank = given.layout, given.op.inputs[0].shape.rank
+    axes = [n % rank for n in given.op.get_attr("squeeze_dims")]
+    left = [n for n in range(rank) if n not in axes]
+    if not axes or layout.axis in axes:
+        return None
+    return given.to(left.index(layout.axis), [layout.dims[n] for n in left])
+
+
+def _transposed(given: Given) -> list[State] | None:
+    layout, order = given.layout, given.axes(1, given.output.shape.rank)
+    if order is None:
+        return None
+    return given.to(order.index(layout.axis), [layout.dims[n] for n in order])
+
+
+def _tiled(given: Given) -> list[State] | None:
+    layout, times = given.layout, given.entries(1)
+    if times is None or None in times or given.states[0] is not layout:
+        return None
+    dims = [size * own for size, own in zip(times, layout.dims, strict=True)]
+    return given.to(layout.axis, dims, outer=times[layout.axis] * layout.outer)
+
+
+def _joined(given: Given) -> list[State] | None:
+    """ConcatV2."""
+    axes, layout = given.axes(len(given.states) - 1, given.output.shape.rank), given.layout
+    if axes is None:
+        return None
+    if axes[0] == layout.axis:
+        return _repeated(given)
+    return given.to(layout.axis, _kept(layout, axes)) if _are_aligned(given, 1) else None
+
+
+def _repeated(given: Given) -> list[State] | None:
+    """ConcatV2 along the axis of the examples: all of them several times."""
+    layout, own = given.layout, given.states[:-1]
+    are_placed = all(
+        isinstance(of, Layout)
+        and (of.owner, of.axis, of.inner) == (layout.owner, layout.axis, layout.inner)
+        and not of.outer.unknown
+        for of in own
+    )
+    if not are_placed:
+        return None
+    outer = sizes.Size(sum(of.outer.number for of in own))
+    return given.to(layout.axis, layout.dims, outer=outer)
+
+
+def _packed(given: Given) -> list[State] | None:
+    axis, layout = given.op.get_attr("axis") % given.output.shape.rank, given.layout
+    dims = list(layout.dims)
+    dims.insert(axis, sizes.Size(len(given.states)))
+    is_after = axis <= layout.axis
+    return given.to(layout.axis + is_after, dims) if _are_aligned(given, 0) else None
+
+
+def _are_aligned(given: Given, arguments: int) -> bool:
+    """Whether examples lie alike in all inputs, but for so many arguments at the end."""
+    layout, count = given.layout, len(given.states) - arguments
+    return all(
+        (state.axis, state.key) == (layout.axis, layout.key)
+        if isinstance(state, Layout)
+        else given.is_even(given.op.inputs[n])
+        for n, state in enumerate(given.states[:count])
+    )
+
+
+def _kept(layout: Layout, axes: Sequence[int]) -> sizes.Known:
+    """The sizes but for those of some axes."""
+    return [None if n in axes else size for n, size in enumerate(layout.dims)]
+
+
+def _split(given: Given) -> list[State] | None:
+    place = 0 if given.op.type == "Split" else 2
+    layout, axes = given.layout, given.axes(place, given.output.shape.rank)
+    if axes is None or given.states[0 if place else 1] is not layout:
+        return None
+    outer = layout.outer
+    if axes[0] == layout.axis:
+        found = outer.over(sizes.Size(len(given.op.outputs)))
+        if place or found is None:
+            return None
+        outer = found
+    return given.to(layout.axis, _kept(layout, axes), outer=outer)
+
+
+def _unpacked(given: Given) -> list[State] | None:
+    layout, rank = given.layout, given.op.inputs[0].shape.rank
+    axis = given.op.get_attr("axis") % rank
+    left = [n for n in range(rank) if n != axis]
+    if axis == layout.axis:
+        return None
+    return given.to(left.index(layout.axis), [layout.dims[n] for n in left])
+
+
+def _sliced(given: Given) -> list[State] | None:
+    """StridedSlice that takes all of the axis that examples lie along."""
+    layout, rank = given.layout, given.op.inputs[0].shape.rank
+    steps = given.static(3)
+    if steps is None or given.states[0] is not layout:
+        return None
+    masks = {
+        name: given.op.get_attr(f"{name}_mask")
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    left: list[int | None] = []  # The axis that each one of the output comes from; None of a new.
+    cut: list[int] = []
+    axis = 0
+    for n, step in enumerate(steps):
+        bit = 1 << n
+        if masks["ellipsis"] & bit:
+            after = len(steps) - n - 1 - bin(masks["new_axis"] >> (n + 1)).count("1")
+            left += range(axis, rank - after)
+            axis = rank - after
+        elif masks["new_axis"] & bit:
+            left.append(None)
+        else:
+            is_whole = masks["begin"] & bit and masks["end"] & bit and step == 1
+            cut += [] if is_whole else [axis]
+            left += [] if masks["shrink_axis"] & bit else [axis]
+            axis += 1
+    left += range(axis, rank)
+    if layout.axis in cut:
+        return None
+    dims = [sizes.ONE if n is None else None if n in cut else layout.dims[n] for n in left]
+    return given.to(left.index(layout.axis), dims)
+
+
+def _slice(given: Given) -> list[State] | None:
+    layout, begin, size = given.layout, given.static(1), given.static(2)
+    if begin is None or size is None or given.states[0] is not layout:
+        return None
+    is_whole = begin[layout.axis] == 0 and size[layout.axis] == -1
+    return given.to(layout.axis) if is_whole else None
+
+
+def _padded(given: Given) -> list[State] | None:
+    layout, pads = given.layout, given.static(1)
+    if pads is None or given.states[0] is not layout or np.any(pads[layout.axis]):
+        return None
+    return given.to(layout.axis, _kept(layout, np.flatnonzero(np.any(pads, axis=1)).tolist()))
+
+
+def _by_axes(given: Given) -> list[State] | None:
+    """What goes along some axes in order: reversed, rolled, added up."""
+    place = 2 if given.op.type == "Roll" else 1
+    layout, axes = given.layout, given.axes(place, given.output.shape.rank)
+    if axes is None or layout.axis in axes or given.states[0] is not layout:
+        return None
+    return given.to(layout.axis, layout.dims)
+
+
+def _gathered(given: Given) -> list[State] | None:
+    """GatherV2: rows by indices of examples, or the same indices of every example."""
+    table, indices = given.states[:2]
+    ranks = [tensor.shape.rank for tensor in given.op.inputs[:2]]
+    axes, batch_dims = given.axes(2, ranks[0]), given.op.get_attr("batch_dims")
+    if axes is None:
+        return None
+    if isinstance(table, Layout) and isinstance(indices, Layout):
+        are_first = table.axis == indices.axis == 0 and table.key == indices.key
+        return given.to(0) if are_first and batch_dims >= 1 else None
+    if batch_dims:
+        return None
+    if isinstance(indices, Layout) and table is None:
+        return given.to(axes[0] + indices.axis)
+    if isinstance(table, Layout) and indices is None and table.axis != axes[0]:
+        return given.to(table.axis + (ranks[1] - 1) * (table.axis > axes[0]))
+    return None
+
+
+def _looked_up(given: Given) -> list[State] | None:
+    if given.op.get_attr("batch_dims") or not isinstance(given.states[1], Layout):
+        return None
+    return given.to(given.layout.axis, given.layout.dims)
+
+
+def _one_hot(given: Given) -> list[State] | None:
+    axis, layout = given.op.get_attr("axis"), given.layout
+    axis = layout.axis + 1 if axis == -1 else axis
+    if given.states[0] is not layout or not given.is_free(1, 2, 3):
+        return None
+    return given.to(layout.axis + (axis <= layout.axis))
+
+
+def _to_blocks(given: Given) -> list[State] | None:
+    """SpaceToBatchND and back: the first examples of all blocks come after all of a block."""
+    block, layout = given.static(1), given.layout
+    if block is None or layout.axis or given.states[0] is not layout:
+        return None
+    count = sizes.Size(int(np.prod(block)))
+    is_back = given.op.type == "BatchToSpaceND"
+    outer = layout.outer.over(count) if is_back else layout.outer * count
+    return outer and given.to(0, outer=outer)
+
+
+def _all_alike(given: Given) -> list[State] | None:
+    return list(given.states)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), _to_blocks),
+    **dict.fromkeys(("Cumprod", "Cumsum", "ReverseV2", "Roll"), _by_axes),
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
+    **dict.fromkeys(("Split", "SplitV"), _split),
+    "ConcatV2": _joined,
+    "ExpandDims": _expanded,
+    "GatherV2": _gathered,
+    "IdentityN": _all_alike,
+    "OneHot": _one_hot,
+    "Pack": _packed,
+    "Reshape": _reshaped,
+    "ResourceGather": _looked_up,
+    "Slice": _slice,
+    "Squeeze": _squeezed,
+    "StridedSlice": _sliced,
+    "Tile": _tiled,
+    "Transpose": _transposed,
+    "Unpack": _unpacked,
+}

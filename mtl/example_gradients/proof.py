@@ -1,0 +1,233 @@
+"""Where examples lie in every tensor between a batch and its losses, proved op by op.
+
+found = proof.Proof(ops, losses, batch, rows)
+found.of(tensor)                  # its `layouts.Layout`; None unless it is proved
+found.is_apart(op)                # whether each loss is known to see its own example alone in it
+
+An op that `rules` does not know proves nothing: not where examples lie in what comes out of it, nor
+that what went into it reaches no loss of another example.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.example_gradients import layouts, rules, sizes
+
+tf1 = tf.compat.v1
+
+_DECLARED = "mtl_rows_are_examples"
+_SIZES = ("Rank", "Shape", "ShapeN", "Size")
+
+
+def declare(values: tf.Tensor) -> tf.Tensor:
+    """Says that the first axis of a tensor is the batch, where ops are used that are not known."""
+    values = tf.identity(values)
+    tf1.add_to_collection(_DECLARED, values)
+    return values
+
+
+class Proof:
+    """The layouts of the tensors between a batch and its losses.
+
+    Args:
+      ops: these ops, in the order in which they were built.
+      losses: [B] each, or sums of them.
+      batch: the tensors that examples come in, in any nesting.
+      rows: B, if it is known while the graph is built.
+
+    Attributes:
+      gap: the first op that a variable goes through and that proves nothing; None of none.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[tf.Operation],
+        losses: Sequence[tf.Tensor],
+        batch: Any,
+        rows: int | None,
+    ):
+        self.count = sizes.Size(rows) if rows is not None else sizes.Size(1, ("batch",))
+        self._lists: dict[str, tf.RaggedTensor] = {}
+        self._states: dict[str, layouts.State] = {}
+        self._moved: set[str] = set()
+        self._declared = {tensor.name for tensor in tf1.get_collection(_DECLARED)}
+        self.gap: tf.Operation | None = None
+        for values in tf.nest.flatten(batch):
+            self._enter(values)
+        for op in ops:
+            self._pass(op)
+        self._tied = self._leading_to_gaps(ops, losses)
+
+    def of(self, tensor: tf.Tensor) -> layouts.Layout | None:
+        """Where examples lie in it, or the values of lists; None where that is not known."""
+        state = self._states.get(tensor.name)
+        return state if isinstance(state, layouts.Layout) else None
+
+    def is_apart(self, op: tf.Operation) -> bool:
+        """Whether entries of an example reach no loss but its own, on ways that are all known."""
+        return op.name not in self._tied
+
+    def lists(self) -> Sequence[tf.RaggedTensor]:
+        """Those of the batch."""
+        return list(self._lists.values())
+
+    def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
+        """The list whose values a layout tells of."""
+        return self._lists[layout.owner]
+
+    def state(self, tensor: tf.Tensor) -> layouts.State:
+        """What is known of a tensor."""
+        return self._states.get(tensor.name)
+
+    def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:
+        """The sizes of its axes; `of_one` leaves out those that grow with the batch."""
+        state, rank = self._states.get(tensor.name), tensor.shape.rank
+        if rank is None:
+            return None
+        if isinstance(state, layouts.Layout):
+            dims: sizes.Known = list(state.dims)
+            if of_one:
+                dims[state.axis] = None
+            return dims
+        static = [None if n is None else sizes.Size(n) for n in tensor.shape]
+        if state is None:  # Sizes that are the same whatever the batch is.
+            return [size or layouts.unknown(tensor, n) for n, size in enumerate(static)]
+        return [None] * rank if of_one else static
+
+    def is_of_one(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor of sizes holds none that depends on how many examples there are."""
+
+        def static(own: tf.Tensor) -> Any:
+            is_fixed = own is not tensor and self.state(own) is None
+            return tf.get_static_value(own) if is_fixed else None
+
+        found = sizes.of(tensor, lambda own: self.dims(own, of_one=True), static)
+        return found is not None and None not in found
+
+    def examples(self, axis: int, dims: Sequence[sizes.Size]) -> layouts.Layout:
+        """Of a tensor with one entry of each example along an axis."""
+        return layouts.along("", self.count, axis, dims)
+
+    def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
+        """Whether a gradient that an op was given in place of its own keeps examples apart.
+
+        It is built once more, on cotangents that lie like the outputs.
+        """
+        pairs = [pair for pair in zip(op.outputs, states, strict=True) if pair[0].dtype.is_floating]
+        if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
+            return False
+        gap = self.gap
+        upstream = [tf.zeros_like(output) for output, _ in pairs]
+        for tensor, (_, state) in zip(upstream, pairs, strict=True):
+            self._states[tensor.name] = state
+            self._moved.add(tensor.name)
+        first, inputs = len(op.graph.get_operations()), list(op.inputs)
+        outputs = [output for output, _ in pairs]
+        found = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
+        ops = op.graph.get_operations()[first:]
+        for made in ops:
+            self._pass(made)
+        is_apart = _are_linear(ops, upstream) and all(
+            back is None or self._lie_alike(back, own)
+            for back, own in zip(found, inputs, strict=True)
+            if self.state(own) is not None
+        )
+        self.gap = gap if is_apart else self.gap
+        return is_apart
+
+    def _lie_alike(self, one: tf.Tensor, other: tf.Tensor) -> bool:
+        pair = [self.of(one), self.of(other)]
+        return None not in pair and len({(of.axis, of.key) for of in pair}) == 1
+
+    def _enter(self, values: tf.Tensor | tf.RaggedTensor) -> None:
+        if isinstance(values, tf.Tensor):
+            if values.shape.rank:
+                self._states[values.name] = self.examples(0, layouts.own_dims(values))
+            else:
+                self._states[values.name] = layouts.DATA
+            return
+        for part in tf.nest.flatten(values, expand_composites=True):
+            self._states[part.name] = layouts.DATA
+        if isinstance(values, tf.RaggedTensor) and values.ragged_rank == 1:
+            flat, owner = values.flat_values, values.row_splits.name
+            self._lists[owner] = values
+            dims = layouts.own_dims(flat)
+            self._states[flat.name] = layouts.along(owner, dims[0], 0, dims)
+
+    def _pass(self, op: tf.Operation) -> None:
+        """Finds the states of what comes out of an op."""
+        states = [self.state(tensor) for tensor in op.inputs]
+        is_value = op.type not in _SIZES
+        is_moved = is_value and self._moves(op)
+        if is_moved:
+            self._moved.update(tensor.name for tensor in op.outputs)
+        if not any(states):
+            return
+        found = None
+        if any(tensor.name in self._declared for tensor in op.outputs):
+            found = [self.examples(0, layouts.own_dims(op.outputs[0]))]
+        elif layouts.UNKNOWN not in states:
+            found = rules.outputs(op, self, is_moved)
+        if found is None:
+            found = [layouts.UNKNOWN if is_moved else layouts.DATA] * len(op.outputs)
+            if is_moved and layouts.UNKNOWN not in states:
+                self.gap = self.gap or op
+        for tensor, state in zip(op.outputs, found, strict=True):
+            self._states[tensor.name] = state
+
+    def _moves(self, op: tf.Operation) -> bool:
+        """Whether variables have a part in the values that an op gives."""
+        is_lookup = op.type.startswith("LookupTable")
+        return any(
+            own.name in self._moved or (own.dtype == tf.resource and not is_lookup)
+            for own in op.inputs
+        )
+
+    def _leading_to_gaps(
+        self, ops: Sequence[tf.Operation], losses: Sequence[tf.Tensor]
+    ) -> set[str]:
+        """The names of the ops from which a loss is reached through what is not known."""
+        tied = {
+            op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
+        }
+        for loss in losses:
+            state = self.state(loss)
+            is_own = isinstance(state, layouts.Layout) and state == self.examples(0, state.dims[:1])
+            if not is_own and not (state == layouts.TOTAL and loss.shape.rank == 0):
+                tied.add(loss.op.name)
+                self.gap = self.gap or loss.op
+        known = {op.name for op in ops}
+        for op in reversed(ops):
+            users = (user.name for out in op.outputs for user in out.consumers())
+            if any(name in tied and name in known for name in users):
+                tied.add(op.name)
+        return tied
+
+
+def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:
+    """Whether what ops make of these tensors is linear in them, as every gradient should be."""
+    names = {tensor.name for tensor in given}
+    for op in ops:
+        places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]
+        if places and not _LINEAR.get(op.type, lambda places: False)(places):
+            return False
+        if places:
+            names.update(tensor.name for tensor in op.outputs)
+    return True
+
+
+_LINEAR: dict[str, Callable[[list[int]], bool]] = {
+    **dict.fromkeys(
+        ("Add", "AddN", "AddV2", "Identity", "Mean", "Neg", "Sub", "Sum"), lambda places: True
+    ),
+    **dict.fromkeys(
+        ("DivNoNan", "ExpandDims", "RealDiv", "Reshape", "Squeeze", "Transpose"),
+        lambda places: places == [0],
+    ),
+    **dict.fromkeys(("MatMul", "Mul"), lambda places: len(places) == 1),
+    **dict.fromkeys(("Select", "SelectV2"), lambda places: 0 not in places),
+    "MaxPoolGrad": lambda places: places == [2],
+}
+"""By which of its inputs an op is linear."""

@@ -1,0 +1,145 @@
+"""Sizes of axes that are known while a graph is built, as products of numbers and of unknown sizes.
+
+batch, steps = sizes.Size(1, ("batch",)), sizes.Size(1, ("steps",))
+(batch * steps * sizes.Size(3)).over(steps)          # 3 batch
+sizes.of(shape, dims_of)                             # what a tensor of sizes holds: [3 batch, None]
+"""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A number times unknown sizes.
+
+    Attributes:
+      number: 0 or more.
+      unknown: names of the unknown sizes, sorted, one as often as it is a factor.
+    """
+
+    number: int = 1
+    unknown: tuple[str, ...] = ()
+
+    def __mul__(self, other: "Size") -> "Size":
+        return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
+
+    def over(self, other: "Size") -> "Size | None":
+        """The quotient, None where it need not be whole."""
+        left = list(self.unknown)
+        if 0 in (self.number, other.number) or self.number % other.number:
+            return None
+        for name in other.unknown:
+            if name not in left:
+                return None
+            left.remove(name)
+        return Size(self.number // other.number, tuple(left))
+
+
+ONE = Size()
+
+Known = list[Size | None]
+"""The entries of a tensor of sizes, None for those that are not known."""
+
+DimsOf = Callable[[tf.Tensor], Sequence[Size | None] | None]
+"""A tensor -> the sizes of its axes; None where not even their number is known."""
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """All of them multiplied."""
+    return functools.reduce(operator.mul, sizes, ONE)
+
+
+def of(
+    tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] = tf.get_static_value
+) -> Known | None:
+    """The entries of a scalar or a vector of sizes; None where their number is not known.
+
+    Below 0, as in the -1 of a reshape, is not known.
+
+    Args:
+      tensor: of the sizes.
+      dims_of: tells of the tensors whose sizes these are.
+      static: the value of a tensor that is known while the graph is built, or None.
+    """
+    value = static(tensor)
+    if value is not None:
+        if value.ndim > 1 or value.dtype.kind not in "iu":
+            return None
+        return [Size(int(n)) if n >= 0 else None for n in value.reshape(-1)]
+    make = _MAKERS.get(tensor.op.type)
+    return make(tensor.op, lambda own: of(own, dims_of, static), dims_of) if make else None
+
+
+def is_made(op: tf.Operation) -> bool:
+    """Whether what the op gives may be known by `of`."""
+    return op.type in _MAKERS
+
+
+_Of = Callable[[tf.Tensor], Known | None]
+
+
+def _shape(op: tf.Operation, _: _Of, dims_of: DimsOf) -> Known | None:
+    found = dims_of(op.inputs[0])
+    return None if found is None else list(found)
+
+
+def _same(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+    is_flat = op.outputs[0].shape.rank in (0, 1)
+    return entries(op.inputs[0]) if is_flat and op.outputs[0].dtype.is_integer else None
+
+
+def _joined(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+    values = op.inputs if op.type == "Pack" else op.inputs[:-1]
+    is_flat = all(value.shape.rank == (0 if op.type == "Pack" else 1) for value in values)
+    parts = [entries(value) for value in values] if is_flat else [None]
+    return None if None in parts else [size for part in parts for size in part]
+
+
+def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+    values, ends = entries(op.inputs[0]), [tf.get_static_value(n) for n in op.inputs[1:]]
+    is_known = values is not None and all(end is not None and end.size == 1 for end in ends)
+    if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
+        return None
+    begin, end, stride = (int(n[0]) for n in ends)
+    if op.get_attr("shrink_axis_mask"):
+        return [values[begin]] if -len(values) <= begin < len(values) else None
+    first = None if op.get_attr("begin_mask") else begin
+    return values[first : None if op.get_attr("end_mask") else end : stride]
+
+
+def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+    values, places = entries(op.inputs[0]), tf.get_static_value(op.inputs[1])
+    if values is None or places is None or places.ndim > 1 or op.get_attr("batch_dims"):
+        return None
+    return [values[place] for place in places.reshape(-1)]
+
+
+def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+    """Of all entries of one vector, or of two scalars."""
+    factors = [entries(value) for value in (op.inputs[:1] if op.type == "Prod" else op.inputs)]
+    if None in factors or op.outputs[0].shape.rank != 0:
+        return None
+    flat = [size for part in factors for size in part]
+    return [None if None in flat else product(flat)]
+
+
+_MAKERS: dict[str, Callable[[tf.Operation, _Of, DimsOf], Known | None]] = {
+    "Shape": _shape,
+    "Identity": _same,
+    "Cast": _same,
+    "ExpandDims": _same,
+    "Reshape": _same,
+    "Squeeze": _same,
+    "Pack": _joined,
+    "ConcatV2": _joined,
+    "StridedSlice": _sliced,
+    "GatherV2": _gathered,
+    "Prod": _multiplied,
+    "Mul": _multiplied,
+}

@@ -1,0 +1,338 @@
+"""Norms of single examples, wherever a network lays examples out: proved, or a pass for each.
+
+Every network is measured in one pass and, the reference, on each example alone.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import layers
+from mtl.compat import keras as compat_keras
+from mtl.example_gradients import uses
+from tests.clip_audit import norms_test
+from tests.conformance import heads as heads_table
+
+tf1 = tf.compat.v1
+
+UNITS, CLASSES = 3, 2
+ROWS, STEPS = 4, 4  # Alike, so that no size tells which axis is which.
+
+
+def make_batch(is_known, rows=ROWS, steps=STEPS):
+    """Tensors whose sizes are known while the graph is built, or that of none but the last axis."""
+    rng = np.random.default_rng(0)
+    lists = [[3, 3, 1], [], [0], [2, 2, 2, 1], [1]]
+    values = {
+        "x": rng.normal(size=[rows, steps, UNITS]).astype(np.float32),
+        "ids": rng.integers(0, 3, [rows, steps]),
+        "image": rng.normal(size=[rows, 8, 6, 5]).astype(np.float32),
+        "label": rng.integers(0, CLASSES, rows),
+    }
+
+    def placed(name, value):
+        if is_known:
+            return tf.constant(value)
+        shape = [None] * value.ndim
+        if name in ("x", "image"):
+            shape[-1] = value.shape[-1]
+        return tf1.placeholder_with_default(value, shape)
+
+    batch = {name: placed(name, value) for name, value in values.items()}
+    batch["list"] = tf.ragged.constant([lists[n % 5] for n in range(rows)], dtype=tf.int64)
+    return batch
+
+
+def losses(hidden, batch):
+    logits = layers.dense(hidden, CLASSES, "logits")
+    return {"a": norms_test.cross_entropy(logits, batch["label"])}
+
+
+def steps_first(batch):
+    """[B, T, D] -> [T B, D] -> [B, D]."""
+    shape = tf.shape(batch["x"])
+    flat = tf.reshape(tf.transpose(batch["x"], [1, 0, 2]), [-1, UNITS])
+    hidden = layers.dense(flat, 5, "hidden", tf.tanh)
+    return losses(tf.reduce_sum(tf.reshape(hidden, [shape[1], shape[0], 5]), 0), batch)
+
+
+def rows_first(batch):
+    """[B, T, D] -> [B T, D] -> [B, D]."""
+    shape = tf.shape(batch["x"])
+    hidden = layers.dense(tf.reshape(batch["x"], [-1, UNITS]), 5, "hidden", tf.tanh)
+    return losses(tf.reduce_sum(tf.reshape(hidden, [shape[0], shape[1], 5]), 1), batch)
+
+
+def on_steps(batch):
+    return losses(tf.reduce_sum(layers.dense(batch["x"], 5, "hidden", tf.tanh), 1), batch)
+
+
+def ids_of_steps(batch):
+    found = layers.embedding(tf.transpose(batch["ids"]), 3, 5)
+    return losses(tf.tanh(tf.reduce_sum(found * (1 + found), 0)), batch)
+
+
+def ids_flat(batch):
+    """Ids [T B]."""
+    found = layers.embedding(tf.reshape(tf.transpose(batch["ids"]), [-1]), 3, 5)
+    found = tf.reshape(found, [tf.shape(batch["ids"])[1], -1, 5])
+    return losses(tf.tanh(tf.reduce_sum(found, 0)), batch)
+
+
+def two_copies(batch):
+    """As of two views of an image."""
+    both = layers.dense(tf.concat([batch["x"][:, 0], -batch["x"][:, 1]], 0), 5, "hidden", tf.tanh)
+    first, second = tf.split(both, 2)
+    return losses(first * second, batch)
+
+
+def repeated(batch):
+    hidden = layers.dense(tf.repeat(batch["x"][:, 0], 3, axis=0), 5, "hidden", tf.tanh)
+    return losses(tf.reduce_prod(tf.reshape(hidden, [-1, 3, 5]), 1), batch)
+
+
+def tiled(batch):
+    hidden = layers.dense(tf.tile(batch["x"][:, 0], [3, 1]), 5, "hidden", tf.tanh)
+    return losses(tf.reduce_prod(tf.reshape(hidden, [3, -1, 5]), 0), batch)
+
+
+def scaled_steps(batch):
+    """A scale and a shift of each step, of tensors with steps first."""
+    scale = tf1.get_variable("scale", [UNITS])
+    hidden = tf.transpose(batch["x"], [1, 0, 2]) * scale + tf1.get_variable("shift", [1, 1, UNITS])
+    return losses(tf.reduce_sum(tf.tanh(hidden), 0), batch)
+
+
+def attention(batch):
+    parts = [layers.dense(batch["x"], 4, name) for name in ("query", "key", "value")]
+    weights = tf.nn.softmax(tf.linalg.matmul(parts[0], parts[1], transpose_b=True))
+    return losses(tf.reduce_sum(tf.einsum("bst,btd->bsd", weights, parts[2]), 1), batch)
+
+
+def masked(batch):
+    mask = tf.cast(batch["ids"] > 0, tf.float32)[:, :, tf.newaxis]
+    total = tf.reduce_sum(layers.dense(batch["x"], 4, "hidden", tf.nn.relu) * mask, 1)
+    return losses(tf.math.divide_no_nan(total, tf.reduce_sum(mask, 1)), batch)
+
+
+def swish(batch):
+    return losses(tf.nn.silu(layers.dense(batch["x"][:, 0], 4, "hidden")), batch)
+
+
+FAST = (
+    steps_first,
+    rows_first,
+    on_steps,
+    ids_of_steps,
+    ids_flat,
+    two_copies,
+    repeated,
+    tiled,
+    scaled_steps,
+    attention,
+    masked,
+    swish,
+)
+
+
+def reversed_rows(batch):
+    hidden = layers.dense(tf.reverse(batch["x"][:, 0], [0]), 4, "hidden", tf.tanh)
+    return losses(tf.reverse(hidden, [0]), batch)
+
+
+def rolled(batch):
+    """Examples that see each other."""
+    hidden = layers.dense(batch["x"][:, 0], 4, "hidden", tf.tanh)
+    return losses(hidden * tf.roll(hidden, 1, 0), batch)
+
+
+def rolled_before(batch):
+    return losses(layers.dense(tf.roll(batch["x"][:, 0], 1, 0), 4, "hidden", tf.tanh), batch)
+
+
+def centred(batch):
+    """By what the batch happens to hold."""
+    x = batch["x"][:, 0]
+    return losses(layers.dense(x - 0.5 * tf.reduce_mean(x, 0), 4, "hidden", tf.tanh), batch)
+
+
+def by_place(batch):
+    """A table of places, as many as there are steps."""
+    steps = tf.range(tf.shape(batch["x"])[1])
+    hidden = batch["x"] + layers.embedding(steps, 6, UNITS, "places")
+    return losses(tf.reduce_sum(tf.tanh(hidden), 1), batch)
+
+
+def clipped_back(batch):
+    """A gradient that is clipped by each example: no gradient of a sum is the sum of theirs."""
+
+    @tf.custom_gradient
+    def clipped(values):
+        return tf.identity(values), lambda upstream: tf.clip_by_norm(upstream, 0.01, axes=[1])
+
+    return losses(clipped(layers.dense(batch["x"][:, 0], 4, "hidden")), batch)
+
+
+def clipped_by_all(batch):
+    """A gradient that is clipped by that of the whole batch."""
+
+    @tf.custom_gradient
+    def clipped(values):
+        return tf.identity(values), lambda upstream: tf.clip_by_norm(upstream, 0.01)
+
+    return losses(clipped(layers.dense(batch["x"][:, 0], 4, "hidden")), batch)
+
+
+def dense_on_lists(batch):
+    """A layer on the values of lists before they are added up."""
+    values = tf.ragged.map_flat_values(layers.embedding, batch["list"], 4, 3)
+    values = tf.ragged.map_flat_values(layers.dense, values, 5, "hidden", tf.tanh)
+    return losses(tf.reduce_sum(values, 1), batch)
+
+
+def looped(batch):
+    """A step after the other."""
+    start = tf.zeros([tf.shape(batch["x"])[0], 4])
+
+    def body(step, state):
+        with tf1.variable_scope("cell", reuse=tf1.AUTO_REUSE):
+            both = tf.concat([state, batch["x"][:, step]], 1)
+            return step + 1, layers.dense(tf.ensure_shape(both, [None, 7]), 4, "hidden", tf.tanh)
+
+    loop = tf.while_loop(
+        lambda step, _: step < tf.shape(batch["x"])[1],
+        body,
+        [0, start],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])],
+    )
+    return losses(loop[1], batch)
+
+
+def by_an_op_that_is_not_known(batch):
+    hidden = layers.dense(batch["x"][:, 0], 3, "hidden", tf.tanh)
+    return losses(tf.linalg.cross(hidden, batch["x"][:, 0]), batch)
+
+
+SLOW = (
+    reversed_rows,
+    rolled,
+    rolled_before,
+    centred,
+    by_place,
+    clipped_back,
+    clipped_by_all,
+    dense_on_lists,
+    looped,
+    by_an_op_that_is_not_known,
+)
+
+
+def keras_layers(make):
+    """A network of layers from `tf.keras`, which are made once."""
+
+    def network(batch):
+        made = tf1.get_collection_ref("layers")
+        if not made:
+            made.append(make(tf.keras.layers))
+        hidden = made[0](batch)
+        return losses(tf.reduce_mean(hidden, list(range(1, hidden.shape.rank - 1))), batch)
+
+    return network
+
+
+def on(field, *made):
+    def called(batch):
+        hidden = batch[field]
+        for layer in made:
+            hidden = layer(hidden)
+        return hidden
+
+    return called
+
+
+KERAS_FAST = {
+    "dense": lambda k: on("x", k.Dense(4, "relu"), k.Dense(3)),
+    "normalised": lambda k: on("x", k.LayerNormalization(), k.Dense(3, "tanh")),
+    "dilated 1": lambda k: on("x", k.Conv1D(4, 2, dilation_rate=2, padding="same"), k.ReLU()),
+    "dilated 2": lambda k: on("image", k.Conv2D(4, 3, dilation_rate=(3, 2), activation="relu")),
+    "dilated, same": lambda k: on("image", k.Conv2D(4, 3, padding="same", dilation_rate=2)),
+}
+KERAS_SLOW = {
+    "depthwise": lambda k: on("image", k.DepthwiseConv2D(3, dilation_rate=2), k.Dense(3, "relu")),
+    "lstm": lambda k: on("x", k.LSTM(3, return_sequences=True), k.Dense(3, "relu")),
+    "gru": lambda k: on("x", k.GRU(3, return_sequences=True)),
+}
+NEEDS_KERAS_2 = pytest.mark.skipif(
+    not compat_keras.in_use().startswith("2."), reason="needs tf-keras"
+)
+
+
+def measured(network, is_known, **sizes):
+    fast, slow, unknown = norms_test.measured(network, lambda: make_batch(is_known, **sizes))
+    norms_test.assert_same(fast, slow)
+    return unknown
+
+
+IS_KNOWN = pytest.mark.parametrize("is_known", [True, False], ids=["sizes known", "not known"])
+
+
+@IS_KNOWN
+@pytest.mark.parametrize("network", FAST, ids=lambda network: network.__name__)
+def test_one_pass_where_the_layout_is_proved(network, is_known):
+    assert measured(network, is_known) == []
+
+
+@IS_KNOWN
+@pytest.mark.parametrize("network", SLOW, ids=lambda network: network.__name__)
+def test_a_pass_for_each_example_where_it_is_not(network, is_known):
+    assert measured(network, is_known)
+
+
+@IS_KNOWN
+@pytest.mark.parametrize(("rows", "steps"), [(2, 4), (6, 3), (3, 2)])
+def test_sizes_that_divide_each_other(rows, steps, is_known):
+    for network in (steps_first, ids_flat, two_copies):
+        assert measured(network, is_known, rows=rows, steps=steps) == []
+
+
+@IS_KNOWN
+@pytest.mark.parametrize(("rows", "steps"), [(1, 3), (1, 1), (3, 1)])
+def test_a_batch_of_one_and_a_single_step(rows, steps, is_known):
+    for network in (steps_first, ids_flat, on_steps, looped):
+        measured(network, is_known, rows=rows, steps=steps)
+
+
+@NEEDS_KERAS_2
+@IS_KNOWN
+@pytest.mark.parametrize("name", KERAS_FAST)
+def test_keras_layers_in_one_pass(name, is_known):
+    assert measured(keras_layers(KERAS_FAST[name]), is_known) == []
+
+
+@NEEDS_KERAS_2
+@pytest.mark.slow
+@IS_KNOWN
+@pytest.mark.parametrize("name", KERAS_SLOW)
+def test_keras_layers_that_take_a_pass_for_each_example(name, is_known):
+    assert measured(keras_layers(KERAS_SLOW[name]), is_known)
+
+
+def label_of(row):
+    if row.dtype.startswith("ragged "):
+        dtype = tf.as_dtype(row.dtype.removeprefix("ragged "))
+        return tf.ragged.constant(row.labels, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+    return tf1.placeholder(row.dtype, [None, *np.shape(row.labels[0])])
+
+
+@pytest.mark.parametrize("name", heads_table.ROWS)
+def test_every_head_is_taken_apart(name):
+    row = heads_table.ROWS[name]
+    head = row.make()
+    with tf.Graph().as_default():
+        tower = tf1.placeholder(tf.float32, [None, 4])
+        batch = {"tower": tower, "label": label_of(row)}
+        examples = head.examples(head.logits(tower), {head.field: batch["label"]})
+        values = head.losses(examples.logits, examples.targets) * examples.weights
+        values = values if values.shape.rank == 1 else tf.reduce_mean(values, 1)
+        found = uses.find([values], batch, tf1.trainable_variables())
+        assert found.gap is None and None not in found.by_variable.values()

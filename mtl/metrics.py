@@ -23,6 +23,10 @@ tf1 = tf.compat.v1
 CALIBRATION_BINS = 15
 
 
+# Of metrics that warn, whatever the head: fewer and smaller is better.
+_OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
+
+
 class Total(Protocol):
     """What a batch adds to a state over a split, and what is read off the state."""
 
@@ -41,7 +45,7 @@ def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
 
     They come as in `head.directions`, the one that tells most first.
     """
-    directions = getattr(head, "directions", {"average_loss": False})
+    directions = {**getattr(head, "directions", {"average_loss": False}), **_OF_ALL_HEADS}
     return [
         (name, higher)
         for pattern, higher in directions.items()

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
 from launch import config
-from mtl import checks, evaluation, experiment, features, heads, networks
+from mtl import checks, checksums, evaluation, experiment, features, heads, networks
 from mtl.data import pipeline
 from mtl.monitoring import checkpoints, interruption, run_directory
 from mtl.optimization import optimizers
@@ -337,7 +337,7 @@ def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplo
     # Better than any other could be, with the patience used up.
     path = tmp_path / "best" / "best.json"
     path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"value": -1, "evaluations_since": 3})
+        checksums.sealed(checksums.read_json(str(path), "") | {"value": -1, "evaluations_since": 3})
     )
     far = {split: {**rows, "x": rows["x"] + 100} for split, rows in tiny.SPLITS.items()}
     best = checkpoints.Best(patience=3)

@@ -11,7 +11,7 @@ import re
 import sys
 import types
 
-from mtl.compat import collectives, errors, keras, modules
+from mtl.compat import errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
@@ -25,7 +25,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
     with errors.naming("tensorflow"):
         importlib.import_module("tensorflow")
     with errors.naming("tensorflow.python.distribute.cross_device_utils"):
-        collectives.install()
+        importlib.import_module("mtl.compat.collectives").install()
     with errors.naming("tensorflow.python.util.tf_export"):
         _restore_export_names()
     with errors.naming("tensorflow_estimator"):

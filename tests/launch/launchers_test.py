@@ -227,7 +227,7 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
 @pytest.mark.parametrize(
     "args, says",
     [
-        (("--keep", "rihc"), "--keep must be one of age, job, level, rich, got 'rihc'. Did you"),
+        (("--keep", "rihc"), "--keep must be one of age, job, rich, level, got 'rihc'. Did you"),
         (("--keep", "rich", "--keep", "rich"), "--keep must hold each name once"),
         (("--batch_size", "0"), "--batch_size must be a"),
         (("--input", "data/test.csv", "--output", "data/"), "--output must be no input"),
@@ -386,7 +386,8 @@ def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
 @pytest.mark.main_job
 def test_digits_in_a_process_of_its_own(tmp_path):
     args = ("--gin_file", "gin_configs/experiments/digits_shared_bottom.gin", "--model_dir", "run")
-    params = ("--gin_param", "Run.train_steps = 40", "--gin_param", "Run.checkpoint_steps = 40")
+    settings = ("Run.train_steps = 40", "Run.checkpoint_steps = 40", "Cosine.decay_steps = 1000")
+    params = [part for setting in settings for part in ("--gin_param", setting)]
     result = conftest.run_process(tmp_path, "launch.train", *args, *params)
     assert result.code == 0, result
     assert metrics(result.out)["digit/accuracy"] > 0.5

@@ -7,6 +7,8 @@
 # The arguments are those of launch.train; model_dir is a folder that all nodes share. SERVERS=n
 # makes the last n nodes parameter servers. Two minutes before the time is up, and when the job is
 # preempted, the run saves and ends with a code of 128 or more: the job is queued again and goes on.
+# Anyone who reaches PORT on a node can read and write files as you: close it to all but the nodes
+# (docs/distributed.md).
 #SBATCH --job-name=mtl
 #SBATCH --ntasks-per-node=1
 #SBATCH --signal=TERM@120

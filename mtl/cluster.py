@@ -4,18 +4,28 @@ TF_CONFIG = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
              "task": {"type": "worker", "index": 0}}
 
 place = cluster.read()        # None where the process trains alone
+with cluster.confined(place): # Processes of one machine hear that machine only.
 """
 
 import contextlib
 import dataclasses
+import ipaddress
 import json
+import logging
 import os
+import socket
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks
 
+_log = logging.getLogger(__name__)
 _VARIABLE = "TF_CONFIG"
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_DESCRIPTORS = "/proc/self/fd"
+_BIND_TO_DEVICE = 25  # SO_BINDTODEVICE of Linux, which Python's socket module does not name.
 CHIEF, WORKER, SERVER, EVALUATOR = JOBS = ("chief", "worker", "ps", "evaluator")
 
 
@@ -56,6 +66,19 @@ class Cluster:
     def name(self) -> str:
         """Of this process, such as "worker-0"."""
         return f"{self.job}-{self.index}"
+
+    @property
+    def port(self) -> int | None:
+        """The port on which others reach this process; None for an evaluator, which has none."""
+        if self.job == EVALUATOR:
+            return None
+        return int(self.jobs[self.job][self.index].rpartition(":")[2])
+
+    @property
+    def is_on_one_machine(self) -> bool:
+        """Whether every process is reached by the loopback interface."""
+        addresses = [address for job in self.jobs.values() for address in job]
+        return all(address.rpartition(":")[0] in _LOOPBACK_HOSTS for address in addresses)
 
     @property
     def watched(self) -> list[str]:
@@ -100,6 +123,70 @@ def alone() -> Iterator[None]:
     finally:
         if given is not None:
             os.environ[_VARIABLE] = given
+
+
+@contextlib.contextmanager
+def confined(cluster: Cluster | None) -> Iterator[None]:
+    """Lets nobody outside this machine reach the server of a cluster that lies within it.
+
+    TensorFlow's servers listen on every interface, whatever their address says, and let whoever
+    reaches them read and write files. So the socket is bound to the loopback interface as soon as
+    it listens, milliseconds later, and connections of others are closed until the end.
+    """
+    if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
+        yield
+        return
+    if sys.platform != "linux":
+        _warn(cluster.port, "only Linux can bind a socket to an interface")
+    ended = threading.Event()
+    guard = threading.Thread(target=_guard, args=(cluster.port, ended), daemon=True)
+    guard.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        guard.join()
+
+
+def _guard(port: int, ended: threading.Event) -> None:
+    has_listened = sys.platform != "linux"
+    while not ended.wait(1.0 if has_listened else 0.005):
+        for own in _sockets(port):
+            with own, contextlib.suppress(OSError):
+                if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    _bind_to_loopback(own, port, warn=not has_listened)
+                    has_listened = True
+                elif not _is_loopback(own.getpeername()[0]):
+                    own.shutdown(socket.SHUT_RDWR)
+
+
+def _sockets(port: int) -> Iterator[socket.socket]:
+    """Copies of this process's sockets on one of its ports."""
+    for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
+                own = socket.socket(fileno=os.dup(int(name)))
+                if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
+                    yield own
+                else:
+                    own.close()
+
+
+def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, b"lo\0")
+    except OSError as error:
+        if warn:
+            _warn(port, error.strerror)
+
+
+def _warn(port: int, why: str) -> None:
+    what = "Port %d can be reached from other machines (%s): whoever reaches it can read and write"
+    _log.warning(f"{what} files as this user. Close it with a firewall.", port, why)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0].removeprefix("::ffff:")).is_loopback
 
 
 def _task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:

@@ -1,8 +1,13 @@
-"""Places in a cluster, as TF_CONFIG tells."""
+"""Places in a cluster, as TF_CONFIG tells, and who can reach them."""
 
+import contextlib
 import json
+import socket
+import sys
+import time
 
 import pytest
+import tensorflow as tf
 
 from mtl import checks, cluster, distribution
 
@@ -99,3 +104,58 @@ def test_several_processes_need_a_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(checks.UserError, match="Distribution.strategy must have a TF_CONFIG"):
         distribution.Distribution(strategy="parameter_server").place()
+
+
+def _address():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def _interfaces(port):
+    """Those that the listening sockets of a port of this process are bound to."""
+    found = []
+    for own in cluster._sockets(port):
+        with own:
+            if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(own.getsockopt(socket.SOL_SOCKET, cluster._BIND_TO_DEVICE, 16))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a socket to an interface")
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["one machine", "several"])
+def test_a_server_of_one_machine_hears_the_loopback_interface_alone(elsewhere):
+    own = _address()
+    jobs = {"chief": ["far.example:1" if elsewhere else _address()], "ps": [own]}
+    place = cluster.Cluster(jobs=jobs, job="ps", index=0)
+    with cluster.confined(place):
+        server = tf.distribute.Server(dict(jobs), "ps", 0)
+        end = time.monotonic() + (0.5 if elsewhere else 20)
+        while time.monotonic() < end and b"lo\0" not in _interfaces(place.port):
+            time.sleep(0.01)
+        assert set(_interfaces(place.port)) == {b"" if elsewhere else b"lo\0"}
+        with contextlib.closing(socket.create_connection(own.split(":"))):
+            pass
+    del server
+
+
+def test_only_processes_with_a_server_have_a_port():
+    jobs = {"chief": ["[::1]:7", "localhost:8"]}
+    ports = [cluster.Cluster(jobs=jobs, job="chief", index=n).port for n in range(2)]
+    assert ports == [7, 8]
+    assert cluster.Cluster(jobs=jobs, job="evaluator", index=0).port is None
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.7", False),
+        ("10.0.0.7", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+def test_peers_of_this_machine(address, expected):
+    assert cluster._is_loopback(address) is expected

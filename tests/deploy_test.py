@@ -90,6 +90,15 @@ def test_kubeflow_job(workers, servers):
         assert {name: value for name, _, value in given}["model_dir"] == "/runs/digits"
 
 
+def test_only_the_pods_of_a_run_reach_each_other():
+    yaml = pytest.importorskip("yaml")
+    text = string.Template((DEPLOY / "networkpolicy.yaml").read_text()).substitute(VALUES)
+    policy = yaml.safe_load(text)["spec"]
+    own = {"matchLabels": {"training.kubeflow.org/job-name": "digits"}}
+    assert policy["podSelector"] == own and policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": own}]}]
+
+
 def test_the_image_holds_what_it_copies():
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
     copied = [name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]]

@@ -5,7 +5,10 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -249,3 +252,56 @@ def test_every_process_has_its_place():
         "ps": 1,
     }
     assert len({address for addresses in jobs.values() for address in addresses}) == 3
+
+
+def test_members_end_with_a_launcher_that_is_killed(started):
+    """Nobody is left to pass a signal on; they save, as at any other."""
+    command = [sys.executable, "-m", "launch.cluster", "--workers", "2", "--"]
+    arguments = _arguments("orphans", "Run.train_steps = 1000000", "Run.checkpoint_steps = 1000000")
+    launcher = subprocess.Popen(
+        [*command, *arguments],
+        cwd=started,
+        env=conftest.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    signs = [started / "orphans" / "cluster" / name for name in ("chief-0", "worker-0")]
+    try:
+        said = [_wait_for(sign) for sign in signs]
+        _wait_until(lambda: _has_scalars(started / "orphans"))
+    finally:
+        launcher.kill()
+        launcher.wait()
+    for one in said:
+        _wait_until(lambda one=one: not _is_alive(one["process"]))
+    assert tiny.checkpoint_steps(started / "orphans")[-1] > 0
+
+
+def _wait_for(sign):
+    """What a member says once it trains."""
+
+    def trains():
+        return sign.exists() and json.loads(sign.read_text())["phase"] == members.TRAINING
+
+    _wait_until(trains)
+    return json.loads(sign.read_text())
+
+
+def _has_scalars(model_dir):
+    with contextlib.suppress(tf.errors.DataLossError):  # A record that is being written.
+        return bool(tiny.scalars(model_dir))
+
+
+def _wait_until(holds):
+    end = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from mtl import checks
+from mtl import atomic, checks
 
 METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all by default.")
 OUTPUT = flags.DEFINE_string("output", None, "Where results lie; runs/<benchmark> by default.")
@@ -48,9 +48,7 @@ def kept(path: str, measure: Callable[[], Any]) -> Any:
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         result = measure()
-        with open(path + ".partial", "w") as file:
-            json.dump(result, file, indent=1)
-        os.replace(path + ".partial", path)
+        atomic.write(path, json.dumps(result, indent=1))
     with open(path) as file:
         return json.load(file)
 

@@ -17,7 +17,7 @@ import gin
 import tensorflow as tf
 
 from launch import gin_files, gin_usage
-from mtl import checks, checksums, experiment
+from mtl import atomic, checks, checksums, experiment
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "
@@ -88,10 +88,9 @@ def _sealing(text: bytes) -> bytes:
 def save(model_dir: str) -> None:
     """Writes the effective configuration beside the checkpoints, atomically."""
     path = os.path.join(model_dir, _FILE)
-    with tf.io.gfile.GFile(path + ".partial", "wb") as file, _in_order():
+    with _in_order():
         text = gin.config_str().encode()
-        file.write(_sealing(text) + b"\n" + text)
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    atomic.write(path, _sealing(text) + b"\n" + text)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import os
 from absl import flags
 
 from launch import app
+from mtl import scoring
 from mtl.serving import deployment, metadata, onnx
 
 CHECKPOINT = app.define_checkpoint()
@@ -24,6 +25,9 @@ def main() -> None:
     if ONNX.value:
         onnx.require()
     experiment, model_dir = app.load()
+    if ONNX.value:
+        files = [*app.GIN_FILE.value, *experiment.files_read]
+        scoring.Protection(files=files, where="--onnx").check(ONNX.value)
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     path = experiment.export(model_dir, folder, CHECKPOINT.value)
     script = deployment.write(folder, experiment.serving.model_name)

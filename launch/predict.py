@@ -80,7 +80,8 @@ def main() -> None:
     checks.unique("--keep", KEEP.value)
     checks.at_least("--batch_size", BATCH_SIZE.value, 1)
     experiment, model_dir = app.load()
-    plan = scoring.plan([], OUTPUT.value, OUTPUT_FORMAT.value)
+    guard = _guard(experiment, model_dir)
+    plan = scoring.plan([], OUTPUT.value, OUTPUT_FORMAT.value, guard)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
     rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     with scoring.writing(plan.output, plan.format_name) as write:
@@ -99,12 +100,19 @@ def _predict_files() -> None:
     is_known = app.GIN_FILE.value or app.MODEL_DIR.value
     experiment, model_dir = app.load() if is_known or needs_run else (None, None)
     reader = _reader(experiment)
-    plan = scoring.plan(reader.find(INPUT.value), OUTPUT.value, OUTPUT_FORMAT.value)
+    guard = _guard(experiment, model_dir)
+    plan = scoring.plan(reader.find(INPUT.value), OUTPUT.value, OUTPUT_FORMAT.value, guard)
     with _model(experiment, model_dir) as model:
         rows, skipped = scoring.run(plan, reader, model, CONCURRENCY.value)
     if plan.output is not None:
         before = f", {skipped} files were there already" if skipped else ""
         print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
+
+
+def _guard(experiment: Any, model_dir: str | None) -> scoring.Protection:
+    """What no prediction may be written over."""
+    files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
+    return scoring.Protection(files=files, model_dir=model_dir)
 
 
 def _reader(experiment: Any) -> scoring.Reader:

@@ -38,7 +38,7 @@ from mtl import model as model_lib
 from mtl import refit as refit_lib
 from mtl import serving as serving_lib
 from mtl.clip_audit import finished, report
-from mtl.data import pipeline
+from mtl.data import files, pipeline
 from mtl.monitoring import checkpoints, hooks, run_directory
 
 tf1 = tf.compat.v1
@@ -200,6 +200,11 @@ class Experiment:
             one_pass = functools.partial(self.data.one_pass, split)
             return estimator.evaluate(one_pass, checkpoint_path=path, name=name)
 
+    @property
+    def files_read(self) -> list[str]:
+        """The data and the other files that the settings name, and no output may replace."""
+        return [*files.named_by(self.data.source), *self.model.training_files.values()]
+
     def predict(
         self,
         model_dir: str,
@@ -252,6 +257,9 @@ class Experiment:
         )
         paths = run_directory.saved(model_dir) if checkpoint == "all" else [latest]
         output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
+        for name in report.FILES:
+            guard = scoring.Protection(files=self.files_read)
+            guard.check(os.path.join(output, name))
         run_directory.require_writable("--output", output)
         with self.explained(latest, self.data.train_split):
             finished.audit(self, model_dir, settings, paths, output)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import atomic, checks
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import statistics, tables, visits
-from mtl.monitoring import chart, run_directory
+from mtl.monitoring import chart
 
 _FROZEN = (
     "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
@@ -21,6 +21,7 @@ _FROZEN = (
     "those of the sum of the tasks' losses by their weights, before surgery, regularisation and "
     "clipping."
 )
+FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
@@ -64,7 +65,7 @@ def read_samples(directory: str) -> dict[str, np.ndarray]:
 
 def _write_text(directory: str, name: str, text: str) -> str:
     path = os.path.join(directory, name)
-    run_directory.write(path, text)
+    atomic.write(path, text)
     return path
 
 

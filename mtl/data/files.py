@@ -59,10 +59,32 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
-def _matches(where: str, path: str) -> list[str]:
+def named_by(source: Any) -> list[str]:
+    """The files that a source, and those within it, read; none of a source of another kind."""
+    folder = getattr(source, "data_dir", "")
+    setting = getattr(source, "files", {})
+    found = [path for name in _leaves(setting) for path in _present(os.path.join(folder, name))]
+    inner = getattr(source, "source", None)
+    return found + (named_by(inner) if inner is not None else [])
+
+
+def _leaves(setting: Any) -> Iterator[str]:
+    if isinstance(setting, str):
+        yield setting
+        return
+    for part in setting.values() if isinstance(setting, Mapping) else setting:
+        yield from _leaves(part)
+
+
+def _present(path: str) -> list[str]:
     path = os.path.expanduser(path)
     # A name may hold a bracket, so that it is no glob for itself.
-    found = [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
+    return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
+
+
+def _matches(where: str, path: str) -> list[str]:
+    path = os.path.expanduser(path)
+    found = _present(path)
     if not found:
         checks.fail(where, "name existing files", path, _neighbour(path))
     for match in found:

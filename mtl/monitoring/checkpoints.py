@@ -15,9 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import averaging, checks, checksums, compat, patterns
+from mtl import atomic, averaging, checks, checksums, compat, patterns
 from mtl.compat import shards, zeros_saver
-from mtl.monitoring import run_directory
 
 tf1 = tf.compat.v1
 
@@ -203,7 +202,7 @@ class BestKeeper:
         self._write({**record, "evaluations_since": since, "steps_since": steps})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        run_directory.write(self._path, checksums.sealed(record))
+        atomic.write(self._path, checksums.sealed(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
@@ -212,9 +211,7 @@ class BestKeeper:
             kept = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, kept, overwrite=True)
         # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
-        run_directory.write(
-            os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n'
-        )
+        atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for file in older:
             if not os.path.basename(file).startswith(name + "."):
                 tf.io.gfile.remove(file)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import atomic, checks
 
 _log = logging.getLogger(__name__)
 
@@ -107,19 +107,12 @@ def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> 
     saver.recover_last_checkpoints(kept)
 
 
-def write(path: str, content: str | bytes) -> None:
-    """Writes a file that appears under its name when it is complete."""
-    with tf.io.gfile.GFile(path + ".partial", "wb") as file:
-        file.write(content)
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
-
-
 def _list(directory: str, paths: Sequence[str]) -> None:
     """Writes the list of checkpoints that TensorFlow reads."""
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
+    atomic.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
 
 
 def _damage(checkpoint: str) -> Exception | None:

@@ -9,6 +9,7 @@ scoring.run(shards, reader, model, format_name="jsonl")
 from mtl.scoring import kept
 from mtl.scoring.blocks import MAKERS
 from mtl.scoring.local import Checkpoint, SavedModel, newest
+from mtl.scoring.protection import Protection
 from mtl.scoring.readers import Reader
 from mtl.scoring.remote import Call, connect
 from mtl.scoring.shards import plan, run
@@ -19,6 +20,7 @@ __all__ = [
     "MAKERS",
     "Call",
     "Checkpoint",
+    "Protection",
     "Reader",
     "SavedModel",
     "connect",

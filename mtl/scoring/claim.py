@@ -11,14 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import atomic, checks
 
 _FILE = "scoring.json"
-
-
-def absolute(path: str) -> str:
-    """One name for a file, however it is reached."""
-    return path if "://" in path else os.path.realpath(path)
 
 
 class Claim:
@@ -31,7 +26,7 @@ class Claim:
     def __init__(self, folder: str, facts: Mapping[str, Any], shards: Mapping[str, Sequence[str]]):
         self._folder, self._path = folder, os.path.join(folder, _FILE)
         self._before = before = self._read()
-        inputs = {out: absolute(ins[0]) for out, ins in shards.items()}
+        inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
         if before:
             made_with = {name: before.get(name) for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
@@ -69,9 +64,7 @@ class Claim:
             return
         try:
             tf.io.gfile.makedirs(self._folder)
-            with tf.io.gfile.GFile(self._path + ".partial", "w") as file:
-                file.write(json.dumps(self._facts))
-            tf.io.gfile.rename(self._path + ".partial", self._path, overwrite=True)
+            atomic.write(self._path, json.dumps(self._facts))
         except tf.errors.OpError as error:
             reason = f"{error.message.rpartition('; ')[2]}."
             checks.fail("--output", "be a folder that can be written", self._folder, reason)

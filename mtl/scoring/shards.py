@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import tensorflow as tf
 import tqdm
 
-from mtl import checks
-from mtl.scoring import batches, blocks, claim, kept, readers, writers
+from mtl import atomic, checks
+from mtl.scoring import batches, blocks, claim, kept, protection, readers, writers
+
+_INPUTS_ONLY = protection.Protection()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,15 +30,21 @@ class Plan:
         gets a file for each input.
       format_name: of what is written.
       is_folder: whether `output` is a folder.
+      guard: what an output must not destroy, besides the inputs.
     """
 
     inputs: Sequence[str]
     output: str | None
     format_name: str
     is_folder: bool
+    guard: protection.Protection = _INPUTS_ONLY
 
     def __post_init__(self):
-        self._check_inputs()
+        # An output that is an input would pass for done, or be lost.
+        guard = dataclasses.replace(self.guard, files=[*self.guard.files, *self.inputs])
+        for output in self.shards():
+            if output is not None:
+                guard.check(output)
 
     def shards(self) -> dict[str | None, list[str]]:
         """{output file: the inputs whose predictions it holds}."""
@@ -51,24 +59,21 @@ class Plan:
             checks.require(len(paths) == 1, "--input", rule, paths, f"All lead to {output!r}.")
         return found
 
-    def _check_inputs(self) -> None:
-        """Fails where an output is an input: it would pass for done, or be lost."""
-        read = {claim.absolute(path) for path in self.inputs}
-        for output in self.shards():
-            rule, fix = "be no input", "Name another, or another folder."
-            is_read = output is not None and claim.absolute(output) in read
-            checks.require(not is_read, "--output", rule, output, fix)
 
-
-def plan(inputs: Sequence[str], output: str | None, format_name: str = "auto") -> Plan:
+def plan(
+    inputs: Sequence[str],
+    output: str | None,
+    format_name: str = "auto",
+    guard: protection.Protection = _INPUTS_ONLY,
+) -> Plan:
     """Decides what is written where.
 
     `output` is a folder if it ends in "/", is one already, or its name has no ending while there
     are several inputs.
 
     Raises:
-      UserError: two inputs have the same name, an output is an input, or the name of the output
-        ends in no format that is known.
+      UserError: two inputs have the same name, an output is an input or something else that
+        `guard` keeps, or the name of the output ends in no format that is known.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
     is_folder = output is not None and _is_folder(output, len(inputs))
@@ -77,11 +82,15 @@ def plan(inputs: Sequence[str], output: str | None, format_name: str = "auto") -
     if format_name == "auto":
         named = inputs[0] if is_folder and inputs else output
         format_name = (named and writers.format_in(named)) or "jsonl"
-    return Plan(inputs=inputs, output=output, format_name=format_name, is_folder=is_folder)
+    return Plan(
+        inputs=inputs, output=output, format_name=format_name, is_folder=is_folder, guard=guard
+    )
 
 
 def _is_folder(output: str, num_inputs: int) -> bool:
     several = num_inputs > 1 and not os.path.splitext(output)[1]
+    if atomic.is_special(output):
+        return False
     return output.endswith("/") or tf.io.gfile.isdir(output) or several
 
 
@@ -168,7 +177,7 @@ def _score(
 
 
 def _done(output: str, inputs: Sequence[str]) -> bool:
-    if not tf.io.gfile.exists(output):
+    if not tf.io.gfile.exists(output) or atomic.is_special(output):
         return False
     written = tf.io.gfile.stat(output).mtime_nsec
     return all(tf.io.gfile.stat(path).mtime_nsec <= written for path in inputs)

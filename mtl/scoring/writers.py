@@ -16,7 +16,7 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import checks
+from mtl import atomic, checks
 from mtl.scoring import blocks
 
 Write = Callable[[blocks.Block], None]
@@ -61,7 +61,7 @@ def renamed(name: str, format_name: str) -> str:
 def writing(path: str | None, format_name: str) -> Iterator[Write]:
     """Gives what writes blocks of the format, to standard output without a path.
 
-    A file appears under its name only when it is complete.
+    A file appears under its name only when it is complete; a pipe or a device is written through.
 
     Raises:
       UserError: the file cannot be written.
@@ -71,15 +71,11 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
         checks.require(format_name in _TEXTS, "--output", rule, None)
         yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
-    partial = path + ".partial"
-    try:
-        with _explained(path), tf.io.gfile.GFile(partial, "w") as file:
-            file.write("")
+    with atomic.replacing(path) as partial:
+        if not atomic.is_special(partial):
+            with _explained(path), tf.io.gfile.GFile(partial, "w") as file:
+                file.write("")
         yield from _write_file(partial, format_name)
-        tf.io.gfile.rename(partial, path, overwrite=True)
-    finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.remove(partial)
 
 
 def _write_file(path: str, format_name: str) -> Iterator[Write]:

@@ -10,6 +10,7 @@ import re
 
 import tensorflow as tf
 
+from mtl import atomic
 from mtl.serving import versions
 
 FOLDER = "deploy"
@@ -146,7 +147,7 @@ def write(folder: str, name: str) -> str:
     """
     deploy = os.path.join(folder, FOLDER)
     tf.io.gfile.makedirs(deploy)
-    _replace(os.path.join(deploy, _MODELS), _models_config(folder, name))
+    atomic.write(os.path.join(deploy, _MODELS), _models_config(folder, name))
     flags = [flag.format(name=name) for flag in _FLAGS]
     args = "\n".join(f"        - {flag}" for flag in flags)
     dns = re.sub(r"[^a-z0-9-]", "-", name.lower())
@@ -159,7 +160,7 @@ def write(folder: str, name: str) -> str:
     for file, text in texts.items():
         path = os.path.join(deploy, file)
         if not tf.io.gfile.exists(path):
-            _replace(path, text)
+            atomic.write(path, text)
     return os.path.join(deploy, "docker_run.sh")
 
 
@@ -170,9 +171,3 @@ def _models_config(folder: str, name: str) -> str:
     return _MODELS_CONFIG.format(
         name=name, poll=_POLL_SECS, served=served, stable=kept, canary=canary
     )
-
-
-def _replace(path: str, text: str) -> None:
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import atomic, checks
 from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
 
 _OPSET = 17
@@ -51,7 +51,8 @@ def write(directory: str, path: str) -> float:
             for given in requests[name]
             for key, *values in _outputs(model, name, session, given)
         ]
-        tf.io.gfile.copy(converted, path, overwrite=True)
+        with atomic.replacing(path) as partial:
+            tf.io.gfile.copy(converted, partial, overwrite=True)
     return max(differences)
 
 

@@ -231,6 +231,13 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
         (("--keep", "rich", "--keep", "rich"), "--keep must hold each name once"),
         (("--batch_size", "0"), "--batch_size must be a"),
         (("--input", "data/test.csv", "--output", "data/"), "--output must be no input"),
+        (("--output", "data/../data/train.csv"), "--output must be no input"),
+        (
+            ("--gin_file", "toy.gin", "--output", "toy.gin", "--output_format", "csv"),
+            "--output must be no input",
+        ),
+        (("--output", "run/config.gin", "--output_format", "csv"), "none of the run's own files"),
+        (("--input", "data/test.csv", "--output", "data/train.csv"), "--output must be no input"),
         (("--output", "o.json"), "--output must end in one of .csv, .jsonl, .parquet, .tfrecord"),
         (("--input", "data/empty.csv"), "--input must hold a row, got ['data/empty.csv']"),
         (("--input", "data/tset.csv"), "--input['input'] must name existing files"),

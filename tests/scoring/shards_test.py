@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import stat
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pyarrow import parquet
 
 from mtl import checks, scoring
 from mtl.scoring import batches
-from tests import tiny
+from tests import atomic_test, tiny
 
 
 class Sums:
@@ -322,3 +323,45 @@ def test_a_folder_of_other_files_of_the_same_name_is_not_done(trained, tmp_path)
     os.remove(f"{out}a.csv")
     trained.write(tmp_path / "y" / "b.csv", 1)
     assert run([*paths[1:], f"{tmp_path}/y/b.csv"], out) == (3, 0)
+
+
+def test_an_output_is_no_input_by_any_of_its_names(trained, tmp_path):
+    path = trained.write(tmp_path / "a.csv", 2)
+    before = pathlib.Path(path).read_bytes()
+    (tmp_path / "soft.csv").symlink_to(path)
+    (tmp_path / "hard.csv").hardlink_to(path)
+    # Where the rows would lie before they are complete.
+    part = trained.write(tmp_path / "o.csv.partial.csv", 2)
+    os.rename(part, tmp_path / "o.csv.partial")
+    for name in ("a.csv", "./a.csv", "soft.csv", "hard.csv"):
+        with pytest.raises(checks.UserError, match="--output must be no input, got"):
+            run([path], f"{tmp_path}/{name}")
+    guard = scoring.Protection(files=[str(tmp_path / "o.csv.partial")])
+    with pytest.raises(checks.UserError, match="--output must be no input, got"):
+        scoring.plan([path], f"{tmp_path}/o.csv", guard=guard)
+    assert pathlib.Path(path).read_bytes() == before and (tmp_path / "hard.csv").samefile(path)
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.csv", "p.tfrecord", "p.parquet", "p"])
+def test_a_pipe_gets_what_a_file_would(name, trained, tmp_path):
+    path = trained.write(tmp_path / "in.csv", 20)
+    (tmp_path / "file").mkdir()
+    run([path], tmp_path / "file" / name)
+    os.mkfifo(tmp_path / name)
+    thread, found = atomic_test.read_in_thread(tmp_path / name)
+    assert run([path], tmp_path / name) == (20, 0)
+    thread.join(20)
+    assert found == [(tmp_path / "file" / name).read_bytes()]
+    assert (tmp_path / name).is_fifo()
+    assert sorted(os.listdir(tmp_path)) == sorted(["file", "in.csv", name])
+
+
+def test_a_device_keeps_its_place(trained, tmp_path):
+    path, device = trained.write(tmp_path / "in.csv", 3), tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        os.close(os.open(device, os.O_WRONLY))
+    except PermissionError:
+        pytest.skip("only root makes devices, and not everywhere")
+    assert run([path], device) == (3, 0)
+    assert device.is_char_device() and sorted(os.listdir(tmp_path)) == ["in.csv", "null"]

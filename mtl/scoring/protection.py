@@ -1,0 +1,85 @@
+"""What predictions must not be written over.
+
+guard = protection.Protection(files=["data/train.csv"], model_dir="runs/adult")
+guard.check("out.csv")
+"""
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Hashable, Sequence
+
+import tensorflow as tf
+
+from mtl import atomic, checks
+from mtl.scoring import writers
+
+_CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
+# What a run fills itself.
+_FOLDERS = re.compile(r"best|clip_audit|eval.*|export|input|statistics|warm_start")
+# From a file of an export to its saved_model.pb: it lies in variables/, assets/ or assets.extra/.
+_LEVELS = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Protection:
+    """Files and folders that a run needs.
+
+    Attributes:
+      files: that are read: inputs, the data of the experiment, gin files.
+      model_dir: of the run; predictions may lie there, but not among its own files.
+      where: the flag that names the output.
+    """
+
+    files: Sequence[str] = ()
+    model_dir: str | None = None
+    where: str = "--output"
+
+    def check(self, output: str) -> None:
+        """Fails if predictions in this file would destroy what is read, or a part of a model.
+
+        Raises:
+          UserError: by the file and what it is.
+        """
+        fix = "Name another, or another folder."
+
+        def require(condition: bool, rule: str) -> None:
+            checks.require(condition, self.where, rule, output, fix)
+
+        require(not self._read & atomic.touched(output), "be no input")
+        if atomic.is_special(output):
+            return
+        path = atomic.absolute(output)
+        folder, name = os.path.split(path)
+        is_part = _CHECKPOINT.fullmatch(name) and tf.io.gfile.exists(path)
+        checks.require(not is_part, self.where, "be no part of a checkpoint", output, fix)
+        checks.require(
+            not _is_exported(folder), self.where, "lie outside of an export", output, fix
+        )
+        if self.model_dir:
+            self._check_model_dir(path, output)
+
+    @functools.cached_property
+    def _read(self) -> set[Hashable]:
+        return {atomic.identity(path) for path in self.files}
+
+    def _check_model_dir(self, path: str, output: str) -> None:
+        root = atomic.absolute(self.model_dir).rstrip("/") + "/"
+        if not path.startswith(root):
+            return
+        folders = path.removeprefix(root).split("/")[:-1]
+        rule = "be none of the run's own files"
+        in_own = folders and _FOLDERS.fullmatch(folders[0])
+        checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
+        ending = os.path.splitext(path)[1]
+        fix = f"In {self.model_dir} let it end in .csv, .jsonl, .parquet or .tfrecord."
+        checks.require(bool(writers.format_in(f"x{ending}")), self.where, rule, output, fix)
+
+
+def _is_exported(folder: str) -> bool:
+    for _ in range(_LEVELS):
+        if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+            return True
+        folder = os.path.dirname(folder)
+    return False

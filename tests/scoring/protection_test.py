@@ -1,0 +1,67 @@
+"""No prediction takes the place of a model's files, of data or of a setting's."""
+
+import os
+
+import pytest
+
+from mtl import checks
+from mtl.data import csv, files, numbered
+from mtl.scoring import protection
+
+
+@pytest.fixture
+def folder(tmp_path):
+    names = ["run/model.ckpt-20.index", "run/checkpoint", "run/config.gin", "run/events.out.1"]
+    names += ["run/clip_audit/checkpoints/samples.csv", "else/model.ckpt-20.data-00000-of-00001"]
+    names += ["models/7/saved_model.pb", "models/7/variables/variables.index", "data/train.csv"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "output, says",
+    [
+        ("run/model.ckpt-20.index", "be no part of a checkpoint"),
+        ("link/checkpoint", "be no part of a checkpoint"),
+        ("else/model.ckpt-20.data-00000-of-00001", "be no part of a checkpoint"),
+        ("run/config.gin", "be none of the run's own files"),
+        ("link/config.gin", "be none of the run's own files"),
+        ("run/../run/events.out.1", "be none of the run's own files"),
+        ("run/new", "be none of the run's own files"),
+        ("run/clip_audit/checkpoints/samples.csv", "be none of the run's own files"),
+        ("run/eval_test/new.csv", "be none of the run's own files"),
+        ("models/7/saved_model.pb", "lie outside of an export"),
+        ("models/7/variables/variables.jsonl", "lie outside of an export"),
+        ("data/train.csv", "be no input"),
+        ("data/../data/./train.csv", "be no input"),
+        ("run/out.csv", None),
+        ("run/out/a.jsonl", None),
+        ("running.csv", None),
+        ("checkpoint", None),
+        ("models/out.csv", None),
+        ("data/test.csv", None),
+    ],
+)
+def test_what_may_be_written(output, says, folder):
+    guard = protection.Protection(
+        files=[str(folder / "data" / "train.csv")], model_dir=str(folder / "run")
+    )
+    if says is None:
+        guard.check(str(folder / output))
+        return
+    with pytest.raises(checks.UserError, match=f"--output must {says}, got"):
+        guard.check(str(folder / output))
+
+
+def test_files_that_a_source_names(folder):
+    for name in ("a-1.csv", "a-2.csv", "b.csv"):
+        (folder / "data" / name).write_text("")
+    splits = {"train": ["a-*.csv", "b.csv"], "test": "train.csv", "gone": "none.csv"}
+    source = csv.Csv(files=splits, data_dir=str(folder / "data"))
+    named = [os.path.basename(path) for path in files.named_by(source)]
+    assert named == ["a-1.csv", "a-2.csv", "b.csv", "train.csv"]
+    assert files.named_by(numbered.Numbered(source=source)) == files.named_by(source)
+    assert files.named_by(object()) == []

@@ -63,9 +63,23 @@ SIGNATURE = flags.DEFINE_string(
 )
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "How many rows the model gets at a time.")
 CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "How many batches are predicted at a time.")
-DEADLINE = flags.DEFINE_float("deadline_secs", 10.0, "How long the server may take for a batch.")
+DEADLINE = flags.DEFINE_float(
+    "deadline_secs", 10.0, "How long a whole request may take, at each attempt."
+)
 RETRIES = flags.DEFINE_integer(
     "retries", 4, "How often a batch is sent again, with growing waits, when the server is busy."
+)
+TLS = flags.DEFINE_boolean("tls", False, "Whether gRPC goes over TLS; REST does with https://.")
+CA_FILE = flags.DEFINE_string(
+    "ca_file",
+    None,
+    "A PEM file of the authorities that sign the server's certificate. (default: the system's)",
+)
+TOKEN_FILE = flags.DEFINE_string(
+    "token_file", None, "A file with the bearer token for the server, read for every request."
+)
+TOKEN_ENV = flags.DEFINE_string(
+    "token_env", None, "Or the name of the environment variable that holds the token."
 )
 
 
@@ -132,7 +146,7 @@ def _reader(experiment: Any) -> scoring.Reader:
 def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     """The model that the flags name."""
     if SERVER.value:
-        yield scoring.connect(SERVER.value, _call())
+        yield scoring.connect(SERVER.value, _call(), _access())
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:
@@ -147,6 +161,15 @@ def _call() -> scoring.Call:
         version=MODEL_VERSION.value,
         deadline_secs=DEADLINE.value,
         retries=RETRIES.value,
+    )
+
+
+def _access() -> scoring.Access:
+    return scoring.Access(
+        tls=TLS.value,
+        ca_file=CA_FILE.value,
+        token_file=TOKEN_FILE.value,
+        token_env=TOKEN_ENV.value,
     )
 
 

@@ -7,6 +7,7 @@ scoring.run(shards, reader, model, format_name="jsonl")
 """
 
 from mtl.scoring import kept
+from mtl.scoring.access import Access
 from mtl.scoring.blocks import MAKERS
 from mtl.scoring.local import Checkpoint, SavedModel, newest
 from mtl.scoring.protection import Protection
@@ -18,6 +19,7 @@ from mtl.scoring.writers import FORMATS, writing
 __all__ = [
     "FORMATS",
     "MAKERS",
+    "Access",
     "Call",
     "Checkpoint",
     "Protection",

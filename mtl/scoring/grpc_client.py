@@ -1,15 +1,16 @@
 """TensorFlow Serving's PredictionService, by its official stubs.
 
-client = grpc_client.Grpc("localhost:8500")
+client = grpc_client.Grpc("localhost:8500", access.ANYONE)
 client.predict(remote.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf import message
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     model_pb2,
@@ -18,7 +19,9 @@ from tensorflow_serving.apis import (
 )
 
 from mtl import checks
-from mtl.scoring import batches, remote
+from mtl.scoring import access, batches, remote
+
+Result = TypeVar("Result")
 
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
@@ -33,23 +36,20 @@ _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_len
 class Grpc:
     """A `remote.Client`."""
 
-    def __init__(self, address: str):
-        channel = grpc.insecure_channel(address, options=_OPTIONS)
+    def __init__(self, address: str, secure: access.Access):
+        self._secure = secure
+        if secure.tls:
+            credentials = grpc.ssl_channel_credentials(secure.roots())
+            channel = grpc.secure_channel(address, credentials, options=_OPTIONS)
+        else:
+            channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
     def metadata(self, call: remote.Call) -> remote.Metadata:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=_spec(call), metadata_field=["signature_def"]
         )
-        response = _answer(self._stub.GetModelMetadata, request, call)
-        found = get_model_metadata_pb2.SignatureDefMap()
-        response.metadata["signature_def"].Unpack(found)
-        signatures = found.signature_def.items()
-        return remote.Metadata(
-            version=str(response.model_spec.version.value),
-            inputs={name: _types(signature.inputs) for name, signature in signatures},
-            outputs={name: _types(signature.outputs) for name, signature in signatures},
-        )
+        return self._answer(self._stub.GetModelMetadata, request, call, _metadata)
 
     def predict(
         self, call: remote.Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
@@ -60,16 +60,46 @@ class Grpc:
         tensor.dtype = tf.string.as_datatype_enum
         tensor.tensor_shape.dim.add(size=len(examples))
         tensor.string_val.extend(examples)
-        response = _answer(self._stub.Predict, request, call)
-        return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
+        return self._answer(self._stub.Predict, request, call, _arrays)
+
+    def _answer(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        call: remote.Call,
+        read: Callable[[Any], Result],
+    ) -> Result:
+        headers = list(self._secure.headers().items())
+        try:
+            return read(method(request, timeout=call.deadline_secs, metadata=headers))
+        except grpc.RpcError as error:
+            raise _failure(error, call) from error
+        except (message.DecodeError, ValueError, TypeError) as error:
+            rule = f"answer {type(request).__name__} as TensorFlow Serving does"
+            raise checks.UserError(f"--server must {rule}, got {_one_line(error)!r}.") from error
+
+
+def _metadata(response: Any) -> remote.Metadata:
+    found = get_model_metadata_pb2.SignatureDefMap()
+    response.metadata["signature_def"].Unpack(found)
+    signatures = found.signature_def.items()
+    return remote.Metadata(
+        version=str(response.model_spec.version.value),
+        inputs={name: _types(signature.inputs) for name, signature in signatures},
+        outputs={name: _types(signature.outputs) for name, signature in signatures},
+    )
+
+
+def _arrays(response: Any) -> dict[str, np.ndarray]:
+    return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
 
 
 def _spec(call: remote.Call) -> model_pb2.ModelSpec:
     spec = model_pb2.ModelSpec(name=call.model)
-    if call.version.isdigit():
-        spec.version.value = int(call.version)
-    elif call.version:
+    if call.is_label:
         spec.version_label = call.version
+    elif call.version:
+        spec.version.value = int(call.version)
     return spec
 
 
@@ -77,13 +107,15 @@ def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
     return {name: tf.as_dtype(info.dtype) for name, info in tensors.items()}
 
 
-def _answer(method: Callable[..., Any], request: Any, call: remote.Call) -> Any:
-    try:
-        return method(request, timeout=call.deadline_secs)
-    except grpc.RpcError as error:
-        reason = f"{error.code().name} {error.details()}".strip(". ")
-        if error.code() in _TRANSIENT:
-            raise remote.TransientError(reason) from error
-        if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
-            raise batches.RefusedError(error.details()) from error
-        raise checks.UserError(f"--server does not serve {call.model!r}: {reason}.") from error
+def _failure(error: grpc.RpcError, call: remote.Call) -> Exception:
+    details = _one_line(error.details() or "")
+    reason = f"{error.code().name} {details}".strip(". ")
+    if error.code() in _TRANSIENT:
+        return remote.TransientError(reason)
+    if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+        return batches.RefusedError(details)
+    return checks.UserError(f"--server does not serve {call.model!r}: {reason}.")
+
+
+def _one_line(said: Any) -> str:
+    return " ".join(str(said).split())

@@ -5,6 +5,7 @@ model = remote.connect("http://localhost:8501", remote.Call(model="income", vers
 """
 
 import dataclasses
+import math
 import random
 import re
 import time
@@ -15,12 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.scoring import local
+from mtl.scoring import access, batches, local
 
 Result = TypeVar("Result")
 
 # The first wait before another attempt; each is twice as long as the one before.
 _WAIT_SECS = 0.2
+_MOST_SECS = 10**6
 
 
 class TransientError(Exception):
@@ -36,7 +38,7 @@ class Call:
       signature: one that takes serialized tf.Examples.
       version: a number, or a label such as canary; "" is the newest when the client connects.
         A number or the newest stays the same for all calls, whatever the server loads meanwhile.
-      deadline_secs: how long an attempt may take.
+      deadline_secs: how long an attempt may take, from the first byte sent to the last received.
       retries: how often a call is repeated that fails for a reason that may pass, after waits of
         0.2, 0.4, 0.8 ... seconds, each up to half as long again by chance.
     """
@@ -48,9 +50,21 @@ class Call:
     retries: int = 4
 
     def __post_init__(self):
+        for flag, text in (("model_name", self.model), ("model_version", self.version)):
+            is_text = not re.search("[\ud800-\udfff]", text)
+            checks.require(is_text, f"--{flag}", "be text", text)
         checks.require(bool(self.model), "--model_name", "name a model of the server", self.model)
+        fits = self.is_label or int(self.version or 0) < 2**63
+        checks.require(fits, "--model_version", "be a label or below 2^63", self.version)
         checks.positive("--deadline_secs", self.deadline_secs)
+        is_bound = self.deadline_secs <= _MOST_SECS
+        checks.require(is_bound, "--deadline_secs", f"be at most {_MOST_SECS}", self.deadline_secs)
         checks.at_least("--retries", self.retries, 0)
+
+    @property
+    def is_label(self) -> bool:
+        """Whether the version is no number."""
+        return bool(self.version) and not re.fullmatch("[0-9]+", self.version)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,11 +98,16 @@ class Remote:
           UserError: the server does not answer, or it has no such model or signature.
         """
         self._client, self._server = client, server
-        found = self._patiently(call, lambda: client.metadata(call))
+        try:
+            found = self._patiently(call, lambda: client.metadata(call))
+        except batches.RefusedError as error:
+            said = f"--server does not serve {call.model!r}: {error}".rstrip(".")
+            raise checks.UserError(f"{said}.") from error
         self._input = local.input_of(call.signature, found.inputs)
         self._outputs = dict(sorted(found.outputs[call.signature].items()))
-        is_label = call.version and not call.version.isdigit()
-        self._call = call if is_label else dataclasses.replace(call, version=found.version)
+        rule = "have an output"
+        checks.require(bool(self._outputs), "--signature", rule, call.signature)
+        self._call = call if call.is_label else dataclasses.replace(call, version=found.version)
         self.identity = f"{call.model} version {self._call.version} {call.signature}"
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
@@ -126,10 +145,28 @@ def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray
     kinds = _kinds(dtype)
     others = [value for value in found.ravel().tolist() if type(value) not in kinds]
     checks.require(not others, where, rule, next(iter(others), None))
-    try:
+    return _fitted(found, dtype, where)
+
+
+def _fitted(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
+    """Values of Python in the promised type; one beyond its range would become another."""
+    if dtype == tf.bool or not found.size or not (dtype.is_floating or dtype.is_integer):
         return found.astype(dtype.as_numpy_dtype)
+    values = [value for value in found.ravel().tolist() if abs(value) < math.inf]
+    for value in (min(values, default=0), max(values, default=0)):
+        checks.require(_fits(value, dtype), where, f"hold {dtype.name}", value)
+    return found.astype(dtype.as_numpy_dtype)
+
+
+def _fits(value: float, dtype: tf.DType) -> bool:
+    if dtype.is_integer:
+        return dtype.min <= value <= dtype.max
+    try:
+        # The largest number in few digits is a bit above itself, and rounds to it.
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))
     except OverflowError:
-        checks.fail(where, rule, max(found.ravel().tolist(), key=abs))
+        return False
 
 
 def _kinds(dtype: tf.DType) -> set[type]:
@@ -141,28 +178,41 @@ def _kinds(dtype: tf.DType) -> set[type]:
     return {int, float} if dtype.is_floating else {int}
 
 
-def connect(server: str, call: Call) -> Remote:
+def connect(server: str, call: Call, secure: access.Access = access.ANYONE) -> Remote:
     """A model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
 
     Raises:
       UserError: as `Remote` does, or the address is none, or gRPC's packages are missing.
     """
-    match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:\d+)/?", server)
+    match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)/?", server)
     rule = "be HOST:PORT for gRPC, or http://HOST:PORT for REST"
     checks.require(match is not None, "--server", rule, server)
-    scheme, address = match.groups()
-    return Remote(_client(scheme or "grpc", address), call, server)
+    scheme, address = match.group(1) or "grpc", match.group(2)
+    _check_address(address, server)
+    secure.check(scheme, address)
+    return Remote(_client(scheme, address, secure), call, server)
 
 
-def _client(scheme: str, address: str) -> Any:
+def _check_address(address: str, server: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_port = len(port) < 6 and 0 < int(port) < 2**16
+    checks.require(is_port, "--server", "have a port from 1 to 65535", server)
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        reason = " ".join(str(error).split())
+        checks.fail("--server", "name a host", server, f"{reason}.")
+
+
+def _client(scheme: str, address: str, secure: access.Access) -> Any:
     if scheme != "grpc":
         from mtl.scoring import rest
 
-        return rest.Rest(scheme, address)
+        return rest.Rest(scheme, address, secure)
     try:
         from mtl.scoring import grpc_client
     except ImportError as error:
         fix = "Or use its REST port, http://HOST:PORT."
         need = f"pip install 'mtl[serving]', as {error.name} is missing"
         raise checks.UserError(f"--server speaks gRPC: {need}. {fix}") from error
-    return grpc_client.Grpc(address)
+    return grpc_client.Grpc(address, secure)

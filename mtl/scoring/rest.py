@@ -1,12 +1,17 @@
 """TensorFlow Serving's REST interface.
 
-client = rest.Rest("http", "localhost:8501")
+client = rest.Rest("http", "localhost:8501", access.ANYONE)
 client.predict(remote.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
 import base64
+import contextlib
+import functools
 import http.client
 import json
+import re
+import socket
+import ssl
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,20 +20,26 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.scoring import batches, remote
+from mtl.scoring import access, batches, deadlines, remote
 
 Result = TypeVar("Result")
 
 _DATA_TYPES = tf.compat.v1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
-_CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+# What it raises to read JSON that holds something else; the last where lists lie too deep.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 
 
 class Rest:
     """A `remote.Client`."""
 
-    def __init__(self, scheme: str, address: str):
-        self._connection, self._address = _CONNECTIONS[scheme], address
+    def __init__(self, scheme: str, address: str, secure: access.Access):
+        self._secure = secure
+        self._connection = functools.partial(http.client.HTTPConnection, address)
+        if scheme == "https":
+            self._connection = functools.partial(
+                http.client.HTTPSConnection, address, context=secure.context()
+            )
 
     def metadata(self, call: remote.Call) -> remote.Metadata:
         return self._answer("GET", f"{_path(call)}/metadata", None, call, _metadata)
@@ -55,33 +66,67 @@ class Rest:
         call: remote.Call,
         read: Callable[[Any], Result],
     ) -> Result:
-        connection = self._connection(self._address, timeout=call.deadline_secs)
-        body = None if request is None else json.dumps(request)
-        try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise remote.TransientError(str(error) or type(error).__name__) from error
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise _failure(response.status, _reason(text), call)
+        status, text = self._exchange(method, path, request, call)
+        if status != 200:
+            raise _failure(status, _reason(text), call)
         try:
             return read(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _MALFORMED as error:
             rule = f"answer {path} as TensorFlow Serving does"
             given = text[:100].decode(errors="replace")
             raise checks.UserError(f"--server must {rule}, got {given!r}.") from error
+
+    def _exchange(
+        self, method: str, path: str, request: Any, call: remote.Call
+    ) -> tuple[int, bytes]:
+        """The status and the body of the answer."""
+        connection = self._connection(timeout=call.deadline_secs)
+        body = None if request is None else json.dumps(request)
+        headers = {"Content-Type": "application/json", **self._secure.headers()}
+
+        def ask() -> tuple[int, bytes]:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+        try:
+            return deadlines.within(call.deadline_secs, ask, lambda: _cut(connection))
+        except ssl.SSLCertVerificationError as error:
+            fix = "Is --ca_file the authority that signed it?"
+            reason = error.verify_message.strip(". ")
+            raise checks.UserError(
+                f"--server must have a certificate that can be trusted: {reason}. {fix}"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise remote.TransientError(_one_line(error)) from error
+        finally:
+            connection.close()
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """Wakes whoever reads from the connection."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _metadata(answer: Any) -> remote.Metadata:
     signatures = answer["metadata"]["signature_def"]["signature_def"].items()
     return remote.Metadata(
-        version=answer["model_spec"]["version"],
+        version=_version(answer["model_spec"]["version"]),
         inputs={name: _types(signature["inputs"]) for name, signature in signatures},
         outputs={name: _types(signature["outputs"]) for name, signature in signatures},
     )
+
+
+def _version(value: Any) -> str:
+    if not re.fullmatch("[0-9]{1,19}", str(value)):
+        raise ValueError
+    return str(value)
 
 
 def _failure(status: int, reason: str, call: remote.Call) -> Exception:
@@ -93,11 +138,11 @@ def _failure(status: int, reason: str, call: remote.Call) -> Exception:
 
 
 def _path(call: remote.Call) -> str:
-    path = f"/v1/models/{urllib.parse.quote(call.model)}"
+    path = f"/v1/models/{urllib.parse.quote(call.model, safe='')}"
     if not call.version:
         return path
-    kind = "versions" if call.version.isdigit() else "labels"
-    return f"{path}/{kind}/{urllib.parse.quote(call.version)}"
+    kind = "labels" if call.is_label else "versions"
+    return f"{path}/{kind}/{urllib.parse.quote(call.version, safe='')}"
 
 
 def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
@@ -106,9 +151,10 @@ def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
 
 def _reason(text: bytes) -> str:
     try:
-        return str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace")[:200]
+        said = str(json.loads(text)["error"])
+    except _MALFORMED:
+        said = text.decode(errors="replace")[:200]
+    return " ".join(said.split())
 
 
 def _decoded(values: Any) -> Any:
@@ -116,5 +162,5 @@ def _decoded(values: Any) -> Any:
     if isinstance(values, list):
         return [_decoded(value) for value in values]
     if isinstance(values, dict):
-        return base64.b64decode(values["b64"])
+        return base64.b64decode(values["b64"], validate=True)
     return values.encode() if isinstance(values, str) else values

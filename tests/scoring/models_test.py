@@ -4,16 +4,21 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import socket
+import threading
 import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl import checks, scoring
 from mtl.scoring import batches
 from tests.scoring import servers
 
 PROTOCOLS = ("grpc", "rest")
+METADATA = b'{"model_spec": {"version": %s}, "metadata": {"signature_def": {"signature_def": {}}}}'
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 CALL = {"model": servers.NAME, "deadline_secs": 20.0}
 
 
@@ -96,6 +101,12 @@ def _busy(protocol, count):
     return [grpc.StatusCode.UNAVAILABLE] * count
 
 
+def nested(value, depth):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     "name, change, says",
     [
@@ -108,6 +119,13 @@ def _busy(protocol, count):
         ("sign/probability", lambda values: [*values, 0.5], "have 48 rows"),
         ("sign/probability", lambda values: 0.5, "have 48 rows"),
         ("sign/probability", lambda values: {"a": 1}, "answer .*:predict as TensorFlow Serving"),
+        ("sign/probability", lambda values: [1e300] * len(values), r"hold float32, got 1e\+300"),
+        ("sign/probability", lambda values: [10**400] * len(values), "hold float32, got 1000"),
+        ("sign/probability", lambda values: nested(values, 100), "hold float32, got"),
+        ("sign/class", lambda values: [{"b64": "a"}] * len(values), ":predict as TensorFlow"),
+        ("sign/class", lambda values: [{"b64": "????"}] * len(values), ":predict as TensorFlow"),
+        ("sign/class", lambda values: [{"b64": 1}] * len(values), ":predict as TensorFlow"),
+        ("sign/class", lambda values: ["\ud800"] * len(values), ":predict as TensorFlow"),
         ("sign/class_id", lambda values: [0.5] * len(values), "hold int64, got 0.5"),
         ("sign/class_id", lambda values: [2**70] * len(values), "hold int64, got 1180"),
         ("sign/class", lambda values: [1] * len(values), "hold string, got 1"),
@@ -135,12 +153,21 @@ def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "reply", [b"<html>", b"", b"null", b"[]", b'{"error": "x"}', b"{}", b'{"outputs": null}']
+    "reply",
+    [
+        *(b"<html>\n<body>", b"", b"null", b"[]", b'{"error": "x"}', b"{}", b'{"outputs": null}'),
+        *(b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"predictions": [1]}', METADATA % b"null"),
+        *(
+            METADATA % b"[]",
+            METADATA % b'"../x"',
+        ),
+    ],
+    ids=lambda reply: reply[:50].decode(errors="replace"),
 )
 def test_a_reply_of_another_kind_is_refused(reply, trained, served, monkeypatch):
     with serving("rest", served) as address:
         remote = scoring.connect(address, scoring.Call(**CALL))
-        odd = types.SimpleNamespace(loads=json.loads, dumps=lambda answer: reply.decode())
+        odd = types.SimpleNamespace(loads=json.loads, dumps=lambda answer: reply.decode("latin1"))
         monkeypatch.setattr(servers, "json", odd)
         for ask in (
             lambda: scoring.connect(address, remote._call),
@@ -178,6 +205,34 @@ def test_deadline(protocol, trained, served):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", OK + b"\r\n"])
+def test_a_server_that_answers_byte_by_byte(protocol, head):
+    if protocol == "grpc":
+        pytest.importorskip("tensorflow_serving", reason="needs the extra 'serving'")
+    is_over = threading.Event()
+
+    def answer(connection):
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(head)
+            while not is_over.wait(0.05):
+                connection.sendall(b" ")
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=[opened.accept()[0]], daemon=True).start()
+
+    with socket.create_server(("localhost", 0)) as opened:
+        threading.Thread(target=accept, daemon=True).start()
+        scheme = "http://" if protocol == "rest" else ""
+        address = f"{scheme}localhost:{opened.getsockname()[1]}"
+        call = scoring.Call(model="x", deadline_secs=0.5, retries=0)
+        with pytest.raises(checks.UserError, match="--server must answer within 0.5 seconds"):
+            scoring.connect(address, call)
+        is_over.set()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     "setting, value, says",
     [
@@ -195,6 +250,15 @@ def test_what_a_server_does_not_have(protocol, setting, value, says, served):
     "server, says",
     [
         ("localhost", "--server must be HOST:PORT for gRPC, or http"),
+        ("localhost:99999", "--server must have a port from 1 to 65535, got 'localhost:99999'"),
+        ("http://localhost:99999", "--server must have a port from 1 to 65535"),
+        ("localhost:0", "--server must have a port from 1 to 65535"),
+        ("localhost:" + "9" * 5000, "--server must have a port from 1 to 65535"),
+        ("localhost:\u0661", "--server must be HOST:PORT for gRPC"),
+        ("http://a..b:80", "--server must name a host, got 'http://a..b:80'"),
+        ("a..b:80", "--server must name a host, got 'a..b:80'"),
+        (f"http://{'a' * 64}:80", "--server must name a host"),
+        ("http://\udcff:80", "--server must name a host"),
         ("localhost:1", "--server must answer within 1 seconds, got 'localhost:1'. 1 attempts"),
         ("http://localhost:1", "--server must answer within 1 seconds.*refused"),
     ],
@@ -204,6 +268,46 @@ def test_no_server(server, says):
         pytest.importorskip("tensorflow_serving", reason="needs the extra 'serving'")
     with pytest.raises(checks.UserError, match=says):
         scoring.connect(server, scoring.Call(model="x", deadline_secs=1, retries=0))
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"version": "9" * 30}, "--model_version must be a label or below 2"),
+        ({"version": "\udcff"}, "--model_version must be text"),
+        ({"model": "\udcff"}, "--model_name must be text"),
+        ({"model": ""}, "--model_name must name a model"),
+        ({"deadline_secs": float("inf")}, "--deadline_secs must be at most"),
+        ({"deadline_secs": float("nan")}, "--deadline_secs must be above 0"),
+    ],
+)
+def test_a_call_that_no_server_takes(settings, says):
+    with pytest.raises(checks.UserError, match=says):
+        scoring.Call(**{**CALL, **settings})
+
+
+@pytest.mark.parametrize(
+    "version, is_label", [("", False), ("12", False), ("stable", True), ("²", True)]
+)
+def test_versions_and_labels(version, is_label):
+    assert scoring.Call(**CALL, version=version).is_label == is_label
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_refuses_the_first_question(protocol, served, monkeypatch):
+    def refuse(version):
+        raise tf.errors.InvalidArgumentError(None, None, "no more")
+
+    if protocol == "grpc":
+        monkeypatch.setattr(served, "version", lambda version: (1, None))
+        monkeypatch.setattr(served, "signature_defs", lambda number: {"x": object()})
+        says = "--server does not serve 'tiny': UNKNOWN"
+    else:
+        monkeypatch.setattr(served, "version", refuse)
+        says = "--server does not serve 'tiny': no more"
+    with serving(protocol, served) as address, pytest.raises(checks.UserError, match=says) as e:
+        scoring.connect(address, scoring.Call(**CALL))
+    assert "\n" not in str(e.value)
 
 
 def test_no_saved_model(trained, tmp_path):

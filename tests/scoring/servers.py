@@ -10,8 +10,10 @@ import contextlib
 import http.server
 import json
 import os
+import pathlib
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 from concurrent import futures
@@ -45,7 +47,7 @@ class Served:
         self.failures = collections.deque()
         self.is_open = threading.Event()
         self.is_open.set()
-        self.calls = 0
+        self.calls, self.tokens = 0, []
 
     def version(self, spec_version):
         versions = sorted(int(name) for name in os.listdir(self.base) if name.isdigit())
@@ -72,8 +74,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def grpc_server(served):
-    """Gives HOST:PORT."""
+def grpc_server(served, certificate=None):
+    """Gives HOST:PORT; over TLS with a certificate, the paths of a key and a PEM file."""
     import grpc
     from tensorflow_serving.apis import (
         get_model_metadata_pb2,
@@ -91,6 +93,7 @@ def grpc_server(served):
                 context.abort(grpc.StatusCode.NOT_FOUND, str(error))
 
         def GetModelMetadata(self, request, context):  # noqa: N802
+            served.tokens.append(dict(context.invocation_metadata()).get("authorization"))
             number = self._version(request.model_spec, context)
             response = get_model_metadata_pb2.GetModelMetadataResponse()
             response.model_spec.name = NAME
@@ -116,18 +119,23 @@ def grpc_server(served):
 
     server = grpc.server(futures.ThreadPoolExecutor(4))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("localhost:0")
+    if certificate:
+        key, pem = (pathlib.Path(path).read_bytes() for path in certificate)
+        port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, pem)]))
+    else:
+        port = server.add_insecure_port("localhost:0")
     server.start()
     yield f"localhost:{port}"
     server.stop(None)
 
 
 @contextlib.contextmanager
-def rest_server(served):
-    """Gives http://HOST:PORT."""
+def rest_server(served, certificate=None):
+    """Gives http://HOST:PORT, or https:// with a certificate, the paths of a key and a PEM file."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):  # noqa: N802
+            served.tokens.append(self.headers["Authorization"])
             self._answer(self._metadata)
 
         def do_POST(self):  # noqa: N802
@@ -179,8 +187,12 @@ def rest_server(served):
             del args
 
     server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate[1], certificate[0])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://localhost:{server.server_port}"
+    yield f"http{'s' * bool(certificate)}://localhost:{server.server_port}"
     server.shutdown()
     server.server_close()
 

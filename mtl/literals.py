@@ -43,6 +43,8 @@ def parse(dtype: str, value: Any) -> Any:
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
+    # Half of a pair of surrogates, as JSON may hold it, is no text: a ValueError, too.
+    value.encode()
     return value
 
 
@@ -50,7 +52,10 @@ def _parse_float(value: Any) -> float:
     # Python also takes 1_000, TensorFlow does not.
     if isinstance(value, str) and "_" in value:
         raise ValueError
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError from None
 
 
 def _parse_int(value: Any, dtype: str) -> int:

@@ -64,7 +64,9 @@ def _array(values: Sequence[Any]) -> Sequence[Any]:
     if types in ({str}, {bytes}):
         return np.array([tf.compat.as_bytes(value) for value in values], object)
     if len(types) == 1 and types < {int, float, bool}:
-        return np.array(values)
+        array = np.array(values)
+        # Integers beyond int64 become objects or floats.
+        return array if array.dtype == np.array(types.pop()(0)).dtype else values
     return values
 
 

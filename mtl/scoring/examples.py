@@ -6,6 +6,7 @@ Messages that are joined are the message that holds the fields of all of them: a
 examples of its columns, one of each.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
+
+from mtl import literals
+
+_LOW, _HIGH = literals.RANGES["int64"]
 
 
 def serialize(columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
@@ -55,11 +60,25 @@ def _feature(value: Any) -> tf.train.Feature:
     if isinstance(value, np.ndarray):
         values, types = value.ravel().tolist(), {value.dtype.type}
     else:
+        if value is None:
+            return tf.train.Feature()
         # Not as an array of bytes, which has no zeros at the end.
-        values = np.array(value, object).ravel().tolist()
+        values = value if isinstance(value, list) else [value]
+        if not _is_wire(values):
+            # In a tf.Example is no place for objects, lists of lists and numbers of 20 digits.
+            return tf.train.Feature(bytes_list={"value": [json.dumps(value).encode()]})
         types = set(map(type, values))
     if all(issubclass(kind, (int, np.integer, np.bool_)) for kind in types) and types:
         return tf.train.Feature(int64_list={"value": map(int, values)})
     if all(issubclass(kind, (float, np.floating, int)) for kind in types):
         return tf.train.Feature(float_list={"value": values})
     return tf.train.Feature(bytes_list={"value": map(tf.compat.as_bytes, values)})
+
+
+def _is_wire(values: Sequence[Any]) -> bool:
+    """Whether values of Python are all text, or all numbers in the range of int64 or floats."""
+    if all(isinstance(value, (str, bytes)) for value in values):
+        return True
+    numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)
+    whole = [value for value in values if isinstance(value, int)] if numbers else []
+    return numbers and all(_LOW <= value <= _HIGH for value in whole)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from mtl.scoring import batches, examples
 
 # The types of JSON that need no look at each value, for types of which they have the range.
 _EXACT = {"float32": {int, float}, "int64": {int}, "string": {str}, "bool": {bool}}
+# Python and Arrow recurse into what is kept.
+_MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
 
 
@@ -48,7 +51,7 @@ class JsonLines:
             if values is None:
                 values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
             columns[name] = values
-        kept = {n: _each(chunk, functools.partial(batches.kept, n), rows) for n in self.keep}
+        kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize(columns), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
@@ -86,8 +89,10 @@ def _object(line: bytes) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise ValueError(f"must be JSON, {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"must be JSON with lists at most {_MOST_LEVELS} deep") from error
     if not isinstance(row, dict):
-        raise ValueError(f"must be a JSON object, got {row!r}")
+        raise ValueError(f"must be a JSON object, got {reprlib.repr(row)}")
     return row
 
 
@@ -104,8 +109,10 @@ def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     if not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
         return None
     try:
+        if field.dtype == "string":
+            "".join(flat).encode()
         array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
-    except OverflowError:
+    except (OverflowError, UnicodeEncodeError):
         return None
     return array.reshape(len(values), -1) if field.shape else array
 
@@ -117,16 +124,56 @@ def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
 def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     value = row.get(field.name)
     try:
-        values = None if value is None else list(_flat(value))
+        values = None if value is None else _parts(field, value)
         return field.value(values)
     except (TypeError, ValueError) as error:
         problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"
         raise ValueError(f"field {field.name!r} {problem}") from error
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
+    """The values of a field, which come alone, in a list, or in lists as its shape says."""
     if not isinstance(value, list):
-        yield value
-        return
-    for item in value:
-        yield from _flat(item)
+        return [value]
+    if not any(isinstance(item, list) for item in value):
+        return value
+    if len(field.shape) < 2 or not _has_shape(value, field.shape):
+        shape = f", or lists as in its shape {field.shape}" if len(field.shape) > 1 else ""
+        raise ValueError(f"must be a list without lists{shape}, got {reprlib.repr(value)}")
+    for _ in field.shape[1:]:
+        value = [item for part in value for item in part]
+    return value
+
+
+def _has_shape(value: Any, shape: Sequence[int]) -> bool:
+    if not shape:
+        return not isinstance(value, list)
+    fits = isinstance(value, list) and len(value) == shape[0]
+    return fits and all(_has_shape(item, shape[1:]) for item in value)
+
+
+def _kept(name: str, row: Mapping[str, Any]) -> Any:
+    value = batches.kept(name, row)
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        for text in level:
+            if isinstance(text, str) and not _is_text(text):
+                raise ValueError(f"field {name!r} must be text, got {text!r}")
+        level = [item for part in level for item in _items(part)]
+        if not level:
+            return value
+    raise ValueError(f"field {name!r} must be at most {_MOST_LEVELS} lists deep")
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else ()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -16,10 +16,13 @@ from google.protobuf import message
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import source, tfrecord
-from mtl.scoring import batches
+from mtl.scoring import batches, local
 
 _SPLIT = "input"
 _TYPES = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
+
+# Of records of which nothing is known; no list of any length is required.
+_ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Records:
 
     def problem(self, chunk: batches.Chunk) -> str:
         for number, record in zip(chunk.numbers, chunk.rows, strict=True):
-            values = tfrecord.scan_record(record, self.spec) if self.spec else {}
+            values = tfrecord.scan_record(record, self.spec or _ANY)
             if isinstance(values, str):
                 return f"{chunk.path} record {number}: {values}"
         return ""
@@ -64,8 +67,7 @@ class Records:
         return tfrecord.TfRecord(files={_SPLIT: paths})
 
     def _unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
-        spec = self.spec or spec_lib.Spec(features={"": "string"}, labels={})
-        for location, values in self._source(paths).scan(_SPLIT, spec):
+        for location, values in self._source(paths).scan(_SPLIT, self.spec or _ANY):
             if isinstance(values, str) and "cannot be read" in values:
                 return f"{location}: {values}"
         return f"{paths[0]} cannot be read: {source.reason(error)}."
@@ -79,7 +81,7 @@ class Records:
             try:
                 parsed = _parser(kinds)(np.asarray(chunk.rows, object))
                 return {name: parsed[name].numpy() for name in self.keep}
-            except tf.errors.InvalidArgumentError:
+            except local.REFUSALS:
                 pass
         rows = [{k: _value(first[k]) for k in self.keep}]
         for number, record in located:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mtl import checks, scoring, spec
 from mtl.data import csv
+from mtl.scoring import batches as batches_lib
 from tests import tiny
 
 SPEC = spec.Spec(
@@ -108,6 +109,17 @@ def test_tfrecords_pass_as_they_are(trained, tmp_path):
         ("a.jsonl", JSON.replace('"b"', "b"), "a.jsonl line 2: must be JSON, Expecting value"),
         ("a.jsonl", JSON.replace('"id": "c"', '"ids": "c"'), "line 4: --keep must .*mean 'ids'"),
         ("a.jsonl", "[1]\n", "a.jsonl line 1: must be a JSON object"),
+        ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl line 1: must be JSON with lists at most 100"),
+        ("a.jsonl", JSON.replace('"2"', "9" * 400), "line 2: field 'age' must be int64, got 999"),
+        ("a.jsonl", JSON.replace('"2"', "[[2]]"), "line 2: field 'age' must be a list without li"),
+        ("a.jsonl", JSON.replace('"z"', r'"\ud800"'), r"line 4: field 'tags' must be .*ud800'"),
+        ("a.jsonl", JSON.replace('"id": "c"', r'"id": "\udc00"'), r"'id' must be text, .*udc00'"),
+        ("a.jsonl", JSON.replace('"id": "c"', r'"id": [{"\udc00": 1}]'), "'id' must be text"),
+        (
+            "a.jsonl",
+            JSON.replace('"id": "c"', f'"id": {"[" * 300}{"]" * 300}'),
+            "line 4: field 'id' must be at most 100 lists deep",
+        ),
     ],
 )
 def test_a_bad_row(name, text, says, tmp_path):
@@ -243,3 +255,48 @@ def test_an_empty_file_between_others_has_its_place(trained, tmp_path):
     found = [(chunk.path[-10:], list(chunk.numbers)) for chunk in chunks]
     names = [str(path)[-10:] for path in paths]
     assert found == list(zip([names[0], *names], [[0, 1], [2], [], [], [2]], strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind, value, says",
+    [
+        ("float32", 10**400, "must be float32, got 1000"),
+        ("float32", [1.0], None),
+        ("float32", [[1.0]], "must be a list without lists, got"),
+        (("float32", (2,)), [[1, 2]], "must be a list without lists, got"),
+        (("float32", (2,)), [[1], [2]], "must be a list without lists, got"),
+        (("float32", (2, 2)), [[1, 2], [3, 4]], None),
+        (("float32", (2, 2)), [1, 2, 3, 4], None),
+        (("float32", (2, 2)), [[1, 2, 3], [4]], r"without lists, or lists as in its shape \(2, 2"),
+        (("float32", (2, 2)), [[1, 2], 3, 4], "without lists, or"),
+        (("float32", (2, 2)), [[[1, 2], [3, 4]]], "without lists, or"),
+        (("string", (None,)), [["a"]], "without lists, got"),
+        (("string", (None,)), ["a", "\ud83d"], "must be string, got"),
+        ("string", "\U0001f600", None),
+    ],
+)
+def test_lists_and_texts_of_json(kind, value, says, tmp_path):
+    fields = spec.Spec(features={"x": kind}, labels={})
+    path = write(tmp_path / "a.jsonl", json.dumps({"x": value}) + "\n")
+    if says is None:
+        (batch,) = read(reader(spec=fields, keep=()), path)
+        found = fields.parse(tf.constant(batch.examples), with_labels=False)["x"].numpy().ravel()
+        given = [value.encode()] if kind == "string" else np.ravel(value)
+        np.testing.assert_array_equal(found, given)
+        return
+    with pytest.raises(checks.UserError, match=f"a.jsonl line 1: field 'x' .*{says}"):
+        read(reader(spec=fields, keep=()), path)
+
+
+@pytest.mark.parametrize("known", [tiny.SPEC, None])
+def test_a_record_that_is_no_example_is_found_later(known, trained, tmp_path):
+    path = str(tmp_path / "in.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in (*trained.examples[:2], b"\xff\xfe no example"):
+            writer.write(record)
+    chunks = list(reader(spec=known, keep=()).chunks([path]))
+    error = batches_lib.RefusedError("no")
+    said = reader(spec=known, keep=()).explain(chunks[-1], error)
+    assert said == f"{path} record 2: must be a serialized tf.Example."
+    with pytest.raises(checks.UserError, match="record 2: must be a serialized tf.Example"):
+        read(reader(spec=known, keep=["id"], batch_size=9), path)

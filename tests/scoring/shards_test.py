@@ -365,3 +365,41 @@ def test_a_device_keeps_its_place(trained, tmp_path):
         pytest.skip("only root makes devices, and not everywhere")
     assert run([path], device) == (3, 0)
     assert device.is_char_device() and sorted(os.listdir(tmp_path)) == ["in.csv", "null"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, None],
+        [None, None],
+        [2**63, -1],
+        [10**400, 1],
+        [[2**70], 1],
+        [{"a": [None]}, "x"],
+        [[1, "a"], [[1, 2], [3]]],
+        [True, 1],
+    ],
+    ids=lambda values: str(values)[:20],
+)
+def test_kept_values_of_json_come_back_whatever_they_are(values, trained, tmp_path):
+    path = trained.write(tmp_path / "in.jsonl", len(values))
+    rows = [{**row, "id": v} for row, v in zip(lines(path), values, strict=True)]
+    pathlib.Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for suffix in ("jsonl", "csv", "parquet", "tfrecord"):
+        assert run([path], tmp_path / f"o.{suffix}") == (len(values), 0)
+    assert [row["id"] for row in lines(tmp_path / "o.jsonl")] == values
+    plain = [value for value in values if isinstance(value, (int, str)) and value is not True]
+    with open(tmp_path / "o.csv", newline="") as file:
+        cells = [row["id"] for row in csv.DictReader(file)]
+    assert set(map(str, plain)) <= set(cells)
+    records = tf.compat.v1.io.tf_record_iterator(str(tmp_path / "o.tfrecord"))
+    for value, record in zip(values, records, strict=True):
+        feature = tf.train.Example.FromString(record).features.feature["id"]
+        kind = feature.WhichOneof("kind")
+        if value is None:
+            assert kind is None
+        elif kind == "bytes_list":
+            (found,) = feature.bytes_list.value
+            assert found.decode() in (value, json.dumps(value))
+        else:
+            assert list(feature.int64_list.value) == [value]

@@ -12,7 +12,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config
+from launch import config, stdout
 from mtl import checks, experiment
 
 GIN_FILE = flags.DEFINE_multi_string(
@@ -55,7 +55,8 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 
 def _guarded(main: Callable[[], None]) -> None:
     try:
-        main()
+        with stdout.guarded():
+            main()
     except checks.UserError as error:
         _exit_with(str(error).splitlines()[0])
     except KeyboardInterrupt:
@@ -70,7 +71,7 @@ def _exit_with(message: str) -> NoReturn:
 
 def _parse(argv: list[str]) -> list[str]:
     if {"--help", "-h", "-help", "--helpshort", "--helpfull"} & set(argv):
-        print(_help())
+        _guarded(lambda: print(_help()))
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)

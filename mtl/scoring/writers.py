@@ -69,6 +69,8 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
     if path is None:
         rule = f"be a file where --output_format is {format_name}"
         checks.require(format_name in _TEXTS, "--output", rule, None)
+        rule = "be a file where standard output is closed"
+        checks.require(sys.stdout is not None, "--output", rule, None)
         yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
     with atomic.replacing(path) as partial:

@@ -4,6 +4,8 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -265,6 +267,29 @@ def test_an_output_that_cannot_be_written(verb, flag, run, launch):
     error = launch(verb, "--model_dir", "run", flag, "toy.gin/x").error
     assert error.startswith(f"{flag} must be a ")
     assert re.search("that can be written, got 'toy.gin/x'. .*[Nn]ot a directory", error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "output, code, says",
+    [
+        ("| true", 141, ""),
+        ("> /dev/full", 2, "Error: standard output must take what is written, got 'No space left"),
+        (">&-", 2, "Error: --output must be a file where standard output is closed"),
+    ],
+)
+def test_standard_output_that_takes_nothing(output, code, says, run):
+    command = f"{sys.executable} -m launch.predict --model_dir run"
+    script = f"({command}; echo $? > code) {output}"
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=run.parent,
+        env=conftest.environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert int((run.parent / "code").read_text()) == code
+    assert done.stderr.startswith(says) and len(done.stderr.splitlines()) == bool(says)
 
 
 def test_the_saved_configuration_stands_alone(run, launch_in, tmp_path_factory):

@@ -129,7 +129,7 @@ def formatting(model: scoring.SavedModel, examples: Sequence[bytes], name: str):
     """Makes the lines or records of predictions that are there already."""
     starts = range(0, len(examples), _BATCH.value)
     outputs = [model(examples[start : start + _BATCH.value]) for start in starts]
-    return lambda: _exhaust(map(scoring.MAKERS[name], outputs))
+    return lambda: _exhaust(map(scoring.maker(name), outputs))
 
 
 def cost(run: Callable[[], None]) -> Cost:

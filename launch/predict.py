@@ -9,7 +9,7 @@ python -m launch.predict --model_dir runs/adult --input in.csv --server localhos
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -39,6 +39,11 @@ OUTPUT_FORMAT = flags.DEFINE_string(
     "auto",
     "csv, jsonl, parquet or tfrecord. By default what the name of the output says, in a folder the "
     "format of the input, and for standard output jsonl.",
+)
+ESCAPE_FORMULAS = flags.DEFINE_boolean(
+    "escape_formulas",
+    False,
+    "Whether text in CSV that a spreadsheet would take for a formula gets an apostrophe before it.",
 )
 KEEP = flags.DEFINE_multi_string(
     "keep",
@@ -94,14 +99,14 @@ def main() -> None:
     checks.unique("--keep", KEEP.value)
     checks.at_least("--batch_size", BATCH_SIZE.value, 1)
     experiment, model_dir = app.load()
-    guard = _guard(experiment, model_dir)
-    plan = scoring.plan([], OUTPUT.value, OUTPUT_FORMAT.value, guard)
+    plan = _plan([], experiment, model_dir)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
     rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
+    make_block = scoring.maker(plan.format_name, plan.escape_formulas)
     with scoring.writing(plan.output, plan.format_name) as write:
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {name: scoring.kept.column([row[name] for row in some]) for name in some[0]}
-            write(scoring.MAKERS[plan.format_name](columns))
+            write(make_block(columns))
 
 
 def _predict_files() -> None:
@@ -114,8 +119,7 @@ def _predict_files() -> None:
     is_known = app.GIN_FILE.value or app.MODEL_DIR.value
     experiment, model_dir = app.load() if is_known or needs_run else (None, None)
     reader = _reader(experiment)
-    guard = _guard(experiment, model_dir)
-    plan = scoring.plan(reader.find(INPUT.value), OUTPUT.value, OUTPUT_FORMAT.value, guard)
+    plan = _plan(reader.find(INPUT.value), experiment, model_dir)
     with _model(experiment, model_dir) as model:
         rows, skipped = scoring.run(plan, reader, model, CONCURRENCY.value)
     if plan.output is not None:
@@ -123,10 +127,13 @@ def _predict_files() -> None:
         print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
 
 
-def _guard(experiment: Any, model_dir: str | None) -> scoring.Protection:
-    """What no prediction may be written over."""
+def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
+    """What is written where, and never over what the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
-    return scoring.Protection(files=files, model_dir=model_dir)
+    guard = scoring.Protection(files=files, model_dir=model_dir)
+    return scoring.plan(
+        inputs, OUTPUT.value, OUTPUT_FORMAT.value, guard, escape_formulas=ESCAPE_FORMULAS.value
+    )
 
 
 def _reader(experiment: Any) -> scoring.Reader:

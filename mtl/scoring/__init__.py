@@ -8,7 +8,7 @@ scoring.run(shards, reader, model, format_name="jsonl")
 
 from mtl.scoring import kept
 from mtl.scoring.access import Access
-from mtl.scoring.blocks import MAKERS
+from mtl.scoring.blocks import maker
 from mtl.scoring.local import Checkpoint, SavedModel, newest
 from mtl.scoring.protection import Protection
 from mtl.scoring.readers import Reader
@@ -18,7 +18,6 @@ from mtl.scoring.writers import FORMATS, writing
 
 __all__ = [
     "FORMATS",
-    "MAKERS",
     "Access",
     "Call",
     "Checkpoint",
@@ -27,6 +26,7 @@ __all__ = [
     "SavedModel",
     "connect",
     "kept",
+    "maker",
     "newest",
     "plan",
     "run",

@@ -25,6 +25,9 @@ class Block(NamedTuple):
     rows: bytes | Sequence[bytes] | pa.Table
 
 
+# What makes a spreadsheet take a cell for a formula: OWASP, CSV Injection.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
 EMPTY = Block(b"", b"")
 
 
@@ -42,6 +45,27 @@ def _csv(columns: Columns) -> Block:
     return Block((",".join(header) + "\n").encode(), _text(rows))
 
 
+def _spreadsheet(columns: Columns) -> Block:
+    """CSV in which no cell of text is a formula."""
+    return _csv({_unarmed(name): _without_formulas(_array(v)) for name, v in columns.items()})
+
+
+def _without_formulas(values: Sequence[Any]) -> Sequence[Any]:
+    """Text as `_cells` writes it, an apostrophe before a formula; numbers as they are."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
+        return values
+    texts = _cells(values)
+    if isinstance(values, np.ndarray):
+        return np.array([_unarmed(text) for text in texts.to_pylist()], object)
+    is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
+    cells = zip(texts.to_pylist(), is_number, strict=True)
+    return [text if number else _unarmed(text) for text, number in cells]
+
+
+def _unarmed(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def _records(columns: Columns) -> Block:
     return Block(b"", examples.serialize({k: _array(v) for k, v in columns.items()}))
 
@@ -56,6 +80,11 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
     "parquet": _table,
     "tfrecord": _records,
 }
+
+
+def maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
+    """What makes blocks of a format; of CSV, if wished, such as are safe in a spreadsheet."""
+    return _spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
 def _array(values: Sequence[Any]) -> Sequence[Any]:

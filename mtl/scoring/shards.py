@@ -30,6 +30,7 @@ class Plan:
         gets a file for each input.
       format_name: of what is written.
       is_folder: whether `output` is a folder.
+      escape_formulas: whether text in CSV is escaped that a spreadsheet would take for a formula.
       guard: what an output must not destroy, besides the inputs.
     """
 
@@ -38,8 +39,12 @@ class Plan:
     format_name: str
     is_folder: bool
     guard: protection.Protection = _INPUTS_ONLY
+    escape_formulas: bool = False
 
     def __post_init__(self):
+        rule = "come with CSV, as no other format has formulas"
+        fits = self.format_name == "csv" or not self.escape_formulas
+        checks.require(fits, "--escape_formulas", rule, self.format_name)
         # An output that is an input would pass for done, or be lost.
         guard = dataclasses.replace(self.guard, files=[*self.guard.files, *self.inputs])
         for output in self.shards():
@@ -65,6 +70,7 @@ def plan(
     output: str | None,
     format_name: str = "auto",
     guard: protection.Protection = _INPUTS_ONLY,
+    escape_formulas: bool = False,
 ) -> Plan:
     """Decides what is written where.
 
@@ -83,7 +89,12 @@ def plan(
         named = inputs[0] if is_folder and inputs else output
         format_name = (named and writers.format_in(named)) or "jsonl"
     return Plan(
-        inputs=inputs, output=output, format_name=format_name, is_folder=is_folder, guard=guard
+        inputs=inputs,
+        output=output,
+        format_name=format_name,
+        is_folder=is_folder,
+        guard=guard,
+        escape_formulas=escape_formulas,
     )
 
 
@@ -112,11 +123,14 @@ def run(
     """
     shards = made.shards()
     facts = {"model": model.identity, "keep": list(reader.keep)}
+    # Folders of earlier versions say nothing of it.
+    facts["escape_formulas"] = made.escape_formulas or None
     note = claim.Claim(made.output, facts, shards) if made.is_folder else None
     due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
-    score = functools.partial(_score, reader, model, blocks.MAKERS[made.format_name])
+    make_block = blocks.maker(made.format_name, made.escape_formulas)
+    score = functools.partial(_score, reader, model, make_block)
     scored = batches.in_order(reader.chunks(list(outputs)), score, concurrency)
     with contextlib.closing(scored):
         first = _first_rows(scored)

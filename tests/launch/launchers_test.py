@@ -20,7 +20,7 @@ VERBS = ("train", "evaluate", "predict", "export")
 PREDICT_FLAGS = {"output", "output_format", "input", "input_format", "keep", "saved_model"}
 PREDICT_FLAGS |= {"server", "model_name", "model_version", "signature", "batch_size"}
 PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
-PREDICT_FLAGS |= {"tls", "ca_file", "token_file", "token_env"}
+PREDICT_FLAGS |= {"escape_formulas", "tls", "ca_file", "token_file", "token_env"}
 
 # gRPC needs a package that the extra "dev" installs.
 SERVERS = [servers.rest_server]

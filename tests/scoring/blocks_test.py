@@ -113,3 +113,43 @@ def test_an_empty_list_of_texts():
     (found,) = examples.serialize({"x": [np.array([], object)]})
     feature = tf.train.Example.FromString(found).features.feature["x"]
     assert feature.WhichOneof("kind") == "bytes_list"
+
+
+HARMLESS = ["a", "1=1", "'=1", "", " =1", "ü"]
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", '=HYPERLINK("x","y")', "＝1"]
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_formulas_in_csv(kind):
+    texts = [*HARMLESS, *FORMULAS]
+    given = [text if kind is str else text.encode() for text in texts]
+    columns = {"=id": given, "x": np.linspace(-2, 2, len(texts), dtype=np.float32)}
+    block = blocks.maker("csv", escape_formulas=True)(columns)
+    header, *rows = csv.reader(io.StringIO((block.header + block.rows).decode(), newline=""))
+    assert header == ["'=id", "x"]
+    assert [row[0] for row in rows] == HARMLESS + [f"'{text}" for text in FORMULAS]
+    np.testing.assert_array_equal(np.float32([row[1] for row in rows]), columns["x"])
+    plain = blocks.maker("csv")(columns)
+    assert plain == blocks.MAKERS["csv"](columns) and plain.rows != block.rows
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([-1, None, "-1"], ["-1", "", "'-1"]),
+        ([["=1", "b"], ["b", "=1"], [-1, 2]], ["'=1|b", "b|=1", "'-1|2"]),
+        ([True, -2.5], ["1", "-2.5"]),
+        ([10**30, -(10**30)], [str(10**30), str(-(10**30))]),
+        (np.array([[-1.0, 2.0]]), ["-1|2"]),
+    ],
+)
+def test_formulas_in_cells_of_every_type(values, expected):
+    block = blocks.maker("csv", escape_formulas=True)({"k": values})
+    assert [
+        row[0] if row else "" for row in csv.reader(block.rows.decode().splitlines())
+    ] == expected
+
+
+@pytest.mark.parametrize("name", ["jsonl", "tfrecord", "parquet"])
+def test_other_formats_have_no_formulas(name):
+    assert blocks.maker(name, escape_formulas=True) is blocks.MAKERS[name]

@@ -403,3 +403,25 @@ def test_kept_values_of_json_come_back_whatever_they_are(values, trained, tmp_pa
             assert found.decode() in (value, json.dumps(value))
         else:
             assert list(feature.int64_list.value) == [value]
+
+
+def test_formulas_are_escaped_on_request(trained, tmp_path):
+    path = tmp_path / "in.jsonl"
+    rows = [{**row, "id": "=1"} for row in lines(trained.write(path, 2))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reader = scoring.Reader(spec=tiny.SPEC, keep=["id"])
+    for wished, expected in ((True, "'=1"), (False, "=1")):
+        plan = scoring.plan([str(path)], f"{tmp_path}/o.csv", escape_formulas=wished)
+        scoring.run(plan, reader, Sums())
+        with open(tmp_path / "o.csv", newline="") as file:
+            assert [row["id"] for row in csv.DictReader(file)] == [expected] * 2
+    with pytest.raises(checks.UserError, match="--escape_formulas must come with CSV"):
+        scoring.plan([str(path)], f"{tmp_path}/o.jsonl", escape_formulas=True)
+    # A folder holds rows of one kind.
+    for wished in (True, False):
+        plan = scoring.plan([str(path)], f"{tmp_path}/out/", "csv", escape_formulas=wished)
+        if wished:
+            scoring.run(plan, reader, Sums())
+        else:
+            with pytest.raises(checks.UserError, match="--output must hold predictions with"):
+                scoring.run(plan, reader, Sums())

@@ -8,9 +8,14 @@ checks.one_of("MLP.activation", activation, ACTIVATIONS)
 import collections
 import difflib
 import inspect
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
+
+_LONGEST = 500
+_INT64 = range(-(2**63), 2**63)
+_FLOAT32 = 3.4028235e38
 
 
 class UserError(ValueError):
@@ -23,7 +28,12 @@ class UserTypeError(UserError, TypeError):
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
     """Raises `<where> must <rule>, got <value>. <fix>`."""
-    raise error(f"{where} must {rule}, got {value!r}." + (f" {fix}" if fix else ""))
+    got = _shortened(repr(value))
+    raise error(f"{_shortened(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:200]} ... {text[-50:]}"
 
 
 def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -> None:
@@ -33,9 +43,35 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
 
 
 def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> None:
-    """Fails unless `value` is an instance of `kind`; a bool is no number."""
+    """Fails unless `value` is an instance of `kind` that TensorFlow can hold.
+
+    A bool is no number, NaN is none either, and no text holds the character NUL.
+    """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         fail(where, rule, value, error=UserTypeError)
+    match value:
+        case bool():
+            pass
+        case int():
+            require(value in _INT64, where, "be an int64", value)
+        case float() if not math.isinf(value):
+            require(abs(value) <= _FLOAT32, where, "be a float32", value)
+        case str():
+            require("\0" not in value, where, "hold no character NUL", value)
+
+
+def texts(where: str, values: Any, rule: str) -> None:
+    """Fails unless `values` is a list of texts."""
+    is_a(where, values, (list, tuple), rule)
+    for value in values:
+        is_a(where, value, str, rule)
+
+
+def mapping(where: str, value: Any, rule: str) -> None:
+    """Fails unless `value` is a map from texts."""
+    is_a(where, value, Mapping, rule)
+    for key in value:
+        is_a(where, key, str, rule)
 
 
 def part(where: str, value: Any, example: str, arguments: int | None = None) -> None:
@@ -49,16 +85,29 @@ def part(where: str, value: Any, example: str, arguments: int | None = None) -> 
             fail(where, f"be a part such as @{example}()", value, error=UserTypeError)
 
 
+def number(where: str, value: float, rule: str = "be a number") -> None:
+    """Fails unless `value` is a finite number."""
+    is_a(where, value, (int, float), rule)
+    require(math.isfinite(value), where, "be finite", value)
+
+
 def positive(where: str, value: float) -> None:
-    """Fails unless `value` is a number above zero."""
+    """Fails unless `value` is a finite number above zero."""
+    bound(where, value)
+    number(where, value)
+
+
+def bound(where: str, value: float) -> None:
+    """Fails unless `value` is a number above zero, or infinite for no bound."""
     is_a(where, value, (int, float), "be a number above 0")
     require(value > 0, where, "be above 0", value)
 
 
 def at_least(where: str, value: float, least: float) -> None:
-    """Fails unless `value` is a number of at least `least`."""
+    """Fails unless `value` is a finite number of at least `least`."""
     is_a(where, value, (int, float), f"be a number of at least {least}")
     require(value >= least, where, f"be at least {least}", value)
+    number(where, value)
 
 
 def rate(where: str, value: float) -> None:
@@ -77,6 +126,7 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 def unique(where: str, names: Iterable[str]) -> None:
     """Fails if a name occurs twice."""
+    texts(where, names := list(names), "hold names")
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     require(not twice, where, "hold each name once", twice)
 
@@ -110,7 +160,7 @@ def whole(where: str, value: int, least: int) -> None:
     at_least(where, value, least)
 
 
-def count(where: str, value: int | None) -> None:
-    """Fails unless the value is a whole number from 0 on, or None."""
-    if value is not None:
-        whole(where, value, 0)
+def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
+    """Fails unless `value` was built, in gin `@X()` and not `@X`, and has these attributes."""
+    built = not isinstance(value, type) and all(hasattr(value, name) for name in names)
+    require(built, where, rule, value)

@@ -102,6 +102,9 @@ def read() -> Cluster | None:
     except (ValueError, TypeError, AttributeError):
         rule = 'be JSON such as {"cluster": {"chief": ["host:port"]}, "task": {"type": "chief"}}'
         checks.fail(_VARIABLE, rule, text)
+    for name, addresses in jobs.items():
+        rule = "be a list of addresses"
+        checks.texts(f"{_VARIABLE}.cluster.{name}", addresses, rule)
     if not jobs and task.get("type") != EVALUATOR:
         return None
     job, index = _task(task, jobs)

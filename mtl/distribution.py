@@ -87,8 +87,9 @@ class Communication:
 
     def __post_init__(self):
         checks.one_of("Communication.implementation", self.implementation, _IMPLEMENTATIONS)
-        for setting in ("bytes_per_pack", "num_packs"):
-            checks.count(f"Communication.{setting}", getattr(self, setting))
+        checks.whole("Communication.bytes_per_pack", self.bytes_per_pack, 0)
+        if self.num_packs is not None:
+            checks.whole("Communication.num_packs", self.num_packs, 0)
 
     def options(self) -> tf.distribute.experimental.CommunicationOptions:
         """Between machines."""
@@ -149,7 +150,7 @@ class Distribution:
 
     def __post_init__(self):
         checks.one_of("Distribution.strategy", self.strategy, STRATEGIES)
-        checks.is_a("Distribution.devices", self.devices, (list, tuple), "be a list of devices")
+        checks.texts("Distribution.devices", self.devices, "be a list of devices")
         checks.unique("Distribution.devices", self.devices)
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
         fix = 'They are those of strategy "mirrored" or "multi_worker_mirrored".'

@@ -60,12 +60,12 @@ class Freezing:
 
     def __post_init__(self):
         patterns.check("Freezing.frozen", self.frozen)
-        checks.is_a("Freezing.until", self.until, Mapping, "map patterns to steps")
+        checks.mapping("Freezing.until", self.until, "map patterns to steps")
         patterns.check("Freezing.until", list(self.until))
         for pattern, step in self.until.items():
             checks.is_a(f"Freezing.until[{pattern!r}]", step, int, "be a step")
             checks.at_least(f"Freezing.until[{pattern!r}]", step, 1)
-        checks.is_a("Freezing.entries", self.entries, Mapping, "map patterns to masks")
+        checks.mapping("Freezing.entries", self.entries, "map patterns to masks")
         patterns.check("Freezing.entries", list(self.entries))
         for pattern, mask in self.entries.items():
             checks.part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", 2)

@@ -67,6 +67,7 @@ class MultiTaskModel:
         checks.part("MultiTaskModel.network", self.network, "networks.SharedBottom", 3)
         checks.part("MultiTaskModel.update", self.update, "update.Update", 3)
         checks.part("MultiTaskModel.weighting", self.weighting, "weighting.Equal", 2)
+        checks.part("MultiTaskModel.surgery", self.surgery, "surgery.Sum")
         example = "be built, such as @freezing.Freezing()"
         checks.is_a("MultiTaskModel.freezing", self.freezing, freezing_lib.Freezing, example)
         example = "be built, such as @quantization.Quantization()"

@@ -9,7 +9,7 @@ scopes included and `:0` left out, such as `network/hidden_0/kernel`. So `hidden
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -17,9 +17,10 @@ from mtl import checks
 from mtl.compat import shards
 
 
-def check(where: str, patterns: Iterable[str]) -> None:
+def check(where: str, patterns: Collection[str]) -> None:
     """Fails unless each of `patterns` is a regular expression."""
-    checks.require(not isinstance(patterns, str), where, "be a list of patterns", patterns)
+    is_list = isinstance(patterns, Collection) and not isinstance(patterns, (str, Mapping))
+    checks.require(is_list, where, "be a list of patterns", patterns)
     for pattern in patterns:
         checks.is_a(where, pattern, str, "hold patterns")
         try:

@@ -130,7 +130,7 @@ class Quantization:
     def __post_init__(self):
         for setting in ("weights", "activations"):
             where, given = f"Quantization.{setting}", getattr(self, setting)
-            checks.is_a(where, given, Mapping, "map patterns to quantizers")
+            checks.mapping(where, given, "map patterns to quantizers")
             patterns.check(where, list(given))
             for pattern, quantizer in given.items():
                 checks.part(f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", 2)

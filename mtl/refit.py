@@ -194,6 +194,8 @@ class _Tau(Refit):
         for tau in self.taus:
             checks.at_least(where, tau, 0)
         where = f"{type(self).__name__}.split"
+        if self.split is not None:
+            self._is_a("split", str, "name a split")
         rule = "name a split to choose among taus by, such as 'validation'"
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 

@@ -33,7 +33,7 @@ class Resources:
 
     def __post_init__(self):
         for setting in ("intra_op_threads", "inter_op_threads"):
-            checks.count(f"Resources.{setting}", getattr(self, setting))
+            checks.whole(f"Resources.{setting}", getattr(self, setting), 0)
         checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
 
     def session_config(self) -> tf1.ConfigProto:

@@ -136,7 +136,7 @@ def origins(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int
 
 def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
     """Fails unless each value is a list of names or an existing file of them."""
-    checks.is_a(where, named, Mapping, "map patterns to names")
+    checks.mapping(where, named, "map patterns to names")
     for pattern, names in named.items():
         if isinstance(names, str):
             rule = "be a list of names or an existing file"

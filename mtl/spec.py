@@ -74,11 +74,13 @@ class Field:
     default: Any = None
 
     def __post_init__(self):
+        checks.is_a("Spec field", self.name, str, "have a name")
         where = f"Spec field {self.name!r}"
         checks.one_of(f"{where}.dtype", self.dtype, _WIRE)
-        checks.is_a(f"{where}.shape", self.shape, Sequence, "be a tuple of sizes, such as (8, 8)")
+        rule = "be a tuple of sizes, such as (8, 8)"
+        checks.is_a(f"{where}.shape", self.shape, (list, tuple), rule)
         object.__setattr__(self, "shape", tuple(self.shape))
-        sizes = all(isinstance(size, int) and size > 0 for size in self.shape)
+        sizes = all(type(size) is int and 0 < size < 2**63 for size in self.shape)
         rule = "be (None,) or hold positive sizes"
         checks.require(self.is_ragged or sizes, f"{where}.shape", rule, self.shape)
         if self.default is not None:
@@ -197,13 +199,13 @@ class Spec:
     type_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self):
-        checks.is_a("Spec.features", self.features, Mapping, "map names to types")
-        checks.is_a("Spec.labels", self.labels, Mapping, "map names to types")
+        checks.mapping("Spec.features", self.features, "map names to types")
+        checks.mapping("Spec.labels", self.labels, "map names to types")
         checks.require(bool(self.features), "Spec.features", "name a field", dict(self.features))
         checks.unique("Spec.features and Spec.labels", [*self.features, *self.labels])
         for setting in ("defaults", "type_defaults"):
             rule = "map names to values" if setting == "defaults" else "map types to values"
-            checks.is_a(f"Spec.{setting}", getattr(self, setting), Mapping, rule)
+            checks.mapping(f"Spec.{setting}", getattr(self, setting), rule)
         for name in self.defaults:
             checks.one_of("Spec.defaults", name, [*self.features, *self.labels])
         for dtype, value in self.type_defaults.items():

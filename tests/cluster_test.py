@@ -57,6 +57,14 @@ def test_places(given, jobs, job, index, name, rank, watched):
     [
         ("{", "TF_CONFIG must be JSON such as .*, got '{'"),
         ('{"cluster": 3}', "TF_CONFIG must be JSON such as"),
+        (
+            '{"cluster": {"worker": null}, "task": {"type": "worker"}}',
+            "TF_CONFIG.cluster.worker must be a list of addresses, got None",
+        ),
+        (
+            '{"cluster": {"worker": [7]}, "task": {"type": "worker"}}',
+            "TF_CONFIG.cluster.worker must be a list of addresses, got 7",
+        ),
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG.task.type must be one of .*, got None"),
         (
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "workr"}}',

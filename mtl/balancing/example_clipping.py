@@ -52,7 +52,7 @@ class ExampleClipping:
     reads_losses = False
 
     def __post_init__(self):
-        checks.positive("ExampleClipping.max_norm", self.max_norm)
+        checks.bound("ExampleClipping.max_norm", self.max_norm)
         checks.at_least("ExampleClipping.noise_multiplier", self.noise_multiplier, 0)
 
     def __call__(

@@ -46,7 +46,7 @@ class Watched:
         checks.part("Watched.surgery", self.surgery, "surgery.Sum")
         checks.is_a("Watched.every_steps", self.every_steps, int, "be a number of steps")
         checks.at_least("Watched.every_steps", self.every_steps, 1)
-        checks.is_a("Watched.scopes", self.scopes, Mapping, "map names to patterns")
+        checks.mapping("Watched.scopes", self.scopes, "map names to patterns")
         patterns.check("Watched.scopes", self.scopes.values())
         checks.one_of("Watched.on", self.on, (None, "parameters", "representation"))
         alone = self.on != "representation" or not self.scopes

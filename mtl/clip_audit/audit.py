@@ -61,7 +61,7 @@ class ClipAudit:
             checks.is_a(f"ClipAudit.{name}", getattr(self, name), int, "be a whole number above 0")
             checks.at_least(f"ClipAudit.{name}", getattr(self, name), 1)
         if self.max_norm is not None:
-            checks.positive("ClipAudit.max_norm", self.max_norm)
+            checks.bound("ClipAudit.max_norm", self.max_norm)
 
     def check(self, spec: spec_lib.Spec) -> None:
         """Fails unless the key is a field that tells samples apart."""

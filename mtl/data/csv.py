@@ -58,7 +58,7 @@ class Csv:
     def __post_init__(self):
         files.check_settings("Csv", self.files, self.data_dir)
         for name in ("columns", "missing"):
-            checks.is_a(f"Csv.{name}", getattr(self, name), (list, tuple), "be a list of texts")
+            checks.texts(f"Csv.{name}", getattr(self, name), "be a list of texts")
         checks.unique("Csv.columns", self.columns)
         for name in ("delimiter", "list_delimiter"):
             value = getattr(self, name)

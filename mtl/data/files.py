@@ -27,7 +27,7 @@ READ_ERRORS = (OSError, EOFError, zlib.error, tf.errors.OpError)
 def check_settings(where: str, files: Any, data_dir: Any) -> None:
     """Fails unless `files` maps splits to a path or paths, and `data_dir` is a path."""
     rule = "map splits to files, such as {'train': 'train.csv'}"
-    checks.is_a(f"{where}.files", files, Mapping, rule)
+    checks.mapping(f"{where}.files", files, rule)
     checks.require(bool(files), f"{where}.files", "name a split", dict(files))
     for split, paths in files.items():
         kinds = (str, list, tuple)

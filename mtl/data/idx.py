@@ -58,11 +58,11 @@ class Idx:
     data_dir: str = ""
 
     def __post_init__(self):
-        checks.is_a("Idx.files", self.files, Mapping, "map splits to {field: file}")
+        checks.mapping("Idx.files", self.files, "map splits to {field: file}")
         checks.is_a("Idx.data_dir", self.data_dir, str, "be a path")
         for split, paths in self.files.items():
             where = f"Idx.files[{split!r}]"
-            checks.is_a(where, paths, Mapping, _FIXED)
+            checks.mapping(where, paths, _FIXED)
             checks.require(bool(paths), where, _FIXED, dict(paths))
             for path in paths.values():
                 checks.is_a(where, path, str, _FIXED)

@@ -129,10 +129,13 @@ class LongTail:
     seed: int = 1
 
     def __post_init__(self):
+        source_lib.check("LongTail.source", self.source)
         checks.is_a("LongTail.label", self.label, str, "name a field")
+        checks.is_a("LongTail.split", self.split, str, "name a split")
+        checks.whole("LongTail.seed", self.seed, 0)
         checks.one_of("LongTail.label_type", self.label_type, ["int64", "string"])
         checks.part("LongTail.profile", self.profile, "long_tail.Exponential", 1)
-        checks.is_a("LongTail.held_out", self.held_out, Mapping, "map splits to rows of each class")
+        checks.mapping("LongTail.held_out", self.held_out, "map splits to rows of each class")
         for split, rows in self.held_out.items():
             where = f"LongTail.held_out[{split!r}]"
             checks.is_a(where, rows, int, "be a number of rows")

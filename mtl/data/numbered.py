@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import pipeline
 from mtl.data import source as source_lib
@@ -28,6 +29,15 @@ class Numbered:
 
     source: source_lib.Source
     shuffle: tuple[int, int] | None = None
+
+    def __post_init__(self):
+        source_lib.check("Numbered.source", self.source)
+        if self.shuffle is not None:
+            rule = "be a pair of buffer size and seed"
+            checks.is_a("Numbered.shuffle", self.shuffle, (list, tuple), rule)
+            checks.require(len(self.shuffle) == 2, "Numbered.shuffle", rule, self.shuffle)
+            for number, least in zip(self.shuffle, (1, 0), strict=True):
+                checks.whole("Numbered.shuffle", number, least)
 
     def records(self, split: str) -> tf.data.Dataset:
         """{"row": number, "record": the source's}."""

@@ -59,8 +59,7 @@ class Pipeline:
 
     def __post_init__(self):
         checks.is_a("Pipeline.spec", self.spec, spec_lib.Spec, "be a Spec, such as @spec.Spec()")
-        is_source = all(hasattr(self.source, name) for name in ("records", "decode", "scan"))
-        checks.require(is_source, "Pipeline.source", "be a source, such as @csv.Csv()", self.source)
+        source_lib.check("Pipeline.source", self.source)
         for name in ("batch_size", "shuffle_buffer"):
             checks.is_a(f"Pipeline.{name}", getattr(self, name), int, "be a whole number above 0")
             checks.positive(f"Pipeline.{name}", getattr(self, name))

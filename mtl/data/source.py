@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from mtl import spec
+from mtl import checks, spec
 
 tf1 = tf.compat.v1
 
@@ -36,6 +36,12 @@ class Source(Protocol):
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Every record in plain Python: (location, {name: value} or what is wrong with it)."""
+
+
+def check(where: str, value: Any) -> None:
+    """Fails unless `value` is a source."""
+    rule = "be a source, such as @csv.Csv()"
+    checks.has(where, value, ("records", "decode", "scan"), rule)
 
 
 def batch(

@@ -45,7 +45,9 @@ class Subset:
     seed: int = 1
 
     def __post_init__(self):
-        checks.is_a("Subset.held_out", self.held_out, Mapping, "map splits to shares")
+        source_lib.check("Subset.source", self.source)
+        checks.is_a("Subset.split", self.split, str, "name a split")
+        checks.mapping("Subset.held_out", self.held_out, "map splits to shares")
         rule = f"be new beside {self.split!r}"
         checks.require(self.split not in self.held_out, "Subset.held_out", rule, self.held_out)
         shares = {"share": self.share} | {f"held_out[{k!r}]": v for k, v in self.held_out.items()}

@@ -50,7 +50,8 @@ class Tfds:
         for setting in ("data_dir", "manual_dir"):
             where = f"Tfds.{setting}"
             checks.is_a(where, getattr(self, setting), (str, type(None)), "be a path")
-        checks.is_a("Tfds.rename", self.rename, Mapping, "map our names to theirs")
+        checks.mapping("Tfds.rename", self.rename, "map our names to theirs")
+        checks.texts("Tfds.rename", list(self.rename.values()), "map our names to theirs")
 
     def records(self, split: str) -> tf.data.Dataset:
         """The examples of a split as dicts, in the order of the files."""

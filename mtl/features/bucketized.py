@@ -101,8 +101,8 @@ class Crossed:
             "hold a cross, and each once",
             self.crosses,
         )
-        checks.at_least("Crossed.num_buckets", self.num_buckets, 2)
-        checks.is_a("Crossed.boundaries", self.boundaries, Mapping, "map fields to boundaries")
+        checks.whole("Crossed.num_buckets", self.num_buckets, 2)
+        checks.mapping("Crossed.boundaries", self.boundaries, "map fields to boundaries")
         for field, boundaries in self.boundaries.items():
             checks.one_of(
                 "Crossed.boundaries", field, dict.fromkeys(itertools.chain(*self.crosses))
@@ -154,10 +154,12 @@ class Crossed:
 
 def _check_boundaries(where: str, boundaries: Boundaries) -> None:
     if isinstance(boundaries, int):
-        checks.at_least(where, boundaries, 2)
+        checks.whole(where, boundaries, 2)
         return
     rule = "be a number of buckets or a list of boundaries"
     checks.is_a(where, boundaries, (list, tuple), rule)
+    for boundary in boundaries:
+        checks.number(where, boundary, "hold numbers")
     ascending = all(low < high for low, high in itertools.pairwise(boundaries))
     checks.require(ascending and len(boundaries) > 0, where, "ascend", boundaries)
 

@@ -37,7 +37,7 @@ class Categorical(column.PerField):
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
-    vocabulary: Sequence[str | int] | str | None = None
+    vocabulary: Sequence[str | int | float] | str | None = None
     min_count: int = 2
     max_size: int | None = None
     num_unknown: int = 1
@@ -47,15 +47,18 @@ class Categorical(column.PerField):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.at_least("Categorical.min_count", self.min_count, 1)
-        checks.at_least("Categorical.num_unknown", self.num_unknown, 1)
+        checks.whole("Categorical.min_count", self.min_count, 1)
+        checks.whole("Categorical.num_unknown", self.num_unknown, 1)
         if self.max_size is not None:
-            checks.at_least("Categorical.max_size", self.max_size, 1)
+            checks.whole("Categorical.max_size", self.max_size, 1)
         if isinstance(self.vocabulary, (list, tuple)):
             checks.require(bool(self.vocabulary), "Categorical.vocabulary", "hold a category", [])
             for category in self.vocabulary:
                 fits = isinstance(category, str) or literals.whole(category) is not None
                 checks.require(fits, "Categorical.vocabulary", "hold texts or integers", category)
+                if not isinstance(category, bool):
+                    kinds = (str, int, float)
+                    checks.is_a("Categorical.vocabulary", category, kinds, "hold categories")
             checks.unique("Categorical.vocabulary", self._listed())
         elif self.vocabulary is not None:
             rule = "be a list, the path of a file or None"
@@ -168,7 +171,7 @@ class Hashed(column.PerField):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.at_least("Hashed.num_buckets", self.num_buckets, 2)
+        checks.whole("Hashed.num_buckets", self.num_buckets, 2)
         column.check_vectors("Hashed", self.dimension, self.pooling)
 
     def _encode(
@@ -201,7 +204,7 @@ class Identity(column.PerField):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.at_least("Identity.size", self.size, 1)
+        checks.whole("Identity.size", self.size, 1)
         column.check_vectors("Identity", self.dimension, self.pooling)
 
     def _encode(

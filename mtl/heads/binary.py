@@ -70,10 +70,9 @@ class Binary(base.Base):
         checks.positive(self._where("positive_weight"), self.positive_weight)
         checks.rate(self._where("label_smoothing"), self.label_smoothing)
         checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
-        for setting in ("threshold", "prior"):
-            value = getattr(self, setting)
-            if value is not None:
-                base.check_share(self._where(setting), value)
+        base.check_share(self._where("threshold"), self.threshold)
+        if self.prior is not None:
+            base.check_share(self._where("prior"), self.prior)
 
     @property
     def class_names(self) -> tuple[str, str]:

@@ -56,6 +56,8 @@ class EstimatorHead:
     def __post_init__(self):
         freezing.check(self)
         checks.scope_name("EstimatorHead.name", self.name)
+        if self.label is not None:
+            checks.is_a("EstimatorHead.label", self.label, str, "name a label field")
         where = f"EstimatorHead.head of task {self.name!r}"
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
         single = not isinstance(self.head, compat.estimator.MultiHead)

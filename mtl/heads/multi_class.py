@@ -42,7 +42,7 @@ class MultiClass(classes.Classes):
     top_k: int = 0
     recall_limit: int = 32
     shots: shots_lib.Shots | None = None
-    prior: Sequence[float] | Mapping[str, float] | None = None
+    prior: float | Sequence[float] | Mapping[str, float] | None = None
     class_counts: Sequence[int] | Mapping[str, int] | None = None
 
     directions: ClassVar[Mapping[str, bool]] = {
@@ -66,7 +66,7 @@ class MultiClass(classes.Classes):
             checks.part(self._where("shots"), self.shots, "shots.Shots", 2)
         self.objective.check(self.class_names)
         self._check_counts()
-        checks.at_least(self._where("recall_limit"), self.recall_limit, 0)
+        checks.whole(self._where("recall_limit"), self.recall_limit, 0)
         self._is_a("top_k", int, "be a whole number")
         rule = f"be in [0, {self.size})"
         checks.require(0 <= self.top_k < self.size, self._where("top_k"), rule, self.top_k)

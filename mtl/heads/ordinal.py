@@ -39,7 +39,7 @@ class Ordinal(classes.Classes):
         shares by default.
     """
 
-    prior: Sequence[float] | Mapping[str, float] | None = None
+    prior: float | Sequence[float] | Mapping[str, float] | None = None
 
     directions: ClassVar[Mapping[str, bool]] = {
         "mae": False,

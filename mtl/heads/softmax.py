@@ -140,7 +140,7 @@ class CrossEntropy:
       margin: shifts the logits, such as `LogitAdjustment` or `LDAM`; None leaves them.
     """
 
-    class_weights: Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
+    class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
     label_smoothing: float = 0.0
     focal_gamma: float = 0.0
     margin: Margin | None = None
@@ -153,6 +153,13 @@ class CrossEntropy:
         if callable(self.class_weights):
             example = "softmax.EffectiveNumber"
             checks.part("CrossEntropy.class_weights", self.class_weights, example, 1)
+            rule = f"be weights or a part such as @{example}()"
+            checks.has("CrossEntropy.class_weights", self.class_weights, ["balances"], rule)
+        elif self.class_weights is not None:
+            rule = "be a list or a map from class names"
+            given, kinds = self.class_weights, (int, float, list, tuple, Mapping)
+            checks.is_a("CrossEntropy.class_weights", given, kinds, rule)
+            values.check_numbers("CrossEntropy.class_weights", given)
 
     def check(self, names: Sequence[str]) -> None:
         """Fails unless the settings suit a head of these classes."""

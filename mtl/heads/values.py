@@ -19,6 +19,7 @@ from mtl import checks, spec
 # Up to this many names are compared one by one; more are looked up in a hash table.
 _MAX_COMPARED = 1000
 _MAX_LISTED = 10
+_MAX_CLASSES = 10**8
 
 
 def present(labels: tf.Tensor) -> tf.Tensor:
@@ -63,12 +64,15 @@ def class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 def check_classes(where: str, classes: int | Sequence[str]) -> None:
     """Fails unless `classes` is a number of at least 2, or at least two different names."""
     checks.is_a(where, classes, (int, list, tuple), "be a number of classes or a list of names")
-    names = class_names(classes)
-    for name in names:
-        checks.is_a(where, name, str, "hold names")
-        checks.require(name != spec.MISSING["string"], where, "hold no empty name", list(names))
-    checks.unique(where, names)
-    checks.require(len(names) >= 2, where, "be at least 2, or name at least 2 classes", classes)
+    if isinstance(classes, int):
+        # Their names are made at once, and the last layer has a column for each.
+        checks.require(classes <= _MAX_CLASSES, where, f"be at most {_MAX_CLASSES}", classes)
+    else:
+        checks.unique(where, classes)
+        empty = spec.MISSING["string"] in classes
+        checks.require(not empty, where, "hold no empty name", list(classes))
+    number = classes if isinstance(classes, int) else len(classes)
+    checks.require(number >= 2, where, "be at least 2, or name at least 2 classes", classes)
 
 
 def per_class(
@@ -81,6 +85,7 @@ def per_class(
     """
     rule = "be a number, a list of them or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
+    check_numbers(where, numbers)
     if isinstance(numbers, (int, float)):
         numbers = [numbers] * len(names)
     if isinstance(numbers, Mapping):
@@ -88,9 +93,16 @@ def per_class(
             checks.one_of(where, name, names)
         numbers = [numbers.get(name, 1.0) for name in names]
     checks.require(len(numbers) == len(names), where, f"hold {len(names)} numbers", numbers)
-    for number in numbers:
-        checks.positive(where, number)
     return list(numbers)
+
+
+def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
+    """Fails unless they are above 0."""
+    if isinstance(numbers, Mapping):
+        checks.texts(where, list(numbers), "map class names to numbers")
+        numbers = numbers.values()
+    for number in [numbers] if isinstance(numbers, (int, float)) else numbers:
+        checks.positive(where, number)
 
 
 def class_ids(labels: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -7,6 +7,7 @@ tower/networks.MLP.layers = [32]
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,9 +31,9 @@ class SharedBottom:
     tower: trunk.Trunk | None = None
 
     def __post_init__(self):
-        checks.require(callable(self.trunk), "SharedBottom.trunk", "be a network", self.trunk)
+        _check("SharedBottom.trunk", self.trunk)
         if self.tower is not None:
-            checks.require(callable(self.tower), "SharedBottom.tower", "be a network", self.tower)
+            _check("SharedBottom.tower", self.tower)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
@@ -46,3 +47,8 @@ class SharedBottom:
             return hidden
         with tf.compat.v1.variable_scope(f"tower_{task}"):
             return self.tower({"trunk": hidden}, training)
+
+
+def _check(where: str, network: Any) -> None:
+    built = callable(network) and not isinstance(network, type)
+    checks.require(built, where, "be a network", network)

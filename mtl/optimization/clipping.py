@@ -42,7 +42,7 @@ class GlobalNorm:
     max_norm: float
 
     def __post_init__(self):
-        checks.positive("GlobalNorm.max_norm", self.max_norm)
+        checks.bound("GlobalNorm.max_norm", self.max_norm)
 
     def __call__(
         self,
@@ -68,7 +68,7 @@ class Norm:
     max_norm: float
 
     def __post_init__(self):
-        checks.positive("Norm.max_norm", self.max_norm)
+        checks.bound("Norm.max_norm", self.max_norm)
 
     def __call__(
         self,
@@ -96,7 +96,7 @@ class AverageNorm:
     max_norm: float
 
     def __post_init__(self):
-        checks.positive("AverageNorm.max_norm", self.max_norm)
+        checks.bound("AverageNorm.max_norm", self.max_norm)
 
     def __call__(
         self,
@@ -124,7 +124,7 @@ class Value:
     max_value: float
 
     def __post_init__(self):
-        checks.positive("Value.max_value", self.max_value)
+        checks.bound("Value.max_value", self.max_value)
 
     def __call__(
         self,
@@ -153,7 +153,7 @@ class ByPattern:
     parts: Mapping[str, types.Clipping]
 
     def __post_init__(self):
-        checks.is_a("ByPattern.parts", self.parts, Mapping, "map patterns to clippings")
+        checks.mapping("ByPattern.parts", self.parts, "map patterns to clippings")
         checks.require(bool(self.parts), "ByPattern.parts", "not be empty", self.parts)
         patterns.check("ByPattern.parts", list(self.parts))
         for pattern, part in self.parts.items():

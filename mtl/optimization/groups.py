@@ -41,7 +41,7 @@ class Group:
 
 def check(where: str, rates: Rates) -> None:
     """Fails unless `rates` maps patterns to factors above 0 or schedules."""
-    checks.is_a(where, rates, Mapping, "map patterns to factors")
+    checks.mapping(where, rates, "map patterns to factors")
     patterns.check(where, list(rates))
     for pattern, factor in rates.items():
         if isinstance(factor, (int, float)):
@@ -52,7 +52,7 @@ def check(where: str, rates: Rates) -> None:
 
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
     """Fails unless `optimizers` maps patterns to optimizers."""
-    checks.is_a(where, optimizers, Mapping, "map patterns to optimizers")
+    checks.mapping(where, optimizers, "map patterns to optimizers")
     patterns.check(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
         checks.part(f"{where}[{pattern!r}]", optimizer, "optimizers.Adagrad", 1)

@@ -29,7 +29,9 @@ class _Optimizer(abc.ABC):
         if isinstance(self.learning_rate, (int, float)):
             checks.positive(where, self.learning_rate)
         else:
-            checks.part(where, self.learning_rate, "schedules.Cosine")
+            rule = "be a number above 0 or a schedule such as @schedules.Cosine()"
+            is_schedule = callable(self.learning_rate) and not isinstance(self.learning_rate, type)
+            checks.require(is_schedule, where, rule, self.learning_rate)
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
@@ -69,6 +71,7 @@ class Momentum(_Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
+        checks.is_a("Momentum.nesterov", self.nesterov, bool, "be True or False")
         checks.rate("Momentum.momentum", self.momentum)
 
     def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
@@ -157,6 +160,7 @@ class RMSProp(_Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
+        checks.is_a("RMSProp.centered", self.centered, bool, "be True or False")
         checks.rate("RMSProp.decay", self.decay)
         checks.rate("RMSProp.momentum", self.momentum)
         checks.positive("RMSProp.epsilon", self.epsilon)

@@ -40,7 +40,7 @@ class Regularization:
         for setting in ("l1", "l2"):
             where = f"Regularization.{setting}"
             factors = getattr(self, setting)
-            checks.is_a(where, factors, Mapping, "map patterns to factors")
+            checks.mapping(where, factors, "map patterns to factors")
             patterns.check(where, list(factors))
             for pattern, factor in factors.items():
                 checks.positive(f"{where}[{pattern!r}]", factor)

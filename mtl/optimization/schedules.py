@@ -92,6 +92,7 @@ class Exponential(_Schedule):
 
     def __post_init__(self):
         super().__post_init__()
+        checks.is_a("Exponential.staircase", self.staircase, bool, "be True or False")
         checks.positive("Exponential.decay_rate", self.decay_rate)
         in_range = self.decay_rate <= 1
         checks.require(in_range, "Exponential.decay_rate", "be in (0, 1]", self.decay_rate)
@@ -147,6 +148,9 @@ class Piecewise(_Schedule):
 
     def __post_init__(self):
         super().__post_init__()
+        for setting in ("boundaries", "values"):
+            where = f"Piecewise.{setting}"
+            checks.is_a(where, getattr(self, setting), (list, tuple), "be a list of numbers")
         for boundary in self.boundaries:
             checks.is_a("Piecewise.boundaries", boundary, int, "hold steps")
         rising = all(a < b for a, b in itertools.pairwise([0, *self.boundaries]))

@@ -55,7 +55,8 @@ class Update:
 
     def __post_init__(self):
         checks.part("Update.optimizer", self.optimizer, "optimizers.LazyAdam")
-        checks.part("Update.regularization", self.regularization, "regularization.Regularization")
+        example = "regularization.Regularization"
+        checks.part("Update.regularization", self.regularization, example, 2)
         groups.check_optimizers("Update.optimizers", self.optimizers)
         if self.clipping is not None:
             checks.part("Update.clipping", self.clipping, "clipping.GlobalNorm")

@@ -49,9 +49,10 @@ class Serving:
         patterns.check("Serving.signatures", self.signatures)
         for setting in ("outputs", "passthrough"):
             where, names = f"Serving.{setting}", getattr(self, setting)
-            checks.is_a(where, names, (list, tuple), "be a list of names")
+            checks.texts(where, names, "be a list of names")
             checks.unique(where, names)
-        checks.is_a("Serving.units", self.units, Mapping, "map tasks to units")
+        checks.mapping("Serving.units", self.units, "map tasks to units")
+        checks.texts("Serving.units", list(self.units.values()), "map tasks to units")
         for setting, least in (("keep", 1), ("check_rows", 0), ("warm_up_rows", 1)):
             checks.whole(f"Serving.{setting}", getattr(self, setting), least)
         if self.optimized is not None:

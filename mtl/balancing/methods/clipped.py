@@ -32,7 +32,7 @@ class Clipped(method_lib.Method):
     method: method_lib.Method | None = None
 
     def __post_init__(self):
-        checks.positive("Clipped.max_norm", self.max_norm)
+        checks.bound("Clipped.max_norm", self.max_norm)
         if self.method is not None:
             example = "be a method that gives weights, such as @methods.PCGrad()"
             checks.is_a("Clipped.method", self.method, method_lib.Method, example)

@@ -42,7 +42,7 @@ class Fixed:
     weights: Mapping[str, float]
 
     def __post_init__(self):
-        checks.is_a("Fixed.weights", self.weights, Mapping, "map tasks to weights")
+        checks.mapping("Fixed.weights", self.weights, "map tasks to weights")
         for task, weight in self.weights.items():
             checks.at_least(f"Fixed.weights[{task!r}]", weight, 0)
         values = dict(self.weights)
@@ -74,7 +74,7 @@ class Scheduled:
 
     def __post_init__(self):
         rule = "map tasks to schedules and numbers"
-        checks.is_a("Scheduled.weights", self.weights, Mapping, rule)
+        checks.mapping("Scheduled.weights", self.weights, rule)
         for task, weight in self.weights.items():
             where = f"Scheduled.weights[{task!r}]"
             if isinstance(weight, int | float):

@@ -40,7 +40,7 @@ class UncertaintyWeighting:
 
     def __post_init__(self):
         rule = "be a list of tasks"
-        checks.is_a("UncertaintyWeighting.gaussian", self.gaussian, (list, tuple), rule)
+        checks.texts("UncertaintyWeighting.gaussian", self.gaussian, rule)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """{task: scalar} -> {task: scalar}, 0 where a task is absent.

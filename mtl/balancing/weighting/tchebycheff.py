@@ -43,9 +43,9 @@ class SmoothTchebycheff:
         for name in ("preferences", "ideal"):
             setting, where = getattr(self, name), f"SmoothTchebycheff.{name}"
             if setting is not None:
-                checks.is_a(where, setting, Mapping, "map tasks to numbers")
+                checks.mapping(where, setting, "map tasks to numbers")
                 for task, value in setting.items():
-                    checks.is_a(f"{where}[{task!r}]", value, (int, float), "be a number")
+                    checks.number(f"{where}[{task!r}]", value)
         for task, value in (self.preferences or {}).items():
             checks.positive(f"SmoothTchebycheff.preferences[{task!r}]", value)
 

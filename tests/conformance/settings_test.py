@@ -1,0 +1,106 @@
+"""Every setting of every part, set to what it cannot be: one line, or a value of its type.
+
+`MTL_FUZZ_CASES` sets how many random values each setting gets after the listed ones.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import math
+import os
+import random
+import types
+import typing
+
+import pytest
+
+from mtl import checks, heads
+from mtl.data import csv
+from mtl.heads import softmax
+from mtl.optimization import optimizers
+from tests.conformance import settings
+
+_CASES = int(os.environ.get("MTL_FUZZ_CASES", "3"))
+_NUMBERS = [-1, 0, 1.5, 2**31, 2**63, 2**70, 10**400, 1e300, math.nan, math.inf, True, False]
+_TEXTS = ["", "x", "a\0b", "a\nb", "x" * 100_000, b"x"]
+_OBJECTS = [optimizers.SGD(learning_rate=0.1), heads.Binary(name="o"), dict, object(), len]
+_ATOMS = [None, *_NUMBERS, *_TEXTS, *_OBJECTS]
+_VALUES = [
+    *_ATOMS,
+    *([atom] for atom in _ATOMS),
+    *({"x": atom} for atom in _ATOMS),
+    *([], {}, (), {1: 2}, {None: None}, ("x",), ["x", "x"], [[]], [{}], {"x": []}, {"x": {}}),
+]
+
+
+def _random_value(draw, depth=3):
+    kind = draw.choice(["atom", "list", "map"]) if depth else "atom"
+    if kind == "atom":
+        return draw.choice(_ATOMS)
+    items = [_random_value(draw, depth - 1) for _ in range(draw.randrange(4))]
+    keys = draw.choices(["x", "y", "", 1, None, "a\0b"], k=len(items))
+    return items if kind == "list" else dict(zip(keys, items, strict=True))
+
+
+def _fits(annotation, value):
+    """Whether a value is of the type that the setting declares, and TensorFlow can hold it."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is typing.Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        # A category may be True as well, which counts as 1.
+        is_truth = isinstance(value, bool) and arguments == (str, int, float)
+        return is_truth or any(_fits(argument, value) for argument in arguments)
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if origin in (collections.abc.Sequence, tuple):
+        is_list = isinstance(value, (list, tuple))
+        return is_list and all(_fits(arguments[0], item) for item in value)
+    if origin is collections.abc.Mapping:
+        is_map = isinstance(value, collections.abc.Mapping)
+        return is_map and all(_fits_pair(arguments, item) for item in value.items())
+    if annotation in (int, float):
+        is_number = isinstance(value, (int, annotation)) and not isinstance(value, bool)
+        in_range = -(2**63) <= value < 2**63 if isinstance(value, int) and is_number else True
+        return is_number and in_range and not math.isnan(value) and value != 1e300
+    if annotation is str:
+        return isinstance(value, str) and "\0" not in value
+    if getattr(annotation, "_is_protocol", False):
+        names = [name for name in vars(annotation) if not name.startswith("_")]
+        is_callable = callable(value) or "__call__" not in vars(annotation)
+        is_built = not isinstance(value, type)
+        return is_callable and is_built and all(hasattr(value, name) for name in names[:1])
+    return isinstance(value, annotation)
+
+
+def _fits_pair(annotations, pair):
+    return all(map(_fits, annotations, pair))
+
+
+@functools.cache
+def _kinds():
+    return tuple(settings.kinds())
+
+
+def _name(kind):
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def test_finds_the_parts():
+    assert len(_kinds()) > 110 and csv.Csv in _kinds() and softmax.CrossEntropy in _kinds()
+
+
+@pytest.mark.parametrize("kind", _kinds(), ids=_name)
+def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
+    right = settings.required(kind)
+    kind(**right)
+    for field in dataclasses.fields(kind):
+        draw = random.Random(f"{_name(kind)}.{field.name}")
+        more = [_random_value(draw) for _ in range(_CASES)]
+        for value in [*_VALUES, *more] if field.init else []:
+            try:
+                kind(**right | {field.name: value})
+            except checks.UserError as error:
+                assert "\n" not in str(error) and len(str(error)) < 2000
+            else:
+                assert _fits(field.type, value), f"{_name(kind)}.{field.name} = {value!r:.80}"

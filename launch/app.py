@@ -12,7 +12,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, stdout
+from launch import config, stdout, trust
 from mtl import checks, experiment
 
 GIN_FILE = flags.DEFINE_multi_string(
@@ -26,6 +26,14 @@ MODEL_DIR = flags.DEFINE_string(
     None,
     "Where checkpoints, events, exports and the run's config.gin lie. Where config.gin is there "
     "already, --gin_file may be left out. (default: runs/<name of the last gin file>)",
+)
+
+TRUSTED = flags.DEFINE_list(
+    "trusted_packages",
+    None,
+    "Packages, with commas between them. Where it is given, gin files, what they include and the "
+    "config.gin of a run may only build parts of mtl and of these packages. Without it they may "
+    "run any code, as docs/security.md says.",
 )
 
 _INDENT = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
@@ -43,7 +51,13 @@ def load() -> tuple[experiment.Experiment, str]:
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
     model_dir = model_dir or f"runs/{pathlib.Path(files[-1]).stem}"
-    return config.load(files or [config.saved_in(model_dir)], GIN_PARAM.value), model_dir
+    files = files or [config.saved_in(model_dir)]
+    return config.load(files, GIN_PARAM.value, trusted()), model_dir
+
+
+def trusted() -> trust.Trusted:
+    """What --trusted_packages allows."""
+    return trust.Trusted(TRUSTED.value)
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:

@@ -138,6 +138,8 @@ def arguments() -> list[str]:
         params.append("Distribution.evaluator = True")
     found = [f"--gin_file={path}" for path in app.GIN_FILE.value]
     found += [f"--gin_param={param}" for param in params]
+    if app.TRUSTED.value is not None:
+        found.append(f"--trusted_packages={','.join(app.TRUSTED.value)}")
     return found + ([f"--model_dir={app.MODEL_DIR.value}"] if app.MODEL_DIR.value else [])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import gin
 import tensorflow as tf
 
-from launch import gin_files, gin_usage
+from launch import gin_files, gin_usage, trust
 from mtl import atomic, checks, checksums, experiment
 
 _FILE = "config.gin"
@@ -25,13 +25,17 @@ _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^'
 _MISSING = re.compile(r"missing \d+ required .*")
 
 
-def load(files: Sequence[str], params: Sequence[str] = ()) -> experiment.Experiment:
+def load(
+    files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
+) -> experiment.Experiment:
     """Builds the experiment that the files and then the bindings `params` describe.
+
+    Only what is `trusted` is imported and built.
 
     Raises:
       UserError: in one line, with file and line where they are known.
     """
-    bindings = gin_files.read(files, params)
+    bindings = gin_files.read(files, params, trusted)
     if not any(binding.target is experiment.Experiment for binding in bindings):
         fix = 'Include "gin_configs/defaults.gin" and bind experiment.Experiment.data.'
         checks.fail("--gin_file", "describe an experiment", list(files), fix)
@@ -40,12 +44,18 @@ def load(files: Sequence[str], params: Sequence[str] = ()) -> experiment.Experim
         gin.parse_config(binding.text)
     try:
         gin.finalize()
-        return gin.get_configurable(experiment.Experiment)()
+        made = gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
         raise checks.UserError(_explained(error, bindings)) from error
     except SystemExit as error:
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
+    try:
+        trusted.check_built(made)
+    except checks.UserError as error:
+        place = _place(str(error), str(error).partition(".")[0], None, bindings)
+        raise checks.UserError(f"{place}: {error}" if place else str(error)) from error
+    return made
 
 
 def saved_in(model_dir: str) -> str:
@@ -118,6 +128,9 @@ def _explained(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
     missing = _MISSING.search(message)
     if missing and isinstance(error, TypeError):
         return _lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
+    if not isinstance(error, checks.UserError):
+        # Python's own words, such as "'NoneType' object is not iterable", name no part.
+        message = f"{name} cannot be built: {type(error).__name__}: {message}"
     place = _place(message, name, scope, bindings)
     return f"{place}: {message}" if place else message
 
@@ -139,14 +152,14 @@ def _lacking(
 
 
 def _place(
-    message: str, name: str, scope: str, bindings: Sequence[gin_files.Binding]
+    message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> gin_files.Place | None:
     """Where the setting stands that a message is about, if a file or parameter sets it."""
     of_class = [
         binding
         for binding in bindings
         if binding.target and binding.selector.rpartition(".")[2] == name
-        if gin_usage.covers(binding.scope, scope)
+        if scope is None or gin_usage.covers(binding.scope, scope)
     ]
     setting = re.match(rf"{name}\.(\w+)", message)
     named = [binding for binding in of_class if setting and binding.parameter == setting.group(1)]

@@ -15,10 +15,14 @@ from typing import Any
 
 from gin import config_parser
 
-from launch import gin_names
+from launch import gin_names, trust
 from mtl import checks
 
+_ONE_BINDING = (
+    "must be one binding; give others a --gin_param of their own. The rest belongs into a gin file."
+)
 _BINDING = config_parser.BindingStatement
+_DEEPEST = 50
 _DYNAMIC = "from __gin__ import dynamic_registration"
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -103,13 +107,15 @@ class Binding:
         return "\n".join([_DYNAMIC, *self.imports, f"{self.name} = {self.value!r}"])
 
 
-def read(files: Sequence[str], params: Sequence[str]) -> list[Binding]:
+def read(
+    files: Sequence[str], params: Sequence[str], trusted: trust.Trusted = trust.EVERYTHING
+) -> list[Binding]:
     """The bindings of the files and of what they include, then `params`, in this order.
 
     Raises:
       UserError: with file and line.
     """
-    reader = _Reader()
+    reader = _Reader(trusted)
     for file in files:
         reader.read_file(file, ())
     for param in params:
@@ -121,15 +127,18 @@ def read(files: Sequence[str], params: Sequence[str]) -> list[Binding]:
 class _Reader:
     """Reads one file after the other."""
 
-    def __init__(self):
+    def __init__(self, trusted: trust.Trusted):
         self.bindings: list[Binding] = []
-        self._names = gin_names.Names()
+        self._trusted = trusted
+        self._names = gin_names.Names(trusted)
 
     def read_file(self, file: str, within: tuple[str, ...]) -> None:
         """Reads a file and what it includes; `within` are the files that include it."""
         if file in within:
             raise checks.UserError(f"{file!r} includes itself.")
-        names, own, is_dynamic = gin_names.Names(), [], False
+        if len(within) > _DEEPEST:
+            raise checks.UserError(f"more than {_DEEPEST} files include one another.")
+        names, own, is_dynamic = gin_names.Names(self._trusted), [], False
         for place, statement, uses in _statements(file, _text(file)):
             with _located(place):
                 match statement:
@@ -154,9 +163,14 @@ class _Reader:
         """Reads a binding whose classes may be named by the end of their name."""
         place = Place(f"--gin_param {param!r}")
         with _located(place):
-            statements = list(_statements(place.file, param))
+            try:
+                statements = list(_statements(place.file, param))
+            except PlacedError as error:
+                if "; " in param or param.count(" = ") > 1:
+                    raise checks.UserError(_ONE_BINDING) from error
+                raise
             if [type(statement) for _, statement, _ in statements] != [_BINDING]:
-                raise checks.UserError("must be one binding; the rest belongs into a gin file.")
+                raise checks.UserError(_ONE_BINDING)
             ((_, statement, uses),) = statements
             full = self._names.full
             self.bindings.append(_resolved(statement, uses, self._names, place, full))
@@ -180,7 +194,7 @@ def _resolved(
         selector = full(selector)
         target = names.resolve(selector)
         gin_names.check_parameter(selector, statement.arg_name, target)
-    gin_names.check_numbers(f"{selector}.{statement.arg_name}".rstrip("."), statement.value)
+    gin_names.check_value(f"{selector}.{statement.arg_name}".rstrip("."), statement.value)
     return Binding(
         scope=statement.scope,
         selector=selector,
@@ -215,7 +229,10 @@ def _check_macros(bindings: Sequence[Binding]) -> None:
     for binding in bindings:
         for use in binding.uses:
             if isinstance(use, Macro) and use.name not in macros:
+                settings = [other.name for other in bindings if other.parameter == use.name]
                 hint = checks.nearest(use.name, macros)
+                if settings:
+                    hint = f"{settings[0]} is a setting; a macro is bound as '{use.name} = ...'."
                 raise PlacedError(f"{binding.place}: {use!r} is not defined. {hint}".rstrip())
 
 
@@ -252,6 +269,8 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
     except SyntaxError as error:
         where = Place(file, (error.lineno or place.line) * is_file)
         raise PlacedError(f"{where}: {_syntax_problem(error)}") from error
+    except RecursionError as error:
+        raise PlacedError(f"{place}: the statement after it has too many brackets.") from error
     except tokenize.TokenError as error:
         where = Place(file, place.line * is_file)
         problem = "a bracket or a quote that opens in this statement or after it is not closed."
@@ -261,12 +280,14 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 def _syntax_problem(error: SyntaxError) -> str:
     """What gin's parser says, in one line."""
     message, line = error.msg, (error.text or "").strip()
+    if message.startswith("Expected newline"):
+        return f"one binding, include or import of one name stands in a line, got {line[:200]!r}."
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)
     if unquoted:
         fix = "A text stands in quotes, a class is '@x.Y()', a macro is '%x'."
         if re.search(r"\bnan\b", line, re.IGNORECASE):
             fix = 'A default that is a missing number stands in quotes: "nan".'
-        return f"{unquoted.group(1)!r} must be a value. {fix} It stands in {line!r}."
+        return f"{unquoted.group(1)[:200]!r} must be a value. {fix} It stands in {line[:200]!r}."
     return f"{' '.join(message.split()).rstrip('.')}, in {line!r}."
 
 

@@ -1,6 +1,6 @@
 """What the import statements of gin files make known: modules, and the classes in them.
 
-names = gin_names.Names()
+names = gin_names.Names(trust.Trusted())
 names.add(statement)                          # from mtl import heads
 names.resolve("heads.Binary")                 # the class, or None
 names.full("Binary")                          # "heads.Binary"
@@ -11,18 +11,23 @@ import inspect
 import math
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from gin import config_parser
 
+from launch import trust
 from mtl import checks
+
+_DEEPEST = 30
 
 
 class Names:
     """The names that import statements bind, as gin's dynamic registration sees them."""
 
-    def __init__(self):
+    def __init__(self, trusted: trust.Trusted):
+        self._trusted = trusted
         self._modules: dict[str, Any] = {}
         self._imports: dict[str, str] = {}
         self._classes: dict[str, Any] = {}
@@ -33,6 +38,7 @@ class Names:
         Raises:
           UserError: there is no such module, it lacks one that it imports itself, or it exits.
         """
+        self._trusted.check_module(statement.module)
         try:
             module = importlib.import_module(statement.module)
         except ModuleNotFoundError as error:
@@ -42,6 +48,8 @@ class Names:
             problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
             fix = "Keep what a script does under if __name__ == '__main__'."
             raise checks.UserError(f"{problem}. {fix}") from error
+        except Exception as error:
+            raise checks.UserError(_import_failure(statement.module, error)) from error
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules[name]
@@ -64,8 +72,12 @@ class Names:
         name, *attributes = selector.split(".")
         found = self._modules.get(name)
         for attribute in attributes:
+            self._trusted.check_step(selector, found)
             found = getattr(found, attribute, None)
-        return found if callable(found) else None
+        if not callable(found):
+            return None
+        self._trusted.check_target(selector, found)
+        return found
 
     def known(self, selector: str) -> str:
         """The selector itself, which must be a full one."""
@@ -127,13 +139,14 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
         )
 
 
-def check_numbers(name: str, value: Any) -> None:
-    """Fails on a number such as 1e999, which Python reads as infinity: gin cannot write that."""
+def check_value(name: str, value: Any, depth: int = 0) -> None:
+    """Fails on what gin cannot write: 1e999, which Python reads as infinity, and deep lists."""
+    checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
         for item in value:
-            check_numbers(name, item)
+            check_value(name, item, depth + 1)
     elif isinstance(value, float):
         fix = "A float ends at 1.8e308."
         checks.require(math.isfinite(value), name, "hold finite numbers", value, fix)
@@ -149,6 +162,17 @@ def _own_classes(module: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_within(module: Any, value: Any) -> bool:
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
+
+
+def _import_failure(module: str, error: Exception) -> str:
+    """What went wrong in a module, and in which line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+    place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
+    what = " ".join(str(error).split())
+    if isinstance(error, SyntaxError):  # It tells its line itself.
+        place = ""
+    return f"importing {module!r} failed{place}: {type(error).__name__}: {what}."
 
 
 def _import_problem(module: str, error: ModuleNotFoundError) -> str:

@@ -10,7 +10,7 @@ one that never was of use is refused, as a misspelt one would otherwise pass in 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from launch import gin_files
+from launch import gin_files, gin_names
 from mtl import checks
 
 
@@ -23,6 +23,8 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     effective = {binding.key: binding for binding in bindings}
     walk = _Walk(effective.values())
     walk.build(root, "")
+    for binding, use in walk.endless:
+        raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
     excused = _Walk(effective.values())
     for binding in replaced:
@@ -45,6 +47,8 @@ class _Walk:
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._bindings = tuple(bindings)
         self.built: set[tuple[Any, str]] = set()
+        self.endless: list[tuple[gin_files.Binding, Any]] = []
+        self._within: list[Any] = []
         self.used: set[tuple[str, Any, str]] = set()
 
     def build(self, target: Any, scope: str) -> None:
@@ -54,32 +58,50 @@ class _Walk:
         self.built.add((target, scope))
         holding = [b for b in self._bindings if b.target is target and covers(b.scope, scope)]
         inner_last = sorted(holding, key=lambda binding: len(binding.scope))
+        self._within.append((target, scope))
         for binding in {binding.parameter: binding for binding in inner_last}.values():
             self.use(binding, scope)
+        self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
         """Goes through the value of a binding; a reference without a scope keeps this one."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
+                if use.called and (use.target, use.scope or scope) in self._within:
+                    self.endless.append((binding, use))
                 self.build(use.target, use.scope or scope)
+            elif use in self._within:
+                self.endless.append((binding, use))
             else:
+                self._within.append(use)
                 for macro in self._bindings:
                     if not macro.parameter and macro.name == use.name:
                         self.use(macro, use.name)
+                self._within.pop()
 
 
 def _problem(binding: gin_files.Binding, walk: _Walk, names: Sequence[str]) -> str:
     """Why nothing uses a binding."""
     if not binding.parameter:
         others = [name for name in names if name != binding.name and "." not in name]
-        hint = checks.nearest(binding.name, others)
+        hint = _setting_hint(binding.name, walk) or checks.nearest(binding.name, others)
         return f"no binding uses the macro {binding.name!r}. {hint}".rstrip()
     scopes = sorted(scope for target, scope in walk.built if target is binding.target)
     what = f"{binding.name} is not used by this run:"
     if not scopes:
         return f"{what} nothing builds @{binding.selector}()."
     if not any(covers(binding.scope, scope) for scope in scopes):
-        hint = checks.nearest(binding.scope, scopes) or f"It is built in {', '.join(scopes)}."
+        listed = ", ".join(scope for scope in scopes if scope)
+        built = f"in {listed}" if listed else f"without a scope, as @{binding.selector}()"
+        hint = checks.nearest(binding.scope, scopes) or f"It is built {built}."
         return f"{what} nothing builds @{binding.scope}/{binding.selector}(). {hint}"
     return f"{what} inner scopes bind it again in {', '.join(scopes)}."
+
+
+def _setting_hint(name: str, walk: _Walk) -> str:
+    """Which setting a macro was meant to be, where a part that is built has one of this name."""
+    for target, _ in walk.built:
+        if name in (gin_names.parameters(target) or ()):
+            return f"Did you mean the setting {target.__name__}.{name}?"
+    return ""

@@ -54,7 +54,7 @@ class Stage:
         """
         path = os.path.join(self.model_dir, "config.gin")
         there = _settings(path) if tf.io.gfile.exists(path) else None
-        built = config.load([self.file], self.params)
+        built = config.load([self.file], self.params, app.trusted())
         if there is not None:
             others = sorted(there ^ set(gin.config_str().split("\n")))
             rule = f"hold the stage {self.name!r} with these settings, or none"
@@ -70,7 +70,7 @@ class Stage:
 def _settings(file: str) -> set[str]:
     """The lines of a saved configuration, with dictionaries sorted as gin sorts them."""
     config.read(file)  # Fails if it is damaged.
-    config.load([file])
+    config.load([file], (), app.trusted())
     return set(gin.config_str().split("\n"))
 
 
@@ -95,7 +95,7 @@ def plan(files: Sequence[str], params: Sequence[str], root: str) -> list[Stage]:
 
 def places(file: str, earlier: Mapping[str, str]) -> list[str]:
     """The bindings that tell a gin file where earlier stages {name: model_dir} lie."""
-    known = {binding.name for binding in gin_files.read([file], [])}
+    known = {binding.name for binding in gin_files.read([file], [], app.trusted())}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 
 

@@ -21,6 +21,8 @@ from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import files, source
 
+_CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tfds:
@@ -119,6 +121,15 @@ class Tfds:
 
         return spec.example(parts)
 
+    @property
+    def modules(self) -> dict[str, str]:
+        """{setting: the module that it makes this import}."""
+        if re.fullmatch(_CLASS_PATH, self.name):
+            return {"name": self.name.rpartition(".")[0]}
+        # A name with a namespace is code of that hub.
+        is_hub = re.match(r"[^:/]+:(?!\d)", self.name)
+        return {"name": self.name} if is_hub else {}
+
     @functools.cached_property
     def _builder(self) -> Any:
         """The prepared builder."""
@@ -126,7 +137,7 @@ class Tfds:
 
         settings = {"data_dir": self.data_dir} if self.data_dir else {}
         try:
-            is_path = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", self.name)
+            is_path = re.fullmatch(_CLASS_PATH, self.name)
             if is_path:
                 builder = self._builder_class()(**settings)
             else:

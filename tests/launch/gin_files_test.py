@@ -253,3 +253,82 @@ def test_a_saved_configuration_keeps_the_order_of_dictionaries(monkeypatch, tmp_
     assert gin.config_str().index("split a") < gin.config_str().index("split z")
     saved = config.load([config.saved_in(str(tmp_path))]).data.source.held_out
     assert list(saved.items()) == list(held_out.items())
+
+
+HEADS = "from mtl import experiment\nfrom mtl import heads\nfrom mtl import model\n"
+DATA = "experiment.Experiment.data = 1\n"
+MODEL = DATA + "experiment.Experiment.model = @model.MultiTaskModel()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (DATA + "experiment.Experiment.run = %a\na = %a\n", "line 7: %a contains itself"),
+        (DATA + "experiment.Experiment.run = %a\na = %b\nb = [%a]\n", "line 8: %a contains itself"),
+        (MODEL + "model.MultiTaskModel.update = @model.MultiTaskModel()\n", "line 7: @model.Multi"),
+        (
+            DATA + f"experiment.Experiment.run = {'[' * 60}{']' * 60}\n",
+            "line 6: .* hold at most 30",
+        ),
+        (DATA + f"experiment.Experiment.run = {'[' * 5000}\n", "too many brackets"),
+        (
+            MODEL + "model.MultiTaskModel.heads = [@heads.Binary()]\na/heads.Binary.name = 'a'\n",
+            r"line 8: .* nothing builds @a/heads.Binary\(\). It is built without a scope",
+        ),
+        (MODEL + "network = 3\n", "Did you mean the setting MultiTaskModel.network"),
+        (MODEL + "model.MultiTaskModel.network = 3\nx = %network\n", "network is a setting; a"),
+        (DATA + "import heads, model\n", "one binding, include or import of one name stands in"),
+    ],
+)
+def test_mistakes_of_structure(tmp_path, text, says):
+    path = write(tmp_path / "x.gin", HEADS + text)
+    with pytest.raises(checks.UserError, match=rf"x\.gin .*{says}"):
+        config.load([path])
+
+
+def test_a_replaced_binding_may_have_contained_itself(tmp_path):
+    path = write(tmp_path / "x.gin", HEADS + MODEL + "model.MultiTaskModel.heads = %a\na = [%a]\n")
+    params = ["MultiTaskModel.heads = 3"]
+    with pytest.raises(checks.UserError, match="MultiTaskModel"):
+        config.load([path], params)
+
+
+def test_includes_go_so_deep(tmp_path):
+    for number in range(1200):
+        (tmp_path / f"{number}.gin").write_text(f'include "{tmp_path}/{number + 1}.gin"\n')
+    with pytest.raises(checks.UserError, match=r"50.gin line 1: more than 50 files include"):
+        gin_files.read([str(tmp_path / "0.gin")], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = (\ndef f(:\n", r"importing 'broken\d' failed: SyntaxError: .*broken\d.py, line"),
+        ("\n1 / 0\n", r"importing 'broken\d' failed \(.*broken\d.py line 2\): ZeroDivisionError"),
+        ("from mtl import nothing_of_it\n", r"broken\d.py line 1\): ImportError: cannot import"),
+    ],
+)
+def test_a_module_that_fails_at_import(tmp_path, monkeypatch, code, says):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"broken{len(code) % 10}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(checks.UserError, match=rf"x\.gin line 2: .*{says}"):
+        gin_files.read([write(tmp_path / "x.gin", f"import {name}\n")], [])
+
+
+@pytest.mark.parametrize("separator", ["; ", "\n", ", ", " "])
+def test_two_bindings_in_one_param(tmp_path, separator):
+    path = write(tmp_path / "x.gin", HEADS)
+    with pytest.raises(checks.UserError, match="must be one binding; give others a --gin_param"):
+        gin_files.read([path], [f"Binary.name = 'a'{separator}Binary.label = 'b'"])
+
+
+def test_an_error_that_is_not_ours_names_the_part(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "careless.py").write_text("class Part:\n  def __init__(self, a):\n    iter(a)\n")
+    text = "import careless\nexperiment.Experiment.run = @careless.Part()\n"
+    path = write(tmp_path / "x.gin", HEADS + DATA + text + "careless.Part.a = None\n")
+    with pytest.raises(
+        checks.UserError, match="Part cannot be built: TypeError: 'NoneType' object"
+    ):
+        config.load([path])

@@ -1,0 +1,88 @@
+"""What --trusted_packages allows: parts of mtl and of the packages that are named, no other code.
+
+trusted = trust.Trusted(["ours"])
+trusted.check_module("ours.heads")            # and "mtl.heads"; "oursish" is refused
+trusted.check_target("heads.os.system", os.system)
+trusted.check_built(experiment)               # modules that a setting names as a text
+"""
+
+import dataclasses
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import checks
+
+_OWN = "mtl"
+FLAG = "--trusted_packages"
+
+
+class Trusted:
+    """The packages that a gin file may import; all of them where `packages` is None."""
+
+    def __init__(self, packages: Sequence[str] | None = None):
+        self._packages = None if packages is None else [_OWN, *filter(None, packages)]
+
+    def check_module(self, module: str) -> None:
+        """Fails unless the module may be imported; nothing is imported here.
+
+        Raises:
+          UserError: it is neither in mtl nor in a package that is named.
+        """
+        if not self._covers(module):
+            listed = ", ".join(self._packages)
+            fix = f"Name its package in {FLAG} if you trust its code."
+            raise checks.UserError(f"module {module!r} is none of {FLAG} ({listed}). {fix}")
+
+    def check_target(self, selector: str, target: Any) -> None:
+        """Fails unless a file may build or name what it calls `selector`.
+
+        Of mtl that is a part: a function of mtl may well write or remove files.
+        """
+        if self._packages is None:
+            return
+        module = getattr(target, "__module__", None)
+        self.check_module(str(module) if module else f"{selector} (built in)")
+        is_part = isinstance(target, type) and dataclasses.is_dataclass(target)
+        if self._is_in(module, _OWN) and not is_part:
+            raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
+
+    def check_step(self, selector: str, found: Any) -> None:
+        """Fails where the path of a selector leaves the packages: `heads.os` is the module os."""
+        if self._packages is not None and isinstance(found, types.ModuleType):
+            self.check_module(found.__name__)
+
+    def check_built(self, part: Any) -> None:
+        """Fails where a setting of the parts names a module to be imported later."""
+        if self._packages is None:
+            return
+        for inner in _parts(part):
+            for setting, module in getattr(inner, "modules", {}).items():
+                if not self._covers(module):
+                    where = f"{type(inner).__name__}.{setting}"
+                    listed = ", ".join(self._packages)
+                    rule = f"name a module of {FLAG} ({listed})"
+                    checks.fail(where, rule, getattr(inner, setting))
+
+    def _covers(self, module: str) -> bool:
+        packages = self._packages
+        return packages is None or any(self._is_in(module, package) for package in packages)
+
+    def _is_in(self, module: str, package: str) -> bool:
+        return f"{module}.".startswith(f"{package}.")
+
+
+EVERYTHING = Trusted()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """A part and the parts in its settings."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _parts(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield value
+        for field in dataclasses.fields(value):
+            yield from _parts(getattr(value, field.name, None))

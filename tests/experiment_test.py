@@ -3,6 +3,7 @@ import gc
 import json
 import logging
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -497,6 +498,16 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
     for which in ("latest", "best", str(tmp_path / "model.ckpt-7")):
         with pytest.raises(checks.UserError, match="be 'latest', 'best' or a path"):
             run_directory.checkpoint_path(str(tmp_path), which)
+
+
+def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path):
+    with pytest.raises(checks.UserError, match=r"got '20'. There is none yet"):
+        run_directory.checkpoint_path(str(tmp_path), "20")
+    paths = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 10)]
+    tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[-1], paths)
+    listed = re.escape(f"got '20'. There are: {paths[0]}, {paths[1]}.")
+    with pytest.raises(checks.UserError, match=listed):
+        run_directory.checkpoint_path(str(tmp_path), "20")
 
 
 @pytest.mark.parametrize(

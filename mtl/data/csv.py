@@ -73,6 +73,7 @@ class Csv:
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
+            files.check_text(path)
             self._check_header(path)
         skip = 0 if self.columns else 1
 
@@ -107,6 +108,7 @@ class Csv:
 
     def _read_header(self, path: str) -> list[str]:
         files.check_whole(path)
+        files.check_text(path)
         with files.open_binary(path) as lines:
             header = lines.readline().decode("utf-8-sig", errors="replace")
         names, problem = self._cells(header)
@@ -122,8 +124,20 @@ class Csv:
             checks.require(header == self.names, f"{path} line 1", rule, got)
 
     def _position(self, field: spec_lib.Field) -> int:
+        if not self.columns and field.name not in self.names:
+            self._check_delimiter(field.name)
         checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self.names)
         return self.names.index(field.name)
+
+    def _check_delimiter(self, name: str) -> None:
+        """Fails if a header lacks a name that it has with another delimiter."""
+        for delimiter in ",;\t| ":
+            for column in self.names:
+                parts = [part.strip(_SPACES + '"') for part in column.split(delimiter)]
+                if delimiter != self.delimiter and len(parts) > 1 and name in parts:
+                    rule = f"separate the columns of the header {column!r}"
+                    fix = f"Did you mean {delimiter!r}?"
+                    checks.fail("Csv.delimiter", rule, self.delimiter, fix)
 
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool

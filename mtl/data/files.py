@@ -21,6 +21,14 @@ import tensorflow as tf
 from mtl import checks
 
 # What reading a damaged file can end with.
+_NO_TEXT = {
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
+    b"\x1f\x8b": "gzip, without the ending .gz",
+}
 READ_ERRORS = (OSError, EOFError, zlib.error, tf.errors.OpError)
 
 
@@ -114,6 +122,21 @@ def open_binary(path: str) -> Iterator[Any]:
                 yield decompressed
         else:
             yield file
+
+
+def check_text(path: str) -> None:
+    """Fails on a file whose first bytes are those of a format that is no text, or of UTF-16."""
+    try:
+        with open_binary(path) as file:
+            start = file.read(1024)
+    except READ_ERRORS:
+        return  # Whoever reads the lines says it with their number.
+    kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), None)
+    if kind is None and start.count(b"\0") > len(start) // 4:
+        kind = "binary, or UTF-16 without a mark"
+    if kind is not None:
+        fix = f"Its first bytes are {start[:8]!r}: write it anew as CSV in UTF-8."
+        raise checks.UserError(f"{path} must be text in UTF-8, but it is {kind}. {fix}")
 
 
 def check_whole(path: str) -> None:

@@ -154,7 +154,10 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     else:
         path = which if tf.compat.v1.train.checkpoint_exists(which) else None
     if path is None:
-        checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which)
+        kept = saved(model_dir)
+        shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept
+        fix = f"There are: {', '.join(shown)}." if kept else "There is none yet."
+        checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
     return path
 
 

@@ -1,5 +1,6 @@
 import gzip
 import math
+import re
 
 import numpy as np
 import pytest
@@ -333,3 +334,43 @@ def test_a_missing_number_is_read_from_an_empty_cell(tmp_path):
     }.items():
         np.testing.assert_array_equal(values[name], expected)
         np.testing.assert_array_equal([row[name] for row in rows], expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ("x,y\n1,2\n".encode("utf-16"), "UTF-16"),
+        ("x,y\n1,2\n".encode("utf-16-le"), "binary, or UTF-16 without a mark"),
+        (b"PAR1\x15\x04", "Parquet"),
+        (b"PK\x03\x04\x14", "a ZIP file"),
+        (gzip.compress(b"x,y\n1,2\n"), "gzip, without the ending .gz"),
+    ],
+)
+@pytest.mark.parametrize("columns", [(), ("x", "y")])
+def test_a_file_that_is_no_text(tmp_path, data, kind, columns):
+    path = tmp_path / "x.csv"
+    path.write_bytes(data)
+    source = csv.Csv(files={"train": str(path)}, columns=columns)
+    with pytest.raises(checks.UserError, match=f"x.csv must be text in UTF-8, but it is {kind}"):
+        source.records("train")
+
+
+@pytest.mark.parametrize(("delimiter", "right"), [(",", ";"), (",", "\t"), (";", ","), (",", "|")])
+def test_a_wrong_delimiter(tmp_path, delimiter, right):
+    path = tmp_path / "x.csv"
+    path.write_text(right.join(["x", "y"]) + "\n" + right.join(["1", "2"]) + "\n")
+    lists = "&"
+    source = csv.Csv(files={"train": str(path)}, delimiter=delimiter, list_delimiter=lists)
+    fields = spec.Spec(features={"x": "float32"}, labels={"y": "int64"})
+    message = re.escape(f"got {delimiter!r}. Did you mean {right!r}?")
+    with pytest.raises(checks.UserError, match=f"Csv.delimiter must separate .*{message}"):
+        source.parser(fields)
+
+
+def test_a_column_whose_name_holds_a_space_is_no_wrong_delimiter(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("x,old y\n1,2\n")
+    source = csv.Csv(files={"train": str(path)})
+    fields = spec.Spec(features={"x": "float32"}, labels={"z": "int64"})
+    with pytest.raises(checks.UserError, match="Csv.columns for the field 'z'"):
+        source.parser(fields)

@@ -82,7 +82,8 @@ class Combine:
     def __post_init__(self):
         checks.part("Combine.method", self.method, "methods.PCGrad")
         rule = "be a method, such as @methods.PCGrad()"
-        checks.has("Combine.method", self.method, ("tracking_rate", "samples"), rule)
+        kinds = (method_lib.Method, method_lib.CoordinateMethod)
+        checks.is_a("Combine.method", self.method, kinds, rule)
         checks.one_of("Combine.on", self.on, ("parameters", "representation"))
         patterns.check("Combine.scopes", self.scopes)
         checks.is_a("Combine.every_steps", self.every_steps, int, "be a number of steps")

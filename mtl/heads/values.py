@@ -85,7 +85,6 @@ def per_class(
     """
     rule = "be a number, a list of them or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
-    check_numbers(where, numbers)
     if isinstance(numbers, (int, float)):
         numbers = [numbers] * len(names)
     if isinstance(numbers, Mapping):
@@ -93,16 +92,18 @@ def per_class(
             checks.one_of(where, name, names)
         numbers = [numbers.get(name, 1.0) for name in names]
     checks.require(len(numbers) == len(names), where, f"hold {len(names)} numbers", numbers)
+    for number in numbers:
+        checks.positive(where, number)
     return list(numbers)
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fails unless they are above 0."""
+    """Fails unless they are numbers; whether there are enough is known with the classes."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = numbers.values()
     for number in [numbers] if isinstance(numbers, (int, float)) else numbers:
-        checks.positive(where, number)
+        checks.number(where, number)
 
 
 def class_ids(labels: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:

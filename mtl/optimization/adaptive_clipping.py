@@ -43,7 +43,7 @@ class AGC:
     skipped: Sequence[str] = ("^head/",)
 
     def __post_init__(self):
-        checks.positive("AGC.max_ratio", self.max_ratio)
+        checks.bound("AGC.max_ratio", self.max_ratio)
         checks.positive("AGC.least_norm", self.least_norm)
         patterns.check("AGC.skipped", self.skipped)
 

@@ -19,7 +19,7 @@ from mtl import checks, spec
 # Up to this many names are compared one by one; more are looked up in a hash table.
 _MAX_COMPARED = 1000
 _MAX_LISTED = 10
-_MAX_CLASSES = 10**8
+_MAX_CLASSES = 10**7
 
 
 def present(labels: tf.Tensor) -> tf.Tensor:

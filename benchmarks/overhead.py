@@ -10,8 +10,6 @@ medians over the rounds and their ratio to the bare loop.
 import argparse
 import dataclasses
 import functools
-import glob
-import os
 import statistics
 import tempfile
 import time
@@ -19,7 +17,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from mtl import compat, experiment, features, heads, model, networks, spec
+from mtl import compat, experiment, features, heads, model, networks, spec, storage
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 
@@ -121,7 +119,7 @@ def trained(units: int, steps: int, steps_per_call: int) -> float:
         an_experiment(units, steps_per_call, warm_up + steps).train(model_dir)
         times = {
             event.step: event.wall_time
-            for file in glob.glob(os.path.join(model_dir, "events*"))
+            for file in storage.listed(model_dir, "events")
             for event in tf1.train.summary_iterator(file)
             if any(value.tag == "steps_per_sec" for value in event.summary.value)
         }

@@ -13,7 +13,6 @@ batch yet. Both sides of a row run one after the other, `--side_rounds` times; m
 import contextlib
 import dataclasses
 import functools
-import glob
 import math
 import os
 import statistics
@@ -29,7 +28,7 @@ from absl import app, flags
 
 from benchmarks import overhead
 from launch import cluster as launch_cluster
-from mtl import cluster, compat, distribution, experiment, features
+from mtl import cluster, compat, distribution, experiment, features, storage
 
 tf1 = tf.compat.v1
 
@@ -83,7 +82,7 @@ def trained(strategy: str, steps: int, model_dir: str) -> float:
     dataclasses.replace(made, distribution=_place(strategy)).train(model_dir)
     times = {
         event.step: event.wall_time
-        for file in glob.glob(os.path.join(model_dir, "events*"))
+        for file in storage.listed(model_dir, "events")
         for event in tf1.train.summary_iterator(file)
         if any(value.tag == "steps_per_sec" for value in event.summary.value)
     }

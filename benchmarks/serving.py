@@ -19,7 +19,7 @@ from absl import flags
 from benchmarks import rows
 from launch import config
 from mtl import experiment as experiment_lib
-from mtl import serving
+from mtl import serving, storage
 from mtl.serving import loaded
 from mtl.serving import rows as rows_lib
 
@@ -132,7 +132,7 @@ def _latencies(
 def _model_files(path: str) -> Iterator[str]:
     yield os.path.join(path, "saved_model.pb")
     for folder in ("variables", "assets"):
-        yield from tf.io.gfile.glob(os.path.join(path, folder, "*"))
+        yield from storage.listed(os.path.join(path, folder))
 
 
 if __name__ == "__main__":

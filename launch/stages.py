@@ -21,7 +21,7 @@ import gin
 import tensorflow as tf
 
 from launch import app, config, gin_files
-from mtl import checks, experiment
+from mtl import checks, experiment, storage
 from mtl.monitoring import summary
 
 _log = logging.getLogger("mtl.stages")
@@ -84,6 +84,8 @@ def plan(files: Sequence[str], params: Sequence[str], root: str) -> list[Stage]:
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     checks.require(not twice, "--gin_file", "name each stage once", twice)
     stages = []
+    for name in names:
+        storage.require_plain("--model_dir", os.path.join(root, name))
     for file, name in zip(files, names, strict=True):
         earlier = {stage.name: stage.model_dir for stage in stages}
         stages.append(Stage(file, (*places(file, earlier), *params), os.path.join(root, name)))

@@ -28,6 +28,7 @@ from mtl import (
     preparation,
     resources,
     scoring,
+    storage,
     training,
     transfer,
 )
@@ -281,6 +282,7 @@ class Experiment:
           UserError: there is no such checkpoint, or the export does not predict as it does.
         """
         path = run_directory.checkpoint_path(model_dir, checkpoint)
+        storage.require_plain("--export_dir", export_dir)
         run_directory.require_writable("--export_dir", export_dir)
         with self.explained(path):
             return self.exporter(model_dir)(self.estimator(model_dir, path), export_dir, path)

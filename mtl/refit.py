@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from mtl import averaging, checks, model, patterns
+from mtl import averaging, checks, model, patterns, storage
 from mtl.features import Statistics
 from mtl.monitoring import checkpoints, run_directory
 
@@ -111,6 +111,7 @@ class Refit(abc.ABC):
     def _restored(self, session: tf1.Session) -> tf1.train.Saver:
         """Restores the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
+        storage.require_plain(where, self.source)
         is_checkpoint = tf.io.gfile.exists(self.source + ".index")
         checkpoint = self.source if is_checkpoint else run_directory.latest(self.source)
         rule = "be a checkpoint, or a model_dir that holds one"

@@ -24,6 +24,7 @@ from mtl import (
     members,
     preparation,
     resources,
+    storage,
     training_loop,
     whole_batch,
 )
@@ -65,6 +66,7 @@ class Training:
         model_dir: str,
         on_start: Callable[[], None],
     ):
+        storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.place()
         parts = self._place.replicas * experiment.run.micro_batches
         data = preparation.divided(experiment.data, parts, experiment.distribution.uneven)

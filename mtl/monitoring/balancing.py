@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from mtl import atomic
+from mtl import storage
 from mtl.monitoring import chart
 
 tf1 = tf.compat.v1
@@ -47,7 +47,7 @@ def draw(model_dir: str) -> str | None:
         if kind == "surgery/cosine":
             panels.append(chart.matrix(f"{title}, mean of the last quarter", _recent(curves)))
     path = os.path.join(model_dir, _FILE)
-    atomic.write(path, chart.page(panels))
+    storage.write(path, chart.page(panels))
     return path
 
 
@@ -58,7 +58,7 @@ def read(model_dir: str) -> dict[tuple[str, str], Curves]:
     finite are left out.
     """
     found: dict[tuple[str, str], Curves] = {}
-    for path in sorted(tf.io.gfile.glob(os.path.join(model_dir, "events.out.tfevents.*"))):
+    for path in storage.listed(model_dir, "events.out.tfevents."):
         for event in _events(path):
             for value in event.summary.value:
                 tag = _TAG.fullmatch(value.tag)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import atomic, averaging, checks, checksums, compat, patterns
+from mtl import averaging, checks, checksums, compat, patterns, storage
 from mtl.compat import shards, zeros_saver
 
 tf1 = tf.compat.v1
@@ -202,16 +202,17 @@ class BestKeeper:
         self._write({**record, "evaluations_since": since, "steps_since": steps})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        atomic.write(self._path, checksums.sealed(record))
+        storage.write(self._path, checksums.sealed(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
-        older = tf.io.gfile.glob(os.path.join(self._dir, "model.ckpt-*"))
-        for file in tf.io.gfile.glob(checkpoint + ".*"):
+        older = storage.listed(self._dir, "model.ckpt-")
+        for file in storage.listed(*os.path.split(f"{checkpoint}.")):
             kept = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, kept, overwrite=True)
+            storage.sync([kept])
         # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
-        atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+        storage.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for file in older:
             if not os.path.basename(file).startswith(name + "."):
                 tf.io.gfile.remove(file)

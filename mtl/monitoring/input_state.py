@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checksums
+from mtl import checksums, storage
 from mtl import settings as settings_lib
 
 tf1 = tf.compat.v1
@@ -54,7 +54,7 @@ class InputState:
     def is_saved(self, step: int, digest: str | None = None) -> bool:
         """Whether that of every process was saved at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
-        return all(map(tf1.train.checkpoint_exists, paths))
+        return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
         """Returns once every process has saved; the heartbeat ends a wait in vain."""
@@ -111,6 +111,6 @@ class InputState:
         kept = list(steps)
         for digest in {self._digest, self._earlier}:
             names = {os.path.basename(self.path(step, digest=digest)) for step in kept}
-            for path in tf.io.gfile.glob(self.path("*", digest=digest)):
+            for path in storage.listed(*os.path.split(self.path("", digest=digest))):
                 if os.path.basename(path).partition(".")[0] not in names:
                     tf.io.gfile.remove(path)

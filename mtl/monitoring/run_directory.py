@@ -16,12 +16,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import atomic, checks
+from mtl import checks, storage
 
 _log = logging.getLogger(__name__)
 
-_HALF_WRITTEN = ("*_temp", "*.tempstate*", "*.partial", "*/*.tempstate*", "*/*.partial")
-_HALF_WRITTEN += ("input/*_temp", "export/*/.partial-*")
+# What a process was writing when it was killed, in the run and in its folders.
+_HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-9a-f]{32}\.tmp")
+_UNPUBLISHED = ".partial-"
+_FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
+
+_PREFIX = "model.ckpt-"
 
 # TensorFlow's reader of checkpoints also raises Python's own errors.
 _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
@@ -36,7 +40,7 @@ def saved(directory: str) -> list[str]:
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
     # The list itself is damaged: what lies there tells as much.
-    found = tf.io.gfile.glob(os.path.join(directory, "model.ckpt-*.index"))
+    found = [path for path in storage.listed(directory, _PREFIX) if path.endswith(".index")]
     return sorted((path.removesuffix(".index") for path in found), key=step_in_name)
 
 
@@ -89,9 +93,15 @@ def repair(directory: str) -> None:
         _log.warning("Going back to %s.", whole[-1])
     if whole and (whole != paths or _listed(directory) is None):
         _list(directory, whole)
-    for pattern in _HALF_WRITTEN:
-        for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
-            _remove(path)
+    for path in _half_written(directory):
+        _remove(path)
+
+
+def _half_written(directory: str) -> list[str]:
+    lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(directory, name))]
+    exports = storage.listed(os.path.join(directory, "export"))
+    unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
+    return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
 
 
 def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> None:
@@ -103,8 +113,20 @@ def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> 
     kept = [path for path in paths if path not in old]
     _list(os.path.dirname(paths[-1]), kept)
     for path in old:
-        tf.compat.v1.train.remove_checkpoint(path)
+        remove_checkpoint(path)
     saver.recover_last_checkpoints(kept)
+
+
+def remove_checkpoint(path: str) -> None:
+    """Removes the files of a checkpoint; TensorFlow would look for them by a pattern."""
+    for file in storage.listed(*os.path.split(f"{path}.")):
+        tf.io.gfile.remove(file)
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether there are files of such a checkpoint; the first format had one without an ending."""
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return is_file or tf.io.gfile.exists(f"{path}.index")
 
 
 def _list(directory: str, paths: Sequence[str]) -> None:
@@ -112,7 +134,7 @@ def _list(directory: str, paths: Sequence[str]) -> None:
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    atomic.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
+    storage.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
 
 
 def _damage(checkpoint: str) -> Exception | None:
@@ -148,11 +170,13 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     Raises:
       UserError: if there is none.
     """
+    storage.require_plain("--model_dir", model_dir)
+    storage.require_plain("--checkpoint", which)
     if which in ("latest", "best"):
         directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
         path = latest(directory)
     else:
-        path = which if tf.compat.v1.train.checkpoint_exists(which) else None
+        path = which if is_checkpoint(which) else None
     if path is None:
         kept = saved(model_dir)
         shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks, compat, storage
 from mtl import spec as spec_lib
 from mtl.data import source
 from mtl.scoring import batches
@@ -110,6 +110,7 @@ def newest(path: str) -> str:
     Raises:
       UserError: there is none.
     """
+    storage.require_plain("--saved_model", path)
     if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
         return path
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []

@@ -9,7 +9,7 @@ import os
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, storage
 from mtl.compat import saved_model
 from mtl.serving import folding, graphs, loaded, weights
 
@@ -64,7 +64,7 @@ class Optimized:
 
 
 def _require_small(directory: str) -> None:
-    files = tf.io.gfile.glob(os.path.join(directory, "variables", "*"))
+    files = storage.listed(os.path.join(directory, "variables"))
     size = sum(tf.io.gfile.stat(file).length for file in files)
     fix = "Leave Serving.optimized out: variables have a file of their own."
     rule = f"have weights of less than {_MAX_BYTES} bytes"

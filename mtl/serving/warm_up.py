@@ -74,7 +74,7 @@ def write(
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
     """{signature: the inputs of each of its requests} of the Predict calls of an export."""
     found: dict[str, list[dict[str, np.ndarray]]] = {}
-    paths = tf.io.gfile.glob(os.path.join(directory, "assets.extra", FILE))
+    paths = list(filter(tf.io.gfile.exists, [os.path.join(directory, "assets.extra", FILE)]))
     logs = (PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(paths))
     for request in (log.predict_log.request for log in logs if log.HasField("predict_log")):
         given = {e.key: tf.make_ndarray(_TENSOR.FromString(e.value)) for e in request.inputs}

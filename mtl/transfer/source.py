@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import averaging, checks
+from mtl import averaging, checks, storage
 from mtl import row_names as row_names_lib
 from mtl.monitoring import run_directory
 
@@ -76,11 +76,12 @@ def open_source(where: str, given: str) -> Source:
     Raises:
       UserError: if there is none; names what lies beside it.
     """
+    storage.require_plain(where, given)
     saved_model = _saved_model(given)
     if saved_model:
         return _opened(os.path.join(saved_model, "variables", "variables"), saved_model)
     path = run_directory.latest(given) if tf.io.gfile.isdir(given) else given
-    if path is None or not tf.compat.v1.train.checkpoint_exists(path):
+    if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"
         checks.fail(where, rule, given, _beside(given))
     return _opened(path, _run_of(os.path.dirname(path)))

@@ -25,6 +25,7 @@ from absl import flags
 
 from launch import app
 from mtl import checks
+from mtl.monitoring import lock
 
 WORKERS = flags.DEFINE_integer("workers", 2, "How many processes train, the chief included.")
 SERVERS = flags.DEFINE_integer("ps", 0, "How many parameter servers hold the variables.")
@@ -159,7 +160,8 @@ def main() -> None:
     """Flags -> processes -> the exit code of all."""
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--ps", SERVERS.value, 0)
-    app.load()  # A mistake shows once, before anything is started.
+    _, model_dir = app.load()  # A mistake shows once, before anything is started.
+    lock.require_free(model_dir)
     asked: list[int] = []
     for attempt in range(RESTARTS.value + 1):
         if attempt:

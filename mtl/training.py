@@ -84,13 +84,13 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
-        with cluster_lib.confined(self._place.cluster):
-            return self._run_as_member(self._experiment.distribution.build(self._place))
+        alone = run_directory.locked if self._place.is_chief else contextlib.nullcontext
+        with alone(self._model_dir), cluster_lib.confined(self._place.cluster):
+            return self._take_part()
 
-    def _run_as_member(
-        self, strategy: tuple[tf.distribute.Strategy | None, tf1.ConfigProto]
-    ) -> tuple[dict[str, Any], int]:
-        """Does what this process does in the cluster; all of it, where it is alone."""
+    def _take_part(self) -> tuple[dict[str, Any], int]:
+        """What this process does of the run, as its place says."""
+        strategy = self._experiment.distribution.build(self._place)
         interruption = interruption_lib.Interruption()
         with members.heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
             evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)

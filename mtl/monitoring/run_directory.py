@@ -1,5 +1,7 @@
 """What lies in a model_dir: the latest checkpoint, whole, and nothing half-written.
 
+with run_directory.locked("runs/digits"):               # by one training at a time
+    ...
 with run_directory.claimed("runs/digits") as keep:      # taken back if it fails before keep()
     path = run_directory.latest("runs/digits")          # or None
 run_directory.repair("runs/digits")                     # before a run goes on
@@ -17,11 +19,20 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, storage
+from mtl.monitoring import lock
 
 _log = logging.getLogger(__name__)
 
 # What a process was writing when it was killed, in the run and in its folders.
 _HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-9a-f]{32}\.tmp")
+# What a training writes; see the table in docs/architecture.md.
+_OWN = re.compile(
+    r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
+    r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
+    r"|config\.gin(\.partial)?|warm_start(\.txt)?|balancing\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
+)
+# Folders that other verbs write to as well.
+_SHARED = ("export", "clip_audit")
 _UNPUBLISHED = ".partial-"
 _FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
 
@@ -193,21 +204,38 @@ def require_intact(checkpoint: str) -> None:
 
 
 @contextlib.contextmanager
+def locked(model_dir: str) -> Iterator[None]:
+    """Makes sure that `model_dir` can be written, and that nothing else trains there.
+
+    A folder made for a run that left nothing is removed.
+    """
+    is_new = not tf.io.gfile.isdir(model_dir)
+    require_writable("--model_dir", model_dir)
+    try:
+        with lock.held(model_dir):
+            yield
+    finally:
+        if is_new:
+            _remove_empty(model_dir)
+
+
+@contextlib.contextmanager
 def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Makes sure that `model_dir` can be written, and takes back what a run that failed wrote.
+    """Takes back what a run that failed wrote into its folder, which is locked, and nothing else.
 
     Gives a function to call once there is something to keep: a run that goes on from an earlier one
     is always kept.
     """
-    before = set(tf.io.gfile.listdir(model_dir)) if tf.io.gfile.isdir(model_dir) else None
-    continues = before is not None and latest(model_dir) is not None
-    require_writable("--model_dir", model_dir)
-    kept = {continues}
+    before = set(_written(model_dir))
+    kept = {latest(model_dir) is not None}
     try:
         yield lambda: kept.add(True)
     except BaseException:
         if not any(kept):
-            _take_back(model_dir, before)
+            for path in set(_written(model_dir)) - before:
+                _remove(path)
+            for folder in (os.path.join(model_dir, name) for name in _SHARED):
+                _remove_empty(folder)
         raise
 
 
@@ -224,12 +252,16 @@ def require_writable(where: str, directory: str) -> None:
         checks.fail(where, "be a folder that can be written", directory, f"{reason}.")
 
 
-def _take_back(model_dir: str, before: set[str] | None) -> None:
-    if before is None:
-        tf.io.gfile.rmtree(model_dir)
-        return
-    for name in set(tf.io.gfile.listdir(model_dir)) - before:
-        _remove(os.path.join(model_dir, name))
+def _written(model_dir: str) -> list[str]:
+    """What lies in a folder and may be of its training: not a user's own, nor an evaluation's."""
+    folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
+    lying = [path for folder in folders for path in storage.listed(folder)]
+    return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
+
+
+def _remove_empty(folder: str) -> None:
+    if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
+        tf.io.gfile.rmtree(folder)
 
 
 def _remove(path: str) -> None:

@@ -17,7 +17,7 @@ import gin
 import tensorflow as tf
 
 from launch import gin_files, gin_usage, trust
-from mtl import atomic, checks, checksums, experiment
+from mtl import checks, checksums, experiment, storage
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "
@@ -84,10 +84,15 @@ def read(path: str) -> str:
     if not seal.startswith(_SEAL):
         # Of an earlier version, or of a user who took the checksum away to change the rest.
         seal, text = _sealing(data), data
+    fix = "Copy it back; if you changed it on purpose, delete its first line."
     if seal != _sealing(text) or b"\0" in text:
-        fix = "Copy it back; if you changed it on purpose, delete its first line."
         raise checksums.damaged(path, "its checksum is another one", fix)
-    return text.decode()
+    if not text.strip():
+        raise checksums.damaged(path, "it is empty", "Copy it back, or give --gin_file.")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise checksums.damaged(path, "it is no UTF-8", fix) from error
 
 
 def _sealing(text: bytes) -> bytes:
@@ -100,7 +105,7 @@ def save(model_dir: str) -> None:
     path = os.path.join(model_dir, _FILE)
     with _in_order():
         text = gin.config_str().encode()
-    atomic.write(path, _sealing(text) + b"\n" + text)
+    storage.write(path, _sealing(text) + b"\n" + text)
 
 
 @contextlib.contextmanager

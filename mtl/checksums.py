@@ -85,7 +85,7 @@ def _loaded(path: str, fix: str) -> dict[str, Any]:
         data = file.read()
     try:
         entries = json.loads(data)
-    except ValueError as error:  # Also of bytes that are no text.
+    except (ValueError, RecursionError) as error:  # Also of bytes that are no text.
         raise damaged(path, "it is no JSON any more", fix) from error
     if not isinstance(entries, dict):
         raise damaged(path, "it holds no JSON object", fix)

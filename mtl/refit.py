@@ -106,7 +106,9 @@ class Refit(abc.ABC):
             new = self.fit(Classifier(*session.run(layer)), rows, counts)
             for variable, value in zip([*layer, global_step], [*new, step], strict=True):
                 variable.load(value, session)
-            saver.save(session, os.path.join(model_dir, "model.ckpt"), global_step=step)
+            prefix = os.path.join(model_dir, "model.ckpt")
+            path = saver.save(session, prefix, global_step=step, write_state=False)
+            run_directory.add(path, keep=1)
 
     def _restored(self, session: tf1.Session) -> tf1.train.Saver:
         """Restores the graph's variables from the source."""

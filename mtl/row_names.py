@@ -87,7 +87,10 @@ def load(directory: str) -> dict[str, RowNames]:
     entries = checksums.read_json(path, _FIX)
     if not all(isinstance(entry, Mapping) for entry in entries.values()):
         raise checksums.damaged(path, "it holds no names", _FIX)
-    found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
+    try:
+        found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
+    except TypeError as error:  # Of an earlier version, whose file has no checksum.
+        raise checksums.damaged(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in found.items() if names}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, checksums, row_names
+from mtl import checks, checksums, row_names, storage
 from mtl.features import accumulators
 
 _FILE = "statistics.json"
@@ -60,7 +60,9 @@ def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None
         _write(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
+        storage.sync([*storage.listed(temporary), temporary])
         tf.io.gfile.rename(temporary, directory)
+        storage.sync([os.path.dirname(directory.rstrip("/")) or "."])
     finally:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.rmtree(temporary)
@@ -89,8 +91,8 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     if checksums.KEY not in entry:  # Of an earlier version: its length tells a little.
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
             found = len(row_names.lines(file.read()))
-        if found != entry["size"]:
-            problem = f"it holds {found} of {entry['size']} categories"
+        if found != entry.get("size"):
+            problem = f"it holds {found} of {entry.get('size')} categories"
             raise checksums.damaged(vocabulary, problem, _FIX)
 
 
@@ -118,6 +120,7 @@ def adopt(names: Sequence[str], source: str, directory: str) -> None:
         file = theirs.of(name).get("file")
         if file:
             tf.io.gfile.copy(theirs.path(file), ours.path(file), overwrite=True)
+            storage.sync([ours.path(file)])
     entries = {**ours.entries, **{name: theirs.of(name) for name in names}}
     _write(entries, directory)
 

@@ -43,8 +43,10 @@ def _read(model_dir: str) -> dict[str, list[str]]:
     path = os.path.join(model_dir, _FILE)
     if not tf.io.gfile.exists(path):
         return {}
-    with tf.io.gfile.GFile(path) as file:
+    with tf.io.gfile.GFile(path, "rb") as file:
         try:
-            return json.load(file)
-        except ValueError:  # It is of no use for anything but telling.
+            known = json.loads(file.read())
+        except (ValueError, RecursionError):  # It is of no use for anything but telling.
             return {}
+    is_whole = isinstance(known, dict) and all(isinstance(lines, list) for lines in known.values())
+    return known if is_whole else {}

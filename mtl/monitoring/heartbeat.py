@@ -132,6 +132,7 @@ class Heartbeat:
         path = os.path.join(self._folder, other)
         try:
             with tf.io.gfile.GFile(path) as file:
-                return json.load(file)
-        except (tf.errors.OpError, ValueError):
+                said = json.load(file)
+        except (tf.errors.OpError, ValueError, RecursionError):
             return {}
+        return said if isinstance(said, dict) else {}

@@ -10,6 +10,7 @@ run_directory.require_intact(path)                      # once a restore has fai
 
 import contextlib
 import logging
+import math
 import os
 import re
 import uuid
@@ -19,12 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, storage
-from mtl.monitoring import lock
+from mtl.monitoring import leftovers, lock
 
 _log = logging.getLogger(__name__)
 
-# What a process was writing when it was killed, in the run and in its folders.
-_HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-9a-f]{32}\.tmp")
 # What a training writes; see the table in docs/architecture.md.
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
@@ -33,10 +32,6 @@ _OWN = re.compile(
 )
 # Folders that other verbs write to as well.
 _SHARED = ("export", "clip_audit")
-_UNPUBLISHED = ".partial-"
-_FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
-
-_PREFIX = "model.ckpt-"
 
 # TensorFlow's reader of checkpoints also raises Python's own errors.
 _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
@@ -51,16 +46,22 @@ def saved(directory: str) -> list[str]:
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
     # The list itself is damaged: what lies there tells as much.
-    found = [path for path in storage.listed(directory, _PREFIX) if path.endswith(".index")]
-    return sorted((path.removesuffix(".index") for path in found), key=step_in_name)
+    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    # Where none is whole, the last one tells why.
+    return [path for path in found if _opens(path) is None] or found
 
 
 def _listed(directory: str) -> Any:
     """What TensorFlow's list of checkpoints says, None where there is none or it is damaged."""
     try:
-        return tf.train.get_checkpoint_state(directory)
-    except UnicodeDecodeError:
+        state = tf.train.get_checkpoint_state(directory)
+    except ValueError:  # It holds no text, or nothing.
         return None
+    if state is None:
+        return None
+    names = [state.model_checkpoint_path, *state.all_model_checkpoint_paths]
+    is_sound = all(re.search(r"-\d+$", name) or is_checkpoint(name) for name in names)
+    return state if is_sound else None
 
 
 def step_in_name(path: str) -> int:
@@ -77,9 +78,8 @@ def latest(directory: str) -> str | None:
     paths = saved(directory)
     if not paths:
         return None
-    try:
-        tf.train.load_variable(paths[-1], "global_step")
-    except _READ_ERRORS as error:
+    error = _opens(paths[-1])
+    if error is not None:
         raise _unreadable(paths[-1], error) from error
     return paths[-1]
 
@@ -87,12 +87,12 @@ def latest(directory: str) -> str | None:
 def repair(directory: str) -> None:
     """Makes the newest checkpoint that is whole the latest; reads it all, against its checksums.
 
-    What a process that was killed left half-written is removed.
+    Whatever a process that was killed left half-written, or had no time to remove, is removed.
 
     Raises:
       UserError: there are checkpoints, and none of them is whole.
     """
-    paths = saved(directory)
+    state, paths = _listed(directory), saved(directory)
     whole, damaged = list(paths), {}
     while whole and (error := _damage(whole[-1])):
         damaged[whole.pop()] = error
@@ -102,36 +102,32 @@ def repair(directory: str) -> None:
         _log.warning("Checkpoint %s is damaged: %s.", path, reason(error))
     if damaged:
         _log.warning("Going back to %s.", whole[-1])
-    if whole and (whole != paths or _listed(directory) is None):
+    if whole and (whole != paths or state is None):
         _list(directory, whole)
-    for path in _half_written(directory):
+    # A list that was cut off, and one by hand, does not name them all.
+    is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
+    dropped = leftovers.dropped(directory, paths) if is_list else []
+    for path in [*leftovers.half_written(directory), *dropped]:
         _remove(path)
 
 
-def _half_written(directory: str) -> list[str]:
-    lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(directory, name))]
-    exports = storage.listed(os.path.join(directory, "export"))
-    unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
-    return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
+def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
+    """Makes a checkpoint that was just saved the latest, once all of it is on its disk.
 
-
-def remove_old(saver: tf.compat.v1.train.Saver, keep: int, evaluated: float) -> None:
-    """Removes all but the last checkpoints of a saver; none of a step after `evaluated`."""
-    paths = saver.last_checkpoints
+    All but the last `keep` are removed, none of a step after `evaluated`.
+    """
+    storage.sync(_files(checkpoint))
+    directory = os.path.dirname(checkpoint)
+    paths = [path for path in saved(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
-    if not old:
-        return
-    kept = [path for path in paths if path not in old]
-    _list(os.path.dirname(paths[-1]), kept)
-    for path in old:
-        remove_checkpoint(path)
-    saver.recover_last_checkpoints(kept)
-
-
-def remove_checkpoint(path: str) -> None:
-    """Removes the files of a checkpoint; TensorFlow would look for them by a pattern."""
-    for file in storage.listed(*os.path.split(f"{path}.")):
+    _list(directory, [path for path in paths if path not in old])
+    for file in (file for path in old for file in _files(path)):
         tf.io.gfile.remove(file)
+
+
+def _files(checkpoint: str) -> list[str]:
+    """Those of a checkpoint; TensorFlow would look for them by a pattern."""
+    return storage.listed(*os.path.split(f"{checkpoint}."))
 
 
 def is_checkpoint(path: str) -> bool:
@@ -146,6 +142,15 @@ def _list(directory: str, paths: Sequence[str]) -> None:
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
     storage.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
+
+
+def _opens(checkpoint: str) -> Exception | None:
+    """Why not even the step can be read; None where it can."""
+    try:
+        tf.train.load_variable(checkpoint, "global_step")
+    except _READ_ERRORS as error:
+        return error
+    return None
 
 
 def _damage(checkpoint: str) -> Exception | None:

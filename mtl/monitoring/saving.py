@@ -157,8 +157,9 @@ class Saving(tf1.train.SessionRunHook):
                     saver.save(session, os.path.join(scratch, "model.ckpt"), global_step=step)
                 return ""
             self._inputs.wait(step)
-            path = saver.save(session, os.path.join(self._dir, "model.ckpt"), global_step=step)
-            run_directory.remove_old(saver, self._keep, self._evaluated())
+            prefix = os.path.join(self._dir, "model.ckpt")
+            path = saver.save(session, prefix, global_step=step, write_state=False)
+            run_directory.add(path, self._keep, self._evaluated())
         except (tf.errors.OpError, OSError) as error:
             raise self._unsaved(step, error) from error
         finally:

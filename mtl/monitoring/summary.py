@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl.monitoring import doubts
+from mtl.monitoring import doubts, run_directory
 
 _CELLS = 3
 
@@ -56,8 +56,8 @@ def _shown(value: float) -> str:
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
     """The summary of a training run that made `steps` steps; `model_name` is what is served."""
     places = {
-        "checkpoint": tf.train.latest_checkpoint(model_dir),
-        "best checkpoint": tf.train.latest_checkpoint(os.path.join(model_dir, "best")),
+        "checkpoint": _last(model_dir),
+        "best checkpoint": _last(os.path.join(model_dir, "best")),
         "export": _newest(os.path.join(model_dir, "export", "latest")),
         "best export": _newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
@@ -87,6 +87,10 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
             *(f"  {command}" for command in commands),
         ]
     )
+
+
+def _last(directory: str) -> str | None:
+    return next(reversed(run_directory.saved(directory)), None)
 
 
 def _newest(directory: str) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from mtl import storage
 from mtl.transfer import source as source_lib
 
 
@@ -42,6 +43,6 @@ def write(values: Mapping[str, np.ndarray], path: str) -> str:
             tensors=fed,
         )
         session.run(saved, dict(zip(fed, arrays, strict=True)))
-    with tf.io.gfile.GFile(os.path.join(directory, "checkpoint"), "w") as file:
-        file.write(f'model_checkpoint_path: "{name}"\n')
+    storage.sync(storage.listed(directory or ".", f"{name}."))
+    storage.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
     return path

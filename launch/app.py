@@ -13,7 +13,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from launch import config, stdout, trust
-from mtl import checks, experiment
+from mtl import checks, experiment, storage
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file", [], "A gin file that describes the run. Repeatable; later files win."
@@ -69,7 +69,7 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 
 def _guarded(main: Callable[[], None]) -> None:
     try:
-        with stdout.guarded():
+        with stdout.guarded(), storage.explained():
             main()
     except checks.UserError as error:
         _exit_with(str(error).splitlines()[0])

@@ -5,9 +5,13 @@ storage.write("runs/digits/best/best.json", text)        # whole or as before, w
 storage.require_plain("--model_dir", "runs/digits")      # no name that TensorFlow cannot read
 """
 
+import contextlib
+import errno
+import logging
 import os
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
@@ -16,6 +20,10 @@ from mtl import checks
 # A class of characters, or a backslash: as a pattern such a path does not match itself. A path that
 # holds * or ? does, so that only our own files must not be looked for by one.
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
+
+# TensorFlow tells it in these words, and under an error of its own for each.
+_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
 
 def require_plain(where: str, path: str) -> None:
@@ -44,9 +52,14 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 def write(path: str, content: str | bytes) -> None:
     """Writes a file that appears under its name when it is complete, and on its disk."""
     partial = path + ".partial"
-    with tf.io.gfile.GFile(partial, "wb") as file:
-        file.write(content)
-    sync([partial])
+    try:
+        with tf.io.gfile.GFile(partial, "wb") as file:
+            file.write(content)
+        sync([partial])
+    except BaseException:
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.remove(partial)
+        raise
     tf.io.gfile.rename(partial, path, overwrite=True)
     sync([os.path.dirname(path) or "."])
 
@@ -59,3 +72,41 @@ def sync(paths: Iterable[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turns what a full, read-only or limited disk ends a process with into a UserError."""
+    told, log = threading.excepthook, tf.get_logger()
+    # Event files are written by a thread, which tells of its error before it hands it on.
+    threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
+    log.addFilter(_is_other)
+    try:
+        yield
+    except checks.UserError:
+        raise
+    except Exception as error:  # Python's own as well, of TensorFlow's writer of events.
+        message = _problem(error)
+        if message is None:
+            raise
+        raise checks.UserError(message) from error
+    finally:
+        threading.excepthook = told
+        log.removeFilter(_is_other)
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    return not _NO_SPACE.search(record.getMessage())
+
+
+def _problem(error: Exception) -> str | None:
+    """Which file cannot be written and why, in one line; None for any other error."""
+    text = getattr(error, "message", None) or str(error)
+    found = _NO_SPACE.search(text)
+    if found is None:
+        return None
+    # TensorFlow writes "path; reason", some of it after other words.
+    named = re.search(r"([^\s;'\"]+)['\"]?; $", text[: found.start()])
+    path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
+    fix = "What was written before is kept: make room, or choose another folder, and start again."
+    return f"{path} cannot be written: {found.group()}. {fix}"

@@ -1,8 +1,14 @@
+import errno
 import os
+import shutil
+import subprocess
+import threading
 
 import pytest
+import tensorflow as tf
 
 from mtl import checks, storage
+from tests import tiny
 
 ODD = ["run*", "run?", "run[", "run]", "a b", "é", "{1,2}", "run*[", "#~%"]
 PATTERNS = ["run[1]", "[r]un", "run\\x", "run\\", "a/b[12]/c", "run[!1]", "run[]"]
@@ -57,3 +63,87 @@ def test_file_and_folder_are_on_their_disk_before_and_after_the_name(tmp_path, m
 def test_other_file_systems_see_to_it_themselves(monkeypatch):
     monkeypatch.setattr(os, "fsync", pytest.fail)
     storage.sync(["gs://bucket/file", "ram://file"])
+
+
+_TOLD = [
+    OSError(errno.ENOSPC, "No space left on device", "a/b.json"),
+    OSError(errno.EROFS, "Read-only file system", "a/b.json"),
+    tf.errors.ResourceExhaustedError(None, None, "a/b.json; No space left on device"),
+    tf.errors.OutOfRangeError(None, None, "{{node save}} a/b.json; File too large\n\t [[x]]"),
+    IndexError("a/b.json; File too large\n\tFailed to flush 2 events to a/b.json"),
+    RuntimeError("a/b.json; Disk quota exceeded"),
+]
+
+
+@pytest.mark.parametrize("error", _TOLD, ids=lambda error: type(error).__name__)
+def test_a_disk_that_takes_no_more_is_one_line(error):
+    with pytest.raises(checks.UserError) as told, storage.explained():
+        raise error
+    line = str(told.value)
+    assert line.startswith("a/b.json cannot be written: ") and "\n" not in line
+
+
+def test_an_error_without_a_file_is_one_line():
+    line = "^a file cannot be written: File too large. "
+    with pytest.raises(checks.UserError, match=line), storage.explained():
+        raise OSError(errno.EFBIG, "File too large")
+
+
+@pytest.mark.parametrize(
+    "error", [IndexError("list index"), OSError(errno.ENOENT, "gone"), KeyboardInterrupt()]
+)
+def test_other_errors_go_through(error):
+    with pytest.raises(type(error)) as told, storage.explained():
+        raise error
+    assert told.value is error
+
+
+def test_a_mistake_that_tells_of_the_disk_already_goes_through():
+    error = checks.UserError("the checkpoint cannot be written: No space left on device.")
+    with pytest.raises(checks.UserError) as told, storage.explained():
+        raise error
+    assert told.value is error
+
+
+def test_the_thread_that_writes_events_is_silent_only_about_the_disk(monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def fail(error):
+        raise error
+
+    with storage.explained():
+        for error in (IndexError("a; File too large"), IndexError("another")):
+            thread = threading.Thread(target=fail, args=(error,))
+            thread.start()
+            thread.join()
+    assert [str(args.exc_value) for args in told] == ["another"]
+    assert threading.excepthook == told.append
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path):
+    """A disk of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("No disk may be mounted here.")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_keeps_the_file_of_before(small):
+    storage.write(str(small / "file"), "before")
+    line = "cannot be written: No space left on device"
+    with pytest.raises(checks.UserError, match=line), storage.explained():
+        storage.write(str(small / "file"), "x" * 100_000)
+    assert (small / "file").read_text() == "before"
+    assert [path.name for path in small.iterdir()] == ["file"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_the_start_of_training_is_one_line_and_leaves_nothing(small):
+    with pytest.raises(checks.UserError, match="No space left on device"), storage.explained():
+        tiny.make().train(str(small / "run"))
+    assert not list(small.iterdir())

@@ -17,7 +17,7 @@ import gin
 import tensorflow as tf
 
 from launch import gin_files, gin_usage, trust
-from mtl import checks, checksums, experiment, storage
+from mtl import atomic, checks, checksums, experiment
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "
@@ -105,7 +105,7 @@ def save(model_dir: str) -> None:
     path = os.path.join(model_dir, _FILE)
     with _in_order():
         text = gin.config_str().encode()
-    storage.write(path, _sealing(text) + b"\n" + text)
+    atomic.write(path, _sealing(text) + b"\n" + text)
 
 
 @contextlib.contextmanager

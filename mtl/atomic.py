@@ -12,11 +12,13 @@ from collections.abc import Hashable, Iterator
 
 import tensorflow as tf
 
+from mtl import storage
+
 _PARTIAL = ".partial"
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Writes a file that appears under its name when it is complete."""
+    """Writes a file that appears under its name when it is complete, and on its disk."""
     with replacing(path) as partial, tf.io.gfile.GFile(partial, "wb") as file:
         file.write(content)
 
@@ -35,15 +37,18 @@ def replacing(path: str) -> Iterator[str]:
     partial = target + _PARTIAL
     try:
         yield partial
+        storage.sync([partial])
         tf.io.gfile.rename(partial, target, overwrite=True)
+        storage.sync([os.path.dirname(target) or "."])
     finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.remove(partial)
+        with contextlib.suppress(tf.errors.OpError):
+            if tf.io.gfile.exists(partial):
+                tf.io.gfile.remove(partial)
 
 
 def is_special(path: str) -> bool:
     """Whether a path is a pipe, a device or a socket: there, but no regular file and no folder."""
-    if _is_remote(path) or not os.path.exists(path):
+    if not storage.is_local(path) or not os.path.exists(path):
         return False
     mode = os.stat(path).st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
@@ -51,13 +56,13 @@ def is_special(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """One name for a file, however its folders are reached."""
-    return path if _is_remote(path) else os.path.realpath(path)
+    return os.path.realpath(path) if storage.is_local(path) else path
 
 
 def identity(path: str) -> Hashable:
     """What two paths have in common that name the same file, also by links of either kind."""
     path = absolute(path)
-    if _is_remote(path) or not os.path.exists(path):
+    if not storage.is_local(path) or not os.path.exists(path):
         return path
     status = os.stat(path)
     return status.st_dev, status.st_ino
@@ -66,7 +71,3 @@ def identity(path: str) -> Hashable:
 def touched(path: str) -> set[Hashable]:
     """The identities of all that `replacing` writes to or renames."""
     return {identity(path), identity(absolute(path) + _PARTIAL)}
-
-
-def _is_remote(path: str) -> bool:
-    return "://" in path

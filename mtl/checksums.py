@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import atomic, checks
 
 KEY = "checksum"
 _CHUNK = 1 << 20
@@ -64,7 +64,7 @@ def _of_entries(entries: Mapping[str, Any]) -> str:
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
     """Writes what `read_json` reads; the file appears when it is complete."""
-    storage.write(path, sealed(entries))
+    atomic.write(path, sealed(entries))
 
 
 def read_json(path: str, fix: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Files of a run: found by the beginnings of their names, and written so that they last.
+"""Files of a run: found by the beginnings of their names, and synced to their disk.
 
 storage.listed("runs/digits", "model.ckpt-")             # ["runs/digits/model.ckpt-20.index", ...]
-storage.write("runs/digits/best/best.json", text)        # whole or as before, whatever happens
 storage.require_plain("--model_dir", "runs/digits")      # no name that TensorFlow cannot read
 """
 
@@ -47,21 +46,6 @@ def listed(directory: str, beginning: str = "") -> list[str]:
         return []
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(directory))
     return sorted(os.path.join(directory, name) for name in names if name.startswith(beginning))
-
-
-def write(path: str, content: str | bytes) -> None:
-    """Writes a file that appears under its name when it is complete, and on its disk."""
-    partial = path + ".partial"
-    try:
-        with tf.io.gfile.GFile(partial, "wb") as file:
-            file.write(content)
-        sync([partial])
-    except BaseException:
-        with contextlib.suppress(tf.errors.OpError):
-            tf.io.gfile.remove(partial)
-        raise
-    tf.io.gfile.rename(partial, path, overwrite=True)
-    sync([os.path.dirname(path) or "."])
 
 
 def sync(paths: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import atomic, checks, storage
 from tests import tiny
 
 ODD = ["run*", "run?", "run[", "run]", "a b", "é", "{1,2}", "run*[", "#~%"]
@@ -44,7 +44,7 @@ def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(path):
 def test_a_file_is_written_whole(tmp_path, content):
     path = tmp_path / "file"
     path.write_text("before")
-    storage.write(str(path), content)
+    atomic.write(str(path), content)
     assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
@@ -56,7 +56,7 @@ def test_file_and_folder_are_on_their_disk_before_and_after_the_name(tmp_path, m
         synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "file").exists()))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    storage.write(str(tmp_path / "file"), "text")
+    atomic.write(str(tmp_path / "file"), "text")
     assert synced == [(str(tmp_path / "file.partial"), False), (str(tmp_path), True)]
 
 
@@ -134,10 +134,10 @@ def _small(tmp_path):
 
 
 def test_a_full_disk_keeps_the_file_of_before(small):
-    storage.write(str(small / "file"), "before")
+    atomic.write(str(small / "file"), "before")
     line = "cannot be written: No space left on device"
     with pytest.raises(checks.UserError, match=line), storage.explained():
-        storage.write(str(small / "file"), "x" * 100_000)
+        atomic.write(str(small / "file"), "x" * 100_000)
     assert (small / "file").read_text() == "before"
     assert [path.name for path in small.iterdir()] == ["file"]
 

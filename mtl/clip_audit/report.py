@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import atomic, checks
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import statistics, tables, visits
 from mtl.monitoring import chart
@@ -65,7 +65,7 @@ def read_samples(directory: str) -> dict[str, np.ndarray]:
 
 def _write_text(directory: str, name: str, text: str) -> str:
     path = os.path.join(directory, name)
-    storage.write(path, text)
+    atomic.write(path, text)
     return path
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import storage
+from mtl import atomic
 
 Columns = Mapping[str, np.ndarray]
 
@@ -23,7 +23,7 @@ def write_parquet(path: str, columns: Columns) -> None:
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)
-    storage.write(path, buffer.getvalue().to_pybytes())
+    atomic.write(path, buffer.getvalue().to_pybytes())
 
 
 def read_parquet(path: str) -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def write_csv(path: str, columns: Columns) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*map(_cells, columns.values()), strict=True))
-    storage.write(path, text.getvalue())
+    atomic.write(path, text.getvalue())
 
 
 def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:

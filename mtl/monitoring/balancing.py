@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from mtl import storage
+from mtl import atomic, storage
 from mtl.monitoring import chart
 
 tf1 = tf.compat.v1
@@ -47,7 +47,7 @@ def draw(model_dir: str) -> str | None:
         if kind == "surgery/cosine":
             panels.append(chart.matrix(f"{title}, mean of the last quarter", _recent(curves)))
     path = os.path.join(model_dir, _FILE)
-    storage.write(path, chart.page(panels))
+    atomic.write(path, chart.page(panels))
     return path
 
 

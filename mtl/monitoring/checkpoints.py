@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import averaging, checks, checksums, compat, patterns, storage
+from mtl import atomic, averaging, checks, checksums, compat, patterns, storage
 from mtl.compat import shards, zeros_saver
 
 tf1 = tf.compat.v1
@@ -202,7 +202,7 @@ class BestKeeper:
         self._write({**record, "evaluations_since": since, "steps_since": steps})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        storage.write(self._path, checksums.sealed(record))
+        atomic.write(self._path, checksums.sealed(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
@@ -212,7 +212,7 @@ class BestKeeper:
             tf.io.gfile.copy(file, kept, overwrite=True)
             storage.sync([kept])
         # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
-        storage.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+        atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for file in older:
             if not os.path.basename(file).startswith(name + "."):
                 tf.io.gfile.remove(file)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import storage
+from mtl import atomic
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def tell(model_dir: str, kind: str, lines: Sequence[str]) -> None:
     after = {**known, kind: list(lines)}
     after = {name: kept for name, kept in after.items() if kept}
     if after != known:
-        storage.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
+        atomic.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
 
 
 def of(model_dir: str, kind: str) -> list[str]:

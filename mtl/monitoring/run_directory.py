@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import atomic, checks, storage
 from mtl.monitoring import leftovers, lock
 
 _log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _list(directory: str, paths: Sequence[str]) -> None:
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    storage.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
+    atomic.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
 
 
 def _opens(checkpoint: str) -> Exception | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mtl import storage
+from mtl import atomic, storage
 from mtl.transfer import source as source_lib
 
 
@@ -44,5 +44,5 @@ def write(values: Mapping[str, np.ndarray], path: str) -> str:
         )
         session.run(saved, dict(zip(fed, arrays, strict=True)))
     storage.sync(storage.listed(directory or ".", f"{name}."))
-    storage.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+    atomic.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
     return path

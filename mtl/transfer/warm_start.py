@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compat, patterns, storage, types
+from mtl import atomic, checks, compat, patterns, types
 from mtl import features as features_lib
 from mtl import row_names as row_names_lib
 from mtl.compat import shards
@@ -107,7 +107,7 @@ class WarmStart:
           UserError: if the source is damaged.
         """
         _log.info("%s", plan.summary())
-        storage.write(os.path.join(model_dir, _FILE), plan.table() + "\n")
+        atomic.write(os.path.join(model_dir, _FILE), plan.table() + "\n")
         values.write_rows(plan, self.new_rows, model_dir)
 
     def over(

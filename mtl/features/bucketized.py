@@ -159,7 +159,7 @@ def _check_boundaries(where: str, boundaries: Boundaries) -> None:
     rule = "be a number of buckets or a list of boundaries"
     checks.is_a(where, boundaries, (list, tuple), rule)
     for boundary in boundaries:
-        checks.number(where, boundary, "hold numbers")
+        checks.is_a(where, boundary, (int, float), "hold numbers")
     ascending = all(low < high for low, high in itertools.pairwise(boundaries))
     checks.require(ascending and len(boundaries) > 0, where, "ascend", boundaries)
 

@@ -75,7 +75,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
         result = launch(verb, flag)
         assert result.code == 0 and not result.err
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
-    expected = {"gin_file", "gin_param", "model_dir"}
+    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages"}
     expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": {"export_dir", "onnx"}}

@@ -31,7 +31,8 @@ class _Optimizer(abc.ABC):
         else:
             rule = "be a number above 0 or a schedule such as @schedules.Cosine()"
             is_schedule = callable(self.learning_rate) and not isinstance(self.learning_rate, type)
-            checks.require(is_schedule, where, rule, self.learning_rate)
+            fix = "Mind the parentheses." if isinstance(self.learning_rate, type) else ""
+            checks.require(is_schedule, where, rule, self.learning_rate, fix)
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:

@@ -12,7 +12,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, stdout, trust
+from launch import config, streams, trust
 from mtl import checks, experiment, storage
 
 GIN_FILE = flags.DEFINE_multi_string(
@@ -69,7 +69,7 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 
 def _guarded(main: Callable[[], None]) -> None:
     try:
-        with stdout.guarded(), storage.explained():
+        with streams.guarded(), storage.explained():
             main()
     except checks.UserError as error:
         _exit_with(str(error).splitlines()[0])

@@ -8,8 +8,6 @@ comes after -- are the flags of launch.train. All end when one fails, with its e
 """
 
 import contextlib
-import ctypes
-import functools
 import json
 import logging
 import os
@@ -23,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from launch import app
+from launch import app, launcher_watch
 from mtl import checks
 from mtl.monitoring import lock
 
@@ -39,8 +37,6 @@ _log = logging.getLogger("mtl.cluster")
 # How long the others have to save and end, once one has failed.
 _GRACE_SECS = 30.0
 
-_PR_SET_PDEATHSIG = 1
-
 # From here on an exit code tells of a signal, and not of a mistake.
 _BY_SIGNAL = 128
 
@@ -52,12 +48,11 @@ class Members:
         self._processes = {
             name: subprocess.Popen(
                 [sys.executable, "-m", "launch.train", *arguments],
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **launcher_watch.environment()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,  # A Ctrl-C reaches them through us, once.
-                preexec_fn=functools.partial(_end_with, os.getpid()),
             )
             for name, environment in environments.items()
         }
@@ -100,17 +95,6 @@ class Members:
                 if all(process.poll() is not None for process in self._processes.values()):
                     return
                 time.sleep(0.1)
-
-
-def _end_with(launcher: int) -> None:
-    """Has the kernel ask this process to stop when its launcher ends, as by SIGKILL.
-
-    It saves what it trained then, as at any SIGTERM.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != launcher:  # It ended before it was asked to tell.
-            os._exit(_BY_SIGNAL + signal.SIGTERM)
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:

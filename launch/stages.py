@@ -20,7 +20,7 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from launch import app, config, gin_files
+from launch import app, config, gin_files, trust
 from mtl import checks, experiment, storage
 from mtl.monitoring import summary
 
@@ -35,11 +35,13 @@ class Stage:
       file: the gin file.
       params: bindings that come after it.
       model_dir: where it is trained.
+      trusted: what the files may build.
     """
 
     file: str
     params: tuple[str, ...]
     model_dir: str
+    trusted: trust.Trusted = trust.EVERYTHING
 
     @property
     def name(self) -> str:
@@ -53,8 +55,8 @@ class Stage:
           UserError: `model_dir` holds a run with other settings.
         """
         path = os.path.join(self.model_dir, "config.gin")
-        there = _settings(path) if tf.io.gfile.exists(path) else None
-        built = config.load([self.file], self.params, app.trusted())
+        there = _settings(path, self.trusted) if tf.io.gfile.exists(path) else None
+        built = config.load([self.file], self.params, self.trusted)
         if there is not None:
             others = sorted(there ^ set(gin.config_str().split("\n")))
             rule = f"hold the stage {self.name!r} with these settings, or none"
@@ -67,14 +69,19 @@ class Stage:
         return self.load().train(self.model_dir, on_start=lambda: config.save(self.model_dir))
 
 
-def _settings(file: str) -> set[str]:
+def _settings(file: str, trusted: trust.Trusted) -> set[str]:
     """The lines of a saved configuration, with dictionaries sorted as gin sorts them."""
     config.read(file)  # Fails if it is damaged.
-    config.load([file], (), app.trusted())
+    config.load([file], (), trusted)
     return set(gin.config_str().split("\n"))
 
 
-def plan(files: Sequence[str], params: Sequence[str], root: str) -> list[Stage]:
+def plan(
+    files: Sequence[str],
+    params: Sequence[str],
+    root: str,
+    trusted: trust.Trusted = trust.EVERYTHING,
+) -> list[Stage]:
     """The stages, each told where those before it lie.
 
     Raises:
@@ -88,16 +95,19 @@ def plan(files: Sequence[str], params: Sequence[str], root: str) -> list[Stage]:
         storage.require_plain("--model_dir", os.path.join(root, name))
     for file, name in zip(files, names, strict=True):
         earlier = {stage.name: stage.model_dir for stage in stages}
-        stages.append(Stage(file, (*places(file, earlier), *params), os.path.join(root, name)))
+        bindings = (*places(file, earlier, trusted), *params)
+        stages.append(Stage(file, bindings, os.path.join(root, name), trusted))
     # A mistake in the last stage must not show after hours of the first.
     for stage in stages:
         stage.load()
     return stages
 
 
-def places(file: str, earlier: Mapping[str, str]) -> list[str]:
+def places(
+    file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
+) -> list[str]:
     """The bindings that tell a gin file where earlier stages {name: model_dir} lie."""
-    known = {binding.name for binding in gin_files.read([file], [], app.trusted())}
+    known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 
 
@@ -114,7 +124,7 @@ def main() -> None:
     files, root = app.GIN_FILE.value, app.MODEL_DIR.value
     checks.require(len(files) > 0, "--gin_file", "name a stage", files)
     checks.require(bool(root), "--model_dir", "name the folder of the stages", root)
-    for stage, metrics, steps in run(plan(files, app.GIN_PARAM.value, root)):
+    for stage, metrics, steps in run(plan(files, app.GIN_PARAM.value, root, app.trusted())):
         print(f"\n{stage.name}: trained {steps} steps. Held-out metrics:\n")
         print(summary.metrics_table(metrics))
 

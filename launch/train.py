@@ -6,12 +6,13 @@ Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
 """
 
-from launch import app, config
+from launch import app, config, launcher_watch
 from mtl.monitoring import summary
 
 
 def main() -> None:
     """Flags -> experiment -> train -> summary."""
+    launcher_watch.start()
     experiment, model_dir = app.load()
     metrics, steps = experiment.train(model_dir, on_start=lambda: config.save(model_dir))
     if metrics:  # They are told by the process that evaluates.

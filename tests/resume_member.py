@@ -1,6 +1,7 @@
 """Trains in forks of one process that has imported TensorFlow, so that a test can kill them.
 
-Reads a model_dir a line; answers with the process id of its training, then with its exit code.
+Reads a model_dir a line, then how many bytes a file may have and how many steps to train, where a
+test says so; answers with the process id of the training, then with its exit code.
 """
 
 import dataclasses
@@ -20,10 +21,10 @@ from tests import tiny
 STEPS = 40
 
 
-def make(sampler=None):
+def make(sampler=None, train_steps=STEPS):
     """With all that a run keeps between steps: buffers, draws, averages, slots, balancing, best."""
     made = tiny.make(
-        train_steps=STEPS,
+        train_steps=train_steps,
         checkpoint_steps=10,
         summary_steps=2,
         steps_per_call=7,
@@ -60,12 +61,13 @@ def main() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def _train(model_dir: str, max_bytes: int | None = None) -> int:
+def _train(
+    model_dir: str, max_bytes: int = resource.RLIM_INFINITY, train_steps: int = STEPS
+) -> int:
     """Trains; no file may grow beyond `max_bytes`, which is what a full disk looks like."""
     try:
-        if max_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
-        make(SAMPLED if "sampled" in model_dir else None).train(model_dir)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
+        make(SAMPLED if "sampled" in model_dir else None, train_steps).train(model_dir)
     except SystemExit as error:
         return error.code
     except checks.UserError as error:

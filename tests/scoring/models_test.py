@@ -277,8 +277,8 @@ def test_no_server(server, says):
         ({"version": "\udcff"}, "--model_version must be text"),
         ({"model": "\udcff"}, "--model_name must be text"),
         ({"model": ""}, "--model_name must name a model"),
-        ({"deadline_secs": float("inf")}, "--deadline_secs must be at most"),
-        ({"deadline_secs": float("nan")}, "--deadline_secs must be above 0"),
+        ({"deadline_secs": float("inf")}, "--deadline_secs must be finite"),
+        ({"deadline_secs": float("nan")}, "--deadline_secs must be a float32"),
     ],
 )
 def test_a_call_that_no_server_takes(settings, says):

@@ -1,4 +1,4 @@
-"""Standard output that is closed early, full, or closed from the start, in a process of its own."""
+"""Standard streams that are closed early, full, or closed from the start, in their own process."""
 
 import os
 import subprocess
@@ -15,12 +15,12 @@ package = types.ModuleType("launch")
 package.__path__ = [{str(conftest.ROOT / "launch")!r}]
 sys.modules["launch"] = package
 from mtl import checks
-from launch import stdout
+from launch import streams
 def main():
 """
 END = """
 try:
-    with stdout.guarded():
+    with streams.guarded():
         main()
 except checks.UserError as error:
     print(error, file=sys.stderr)
@@ -56,6 +56,17 @@ def test_a_full_disk(count):
         done = run(PRINT.format(count), full)
     said = "standard output must take what is written, got 'No space left on device'.\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("nowhere", ["2>&1 >&3 | true", "3>&1 2>/dev/full"])
+def test_work_outlives_the_reader_of_its_log(nowhere, tmp_path):
+    wait = "    import time; time.sleep(0.2)\n"
+    log = "    for i in range(20_000): print('a line of the log', i, file=sys.stderr)\n"
+    body = wait + log + f"    open({str(tmp_path / 'done')!r}, 'w').close()\n"
+    script = f'exec 3>&1; {sys.executable} -c "$0" {nowhere}'
+    command = ["bash", "-c", script, START + body + END]
+    subprocess.run(command, env=conftest.environment(), stdout=subprocess.PIPE)
+    assert (tmp_path / "done").exists()
 
 
 def test_other_errors_are_left_alone():

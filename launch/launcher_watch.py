@@ -1,0 +1,36 @@
+"""Asks a member of a cluster to stop when its launcher is gone, even by SIGKILL.
+
+subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in the launcher
+launcher_watch.start()                                                     # in the member
+"""
+
+import os
+import signal
+import threading
+import time
+
+_VARIABLE = "MTL_LAUNCHER"
+_INTERVAL_SECS = 0.5
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment variable that names this process as the launcher."""
+    return {_VARIABLE: str(os.getpid())}
+
+
+def start() -> None:
+    """Watches the launcher from a thread; does nothing in a process that no launcher started.
+
+    The member saves its last step, as at any SIGTERM. The kernel could send that signal by itself
+    (PR_SET_PDEATHSIG), but sends it for each thread of the launcher, and a second one ends a
+    member before it has saved.
+    """
+    launcher = os.environ.get(_VARIABLE)
+    if launcher:
+        threading.Thread(target=_watch, args=(int(launcher),), daemon=True).start()
+
+
+def _watch(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(_INTERVAL_SECS)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
 """What a process that was killed left in a model_dir: half-written, or no longer wanted.
 
 leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
-leftovers.dropped("runs/digits", ["runs/digits/model.ckpt-20"])
+leftovers.unused("runs/digits", ["runs/digits/model.ckpt-20"])
 """
 
 import os
@@ -34,21 +34,22 @@ def half_written(model_dir: str) -> list[str]:
     return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
 
 
-def dropped(model_dir: str, named: Sequence[str]) -> list[str]:
-    """The files of checkpoints and inputs that the list of checkpoints, `named`, no longer names.
+def unused(model_dir: str, named: Sequence[str]) -> list[str]:
+    """Returns files that belong to no checkpoint of `named`, the list of them.
 
-    Only those older than all that it names, and those that are not whole, such as a checkpoint
-    whose removal was interrupted: a later one may be of a step that was not listed yet.
+    Checkpoints that are not whole, such as one whose removal was interrupted; and states of the
+    input that are not, or are older than all that is named: a later one may be of a step that was
+    not listed yet. A whole checkpoint is a copy that somebody keeps.
     """
     names = [os.path.basename(path) for path in named]
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]
     if not names or len(steps) < len(names):
         return []
-    found = _unnamed(model_dir, _CHECKPOINT, steps)
-    return found + _unnamed(os.path.join(model_dir, "input"), _INPUT, steps)
+    found = _unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
+    return found + _unnamed(os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps))
 
 
-def _unnamed(folder: str, pattern: re.Pattern[str], steps: Sequence[int]) -> list[str]:
+def _unnamed(folder: str, pattern: re.Pattern[str], steps: Sequence[int], oldest: int) -> list[str]:
     groups: dict[str, list[re.Match[str]]] = {}
     for path in storage.listed(folder):
         if match := pattern.fullmatch(os.path.basename(path)):
@@ -58,7 +59,7 @@ def _unnamed(folder: str, pattern: re.Pattern[str], steps: Sequence[int]) -> lis
         for files in groups.values()
         for match in files
         if (step := int(match["step"])) not in steps
-        if step < min(steps) or not _is_whole(files)
+        if step < oldest or not _is_whole(files)
     ]
     return [os.path.join(folder, name) for name in old]
 

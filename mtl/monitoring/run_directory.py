@@ -9,6 +9,7 @@ run_directory.require_intact(path)                      # once a restore has fai
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -87,12 +88,15 @@ def latest(directory: str) -> str | None:
 def repair(directory: str) -> None:
     """Makes the newest checkpoint that is whole the latest; reads it all, against its checksums.
 
-    Whatever a process that was killed left half-written, or had no time to remove, is removed.
+    Files that a killed process left half-written are removed. Without a list a run starts anew:
+    checkpoints of an earlier run are moved out of its way, or a damaged list would bring them back.
 
     Raises:
       UserError: there are checkpoints, and none of them is whole.
     """
-    state, paths = _listed(directory), saved(directory)
+    if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
+        _set_aside(directory)
+    state, paths = _listed(directory), _not_removed(saved(directory))
     whole, damaged = list(paths), {}
     while whole and (error := _damage(whole[-1])):
         damaged[whole.pop()] = error
@@ -102,13 +106,39 @@ def repair(directory: str) -> None:
         _log.warning("Checkpoint %s is damaged: %s.", path, reason(error))
     if damaged:
         _log.warning("Going back to %s.", whole[-1])
-    if whole and (whole != paths or state is None):
+    if whole and (whole != saved(directory) or state is None):
         _list(directory, whole)
     # A list that was cut off, and one by hand, does not name them all.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
-    dropped = leftovers.dropped(directory, paths) if is_list else []
-    for path in [*leftovers.half_written(directory), *dropped]:
+    unused = leftovers.unused(directory, paths) if is_list else []
+    for path in [*leftovers.half_written(directory), *unused]:
         _remove(path)
+
+
+def _not_removed(checkpoints: Sequence[str]) -> list[str]:
+    """All but older ones that `add` was removing when its process was killed."""
+    return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
+
+
+def _set_aside(directory: str) -> None:
+    """Moves the checkpoints that lie there into a folder of their own."""
+    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    if not found:
+        return
+    numbers = itertools.count(1)
+    folders = (os.path.join(directory, f"earlier-{number}") for number in numbers)
+    folder = next(folder for folder in folders if not tf.io.gfile.exists(folder))
+    tf.io.gfile.makedirs(folder)
+    for file in (file for path in found for file in _files(path)):
+        tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)))
+    last = os.path.basename(found[-1])
+    _log.warning(
+        "There is no file 'checkpoint' in %s: the run starts anew. The checkpoints that lay there, "
+        "up to %s, are in %s now: remove it if you do not need them.",
+        directory,
+        last,
+        folder,
+    )
 
 
 def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
@@ -120,14 +150,19 @@ def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
     directory = os.path.dirname(checkpoint)
     paths = [path for path in saved(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
-    _list(directory, [path for path in paths if path not in old])
+    _list(directory, paths)
+    # The list names them until they are gone: killed in between, the next start knows what to do.
     for file in (file for path in old for file in _files(path)):
         tf.io.gfile.remove(file)
+    if old:
+        _list(directory, [path for path in paths if path not in old])
 
 
 def _files(checkpoint: str) -> list[str]:
-    """Those of a checkpoint; TensorFlow would look for them by a pattern."""
-    return storage.listed(*os.path.split(f"{checkpoint}."))
+    """Those of a checkpoint, its index first; TensorFlow would look for them by a pattern."""
+    index = f"{checkpoint}.index"
+    found = storage.listed(*os.path.split(f"{checkpoint}."))
+    return sorted(found, key=lambda file: file != index)
 
 
 def is_checkpoint(path: str) -> bool:

@@ -1,8 +1,11 @@
+import contextlib
+import itertools
 import os
 import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mtl.monitoring import leftovers, run_directory
 from mtl.transfer import checkpoint
@@ -55,12 +58,49 @@ def test_one_that_is_to_be_evaluated_still_is_kept(run):
     assert run_directory.saved(str(run)) == [str(run / f"model.ckpt-{n}") for n in (40, 50)]
 
 
-@pytest.mark.parametrize("endings", [ENDINGS, ENDINGS[:1], ENDINGS[1:2], ENDINGS[2:]])
-def test_a_checkpoint_dropped_from_the_list_before_a_kill_goes(run, endings):
-    _write(run, "model.ckpt-20", endings)
-    _write(run, "model.ckpt-9", endings)
+@pytest.mark.parametrize("removed", range(3))
+@pytest.mark.parametrize("goes_on", ["a start", "a checkpoint"])
+def test_a_kill_while_one_is_removed_leaves_nothing(run, monkeypatch, removed, goes_on):
+    path, calls = str(run / "model.ckpt-50"), itertools.count()
+    write(path)
+    remove = tf.io.gfile.remove
+
+    def killed(file):
+        if next(calls) == removed:
+            raise KeyboardInterrupt
+        remove(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.io.gfile, "remove", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            run_directory.add(path, keep=2)
+    assert run_directory.latest(str(run)) == path
+    if goes_on == "a start":
+        run_directory.repair(str(run))
+    later = str(run / "model.ckpt-60")
+    write(later)
+    run_directory.add(later, keep=2)
+    assert _names(run) == [name.replace("40", "60").replace("30", "50") for name in sorted(KEPT)]
+    assert run_directory.saved(str(run)) == [path, later]
+
+
+def test_a_copy_that_somebody_keeps_stays(run):
+    _write(run, "model.ckpt-15")
+    before = sorted(run.iterdir())
     run_directory.repair(str(run))
-    assert _names(run) == KEPT
+    assert sorted(run.iterdir()) == before
+
+
+def test_a_run_that_starts_anew_has_the_earlier_one_out_of_its_way(run, caplog):
+    for _ in range(2):
+        (run / "checkpoint").unlink()
+        run_directory.repair(str(run))
+        assert "up to model.ckpt-40, are in" in caplog.text
+        write(str(run / "model.ckpt-40"))
+        run_directory.add(str(run / "model.ckpt-40"), keep=2)
+    assert _names(run / "earlier-1") == KEPT and _names(run / "earlier-2") == KEPT[2:]
+    (run / "checkpoint").write_text("")
+    assert run_directory.saved(str(run)) == [str(run / "model.ckpt-40")]
 
 
 @pytest.mark.parametrize("endings", [ENDINGS[:1], ENDINGS[1:], ["index", "data-00000-of-00002"]])

@@ -6,15 +6,15 @@ is_computed = preparation.prepare(experiment, "runs/digits")
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks, compat, fitting, given_files, plausibility, row_names, transfer
+from mtl import checks, compat, fitting, given_files, patterns, plausibility, row_names, transfer
 from mtl.data import pipeline
 from mtl.monitoring import doubts, run_directory
-from mtl.optimization import schedules
+from mtl.optimization import idle
 
 if TYPE_CHECKING:
     from mtl import experiment as experiment_lib
@@ -36,7 +36,6 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
     data = experiment.data
     given_files.keep(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
-    _check_schedules(experiment, model_dir)
     fitting.fit(data, model, experiment.warm_start, model_dir, look)
     look.require_labels()
     if is_new:
@@ -49,7 +48,9 @@ def prepare(experiment: "experiment_lib.Experiment", model_dir: str) -> bool:
         doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
-    _check_best(experiment, model_dir)
+    variables, metrics = _evaluation_graph(experiment, model_dir)
+    _check_best(experiment, metrics)
+    _check_moving(experiment, variables, model_dir)
     if experiment.refit and is_new:
         _refit(experiment, model_dir)
         return True
@@ -80,40 +81,55 @@ def warm_start(experiment: "experiment_lib.Experiment", model_dir: str) -> Itera
         yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
 
 
-def _check_schedules(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
-    """Refuses a run whose learning rates are 0 for all that is left; warns of a long end at 0."""
-    first, last = run_directory.step_of(model_dir), experiment.run.train_steps
-    rates = list(
-        schedules.learning_rates(experiment.model.lasting(experiment.run.train_steps).update)
-    )
-    ends = {name: schedules.zero_from(rate, last - 1) for name, rate in rates}
-    where = "Run.train_steps"
-    if first < last and ends and all(end is not None and end <= first for end in ends.values()):
-        end, fix = max(ends.values()), "Give the schedule more decay_steps, or leave them out."
-        rule = f"go with the learning rate, which is 0 from step {end} on"
-        checks.fail(where, rule, last, fix)
-    lines = [
-        f"The learning rate of {name} is 0 from step {end} to step {last}, the last ({where}): "
-        "nothing is learned there. A schedule without decay_steps lasts as long as the run."
-        for name, end in ends.items()
-        if end is not None and last - end > _SHARE_AT_ZERO * last
-    ]
-    doubts.tell(model_dir, "settings", lines)
-
-
-def _check_best(experiment: "experiment_lib.Experiment", model_dir: str) -> None:
-    """Refuses an unknown `best.metric`, or one whose direction is unknown, before the first step.
-
-    It builds, but runs nothing.
-    """
+def _evaluation_graph(
+    experiment: "experiment_lib.Experiment", model_dir: str
+) -> tuple[list[str], list[str]]:
+    """The names of what an evaluation has: trainable variables, and metrics; it runs nothing."""
     data, statistics = experiment.data, fitting.load(model_dir)
     with tf.Graph().as_default():
         batch = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split)).get_next()
         mode = compat.estimator.ModeKeys.EVAL
         spec = experiment.model.fitted(statistics).model_fn(*batch, mode, statistics=statistics)
+        variables = [patterns.name(variable) for variable in tf1.trainable_variables()]
+    return variables, ["loss", *spec.eval_metric_ops]
+
+
+def _check_best(experiment: "experiment_lib.Experiment", metrics: Sequence[str]) -> None:
+    """Refuses an unknown `best.metric`, or one whose direction is unknown."""
     best = experiment.best
-    checks.one_of("Best.metric", best.metric, ["loss", *spec.eval_metric_ops])
+    checks.one_of("Best.metric", best.metric, metrics)
     best.directed(experiment.model.direction(best.metric)).require_direction()
+
+
+def _check_moving(
+    experiment: "experiment_lib.Experiment", variables: Sequence[str], model_dir: str
+) -> None:
+    """Refuses a run in which nothing moves any more; warns of what moves in few of its steps."""
+    first, last = run_directory.step_of(model_dir), experiment.run.train_steps
+    model, where = experiment.model.lasting(last), "Run.train_steps"
+    found = idle.find(model.update, model.freezing, variables, last)
+    if first < last and found and all(moving.is_idle(first, last) for moving in found):
+        ended = [moving.end for moving in found if moving.end < last]
+        if not ended:
+            starts = min(moving.first for moving in found)
+            rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
+            checks.fail(where, rule, last)
+        rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
+        checks.fail(where, rule, last, "Give the schedule more decay_steps, or leave them out.")
+    ends = {moving.where: moving.end for moving in found}
+    lines = [
+        f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({where}): "
+        "nothing is learned there. A schedule without decay_steps lasts as long as the run."
+        for setting, end in ends.items()
+        if last - end > _SHARE_AT_ZERO * last
+    ]
+    lines += [
+        f"Freezing.until holds {moving.example!r} up to step {moving.first}, and the run ends at "
+        f"step {last} ({where}): it never moves."
+        for moving in found
+        if moving.first >= last
+    ]
+    doubts.tell(model_dir, "settings", lines)
 
 
 def _refit(experiment: "experiment_lib.Experiment", model_dir: str) -> None:

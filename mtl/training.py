@@ -279,6 +279,7 @@ class Training:
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 hooks.Progress(result, run.train_steps, self._data.batch_size),
                 hooks.Dominance(result, model_dir, self._experiment.model, run),
+                hooks.Skipped(result, model_dir),
                 *([leading] if place.has_servers else []),
                 saving_hook,
             ],

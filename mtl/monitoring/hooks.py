@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _LOG_SECS = 10.0
 # Of the loss, from which a task leaves nothing to the others.
 _DOMINANT_SHARE = 0.9
+# Of the steps, from which those that were skipped are worth a warning.
+_SKIPPED_SHARE = 0.1
 
 
 class StepHook(tf1.train.SessionRunHook):
@@ -187,6 +189,28 @@ class Dominance(StepHook):
                 f"{step}: other tasks hardly count. Scale its label, or balance the tasks."
             )
             doubts.tell(self._model_dir, "training", [line])
+
+
+class Skipped(StepHook):
+    """Warns at the end where a share of the steps was skipped, as their values were not finite."""
+
+    def __init__(self, result, model_dir: str):
+        super().__init__(result)
+        self._model_dir = model_dir
+        self._step, self._values = 0, np.zeros(len(result.names))
+
+    def on_step(self, run_context, step, values):
+        self._step, self._values = step, values
+
+    def end(self, session):
+        found = dict(zip(self._result.names, self._values.tolist(), strict=True))
+        skipped, lines = found.get("skipped_steps", 0), []
+        if skipped > _SKIPPED_SHARE * self._step:
+            lines = [
+                f"{skipped:.0f} of {self._step} steps were skipped, since a loss or a gradient was "
+                "not finite: nothing was learned in them."
+            ]
+        doubts.tell(self._model_dir, "skipped", lines)
 
 
 class Callbacks(tf1.train.SessionRunHook):

@@ -55,20 +55,23 @@ def _shown(value: float) -> str:
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
     """The summary of a training run that made `steps` steps; `model_name` is what is served."""
+    best = _last(os.path.join(model_dir, "best"))
     places = {
         "checkpoint": _last(model_dir),
-        "best checkpoint": _last(os.path.join(model_dir, "best")),
+        "best checkpoint": best,
         "export": _newest(os.path.join(model_dir, "export", "latest")),
-        "best export": _newest(os.path.join(model_dir, "export", "best")),
+        # Exports outlive a run that starts anew, since a server may be serving them.
+        "best export": best and _newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
         "configuration": os.path.join(model_dir, "config.gin"),
     }
-    served = os.path.abspath(os.path.join(model_dir, "export", "best"))
+    chosen = "best" if best else "latest"
+    served = os.path.abspath(os.path.join(model_dir, "export", chosen))
     python, told = _python(), doubts.told(model_dir)
     commands = (
         f"{python} -m tensorboard.main --logdir {model_dir}",
-        f"{python} -m launch.predict --model_dir {model_dir} --checkpoint best",
-        f"{python} -m launch.evaluate --model_dir {model_dir} --checkpoint best",
+        f"{python} -m launch.predict --model_dir {model_dir} --checkpoint {chosen}",
+        f"{python} -m launch.evaluate --model_dir {model_dir} --checkpoint {chosen}",
         f"docker run -p 8501:8501 -v {served}:/models/{model_name} -e MODEL_NAME={model_name} "
         "tensorflow/serving",
     )

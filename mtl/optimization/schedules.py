@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -235,21 +235,6 @@ def lasting(part: Any, steps: int) -> Any:
     if isinstance(part, (Cosine, Polynomial)) and part.decay_steps is None:
         changes["decay_steps"] = steps
     return dataclasses.replace(part, **changes) if changes else part
-
-
-def learning_rates(part: Any) -> Iterator[tuple[str, Any]]:
-    """Of every optimizer in the settings of `part` its name and its learning rate."""
-    if isinstance(part, (list, tuple)):
-        parts = part
-    elif isinstance(part, Mapping):
-        parts = part.values()
-    else:
-        parts = [setting for _, setting in _settings(part)]
-        if hasattr(part, "learning_rate"):
-            yield type(part).__name__, part.learning_rate
-    for inner in parts:
-        if not isinstance(inner, str):
-            yield from learning_rates(inner)
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:

@@ -191,7 +191,10 @@ def test_what_a_run_cannot_learn_is_told_and_summed_up(tmp_path, launch):
     args = ("--gin_file", "toy.gin", "--model_dir", "run")
     first = launch("train", *args)
     assert first.code == 0, first
-    says = ("Field 'job' never varies", "of Adam is 0 from step 10 to step 20, the last")
+    says = (
+        "Field 'job' never varies",
+        "of Update.optimizer is 0 from step 10 to step 20, the last",
+    )
     for line in says:
         assert first.err.count(line) == first.out.count(line) == 1
     longer = launch("train", *args, "--gin_param", "Run.train_steps = 40")

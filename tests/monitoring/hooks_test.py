@@ -197,6 +197,21 @@ def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
     assert made == due
 
 
+@pytest.mark.parametrize("skipped, is_told", [(0, False), (4, False), (5, True), (40, True)])
+def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_path):
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        names = ("loss", "skipped_steps")
+        hook = hooks.Skipped(
+            training_loop.StepResult(tf.constant(0), tf.zeros([2]), names), tmp_path
+        )
+        hook.on_step(None, 40, np.float32([0.7, skipped]))
+        hook.end(None)
+    told = doubts.told(str(tmp_path))
+    assert bool(told) == is_told
+    assert not told or told[0].startswith(f"{skipped} of 40 steps were skipped")
+
+
 def test_callbacks_come_once_before_the_first_step_and_after_each_call():
     steps = []
 

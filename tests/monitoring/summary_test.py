@@ -1,4 +1,7 @@
+import numpy as np
+
 from mtl.monitoring import summary
+from mtl.transfer import checkpoint
 
 
 def test_metrics_table_keeps_tasks_apart():
@@ -38,11 +41,16 @@ def test_metrics_that_warn_are_shown_where_they_are_above_zero():
 
 
 def test_the_summary_names_what_is_there(tmp_path):
-    for version in ("9", "10", "temp-11"):
-        (tmp_path / "export" / "latest" / version).mkdir(parents=True)
+    for version in ("latest/9", "latest/10", "latest/temp-11", "best/8"):
+        (tmp_path / "export" / version).mkdir(parents=True)
     text = summary.of_training(str(tmp_path), {"loss": 1.0, "global_step": 7}, 5, "shop")
     assert "Trained 5 steps, up to step 7." in text
     assert f"  export           {tmp_path}/export/latest/10\n" in text
-    assert "best export" not in text
+    assert "best" not in text  # That export is of a run before this one.
+    assert "latest:/models/shop -e MODEL_NAME=shop tensorflow/serving" in text
+    assert f"python -m launch.predict --model_dir {tmp_path} --checkpoint latest" in text
+    checkpoint.write({"global_step": np.int64(7)}, str(tmp_path / "best" / "model.ckpt-7"))
+    text = summary.of_training(str(tmp_path), {"loss": 1.0, "global_step": 7}, 5, "shop")
+    assert f"  best export      {tmp_path}/export/best/8\n" in text
     assert "best:/models/shop -e MODEL_NAME=shop tensorflow/serving" in text
     assert f"python -m launch.predict --model_dir {tmp_path} --checkpoint best" in text

@@ -1,0 +1,55 @@
+"""Finds the steps in which variables move: not yet frozen ones, nor those whose rate is 0.
+
+for moving in idle.find(update, freezing, names, last=900):
+    moving.first, moving.end, moving.where       # 0, 500, "Update.optimizers['^features/']"
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from mtl import freezing as freezing_lib
+from mtl import patterns
+from mtl.optimization import schedules, update
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moving:
+    """Variables that move in the same steps.
+
+    Attributes:
+      example: the name of one of them.
+      where: the setting whose rate ends; that of the optimizer where none does.
+      first: the step from which they move.
+      end: the step from which their rate is 0 up to the last one; infinite where it is not.
+    """
+
+    example: str
+    where: str
+    first: float
+    end: float
+
+    def is_idle(self, first: int, last: int) -> bool:
+        """Returns whether they stay where they are from step `first` on, before step `last`."""
+        return max(first, self.first) >= min(last, self.end)
+
+
+def find(
+    part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
+) -> list[Moving]:
+    """Returns when the variables of these names move in steps 0 to `last` - 1, alike ones once."""
+    settings = {"Update.optimizer": part.optimizer.learning_rate}
+    for pattern, optimizer in part.optimizers.items():
+        settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
+    settings |= {f"Update.rates[{pattern!r}]": rate for pattern, rate in part.rates.items()}
+    ends = {where: schedules.zero_from(rate, last - 1) for where, rate in settings.items()}
+    found: dict[tuple, Moving] = {}
+    for name in variables:
+        own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
+        wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
+        wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
+        where = min(wheres, key=lambda where: math.inf if ends[where] is None else ends[where])
+        end = math.inf if ends[where] is None else ends[where]
+        moving = Moving(example=name, where=where, first=freezing.first_step(name), end=end)
+        found.setdefault((moving.where, moving.first, moving.end), moving)
+    return [moving for moving in found.values() if math.isfinite(moving.first)]

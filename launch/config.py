@@ -102,10 +102,14 @@ def _sealing(text: bytes) -> bytes:
 
 def save(model_dir: str) -> None:
     """Writes the effective configuration beside the checkpoints, atomically."""
-    path = os.path.join(model_dir, _FILE)
+    data = text().encode()
+    atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
+
+
+def text() -> str:
+    """Returns the configuration that was loaded last, with the order of its dictionaries."""
     with _in_order():
-        text = gin.config_str().encode()
-    atomic.write(path, _sealing(text) + b"\n" + text)
+        return gin.config_str()
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import gin
 import tensorflow as tf
 
 from launch import app, config, gin_files, trust
@@ -58,7 +57,7 @@ class Stage:
         there = _settings(path, self.trusted) if tf.io.gfile.exists(path) else None
         built = config.load([self.file], self.params, self.trusted)
         if there is not None:
-            others = sorted(there ^ set(gin.config_str().split("\n")))
+            others = sorted(there ^ _lines())
             rule = f"hold the stage {self.name!r} with these settings, or none"
             fix = "Choose another --model_dir."
             checks.require(not others, "--model_dir", rule, "others: " + "; ".join(others[:2]), fix)
@@ -70,10 +69,15 @@ class Stage:
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:
-    """The lines of a saved configuration, with dictionaries sorted as gin sorts them."""
+    """The lines of a saved configuration, as this version writes it."""
     config.read(file)  # Fails if it is damaged.
     config.load([file], (), trusted)
-    return set(gin.config_str().split("\n"))
+    return _lines()
+
+
+def _lines() -> set[str]:
+    """The lines of the configuration that was loaded last."""
+    return set(config.text().split("\n"))
 
 
 def plan(

@@ -193,6 +193,7 @@ class Experiment:
         path = run_directory.checkpoint_path(model_dir, checkpoint)
         is_own = split == self.data.eval_split
         with self.explained(path, split), tempfile.TemporaryDirectory() as scratch:
+            self.distribution.resources.take()
             plausibility.labels(self.model, self.data, split)
             estimator = self.estimator(model_dir, path, events=scratch if is_own else None)
             name = None if is_own else re.sub(r"\W+", "_", split)

@@ -46,10 +46,12 @@ class Resources:
         return config
 
     def take(self) -> None:
-        """Tells TensorFlow, before a strategy uses the GPUs."""
-        if self.memory_growth:
-            with _before_first_use("Resources.memory_growth"):
-                for gpu in tf.config.list_physical_devices("GPU"):
+        """Tells TensorFlow, before a strategy or an op outside of a session uses the GPUs."""
+        if not self.memory_growth:
+            return
+        with _before_first_use("Resources.memory_growth"):
+            for gpu in tf.config.list_physical_devices("GPU"):
+                if not tf.config.experimental.get_memory_growth(gpu):
                     tf.config.experimental.set_memory_growth(gpu, True)
 
 

@@ -1,4 +1,4 @@
-"""What settings mean, as text: equal for settings that mean the same, however they are written.
+"""What settings mean to the records of a run, as text: equal ones draw the same, in one order.
 
 settings.text({"b": 1.0, "a": [2]}) == settings.text({"a": (2,), "b": 1})
 """
@@ -17,8 +17,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def text(value: Any) -> str:
     """One text for all ways to write the settings `value`.
 
-    The order of a map's keys or of a set means nothing, a list and a tuple are the same, and so are
-    a whole number and the float that equals it. True is not 1, and text is not bytes. An object
+    The order of a map's keys or of a set moves no record, a list and a tuple are the same, and so
+    are a whole number and the float that equals it. True is not 1, text is not bytes. An object
     that is no dataclass is what its `repr` shows, without its address.
     """
     match value:

@@ -350,6 +350,18 @@ def test_a_run_of_an_older_version_goes_on(trained, strategy, tmp_path):
     assert "average_decay" in new
 
 
+def test_a_decay_that_alone_is_absent_is_not_made_up(trained, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(trained[0], again)
+    path = tf.train.latest_checkpoint(str(again))
+    values = transfer.read(path)
+    (table,) = (name for name in values if name.endswith("/embedding/average_decay"))
+    del values[table]
+    transfer.checkpoint.write(values, path)
+    with pytest.raises(checks.UserError, match=table):
+        _experiment(train_steps=STEPS + 1).train(str(again))
+
+
 @pytest.mark.parametrize("slots", [False, True])
 def test_a_warm_start_takes_the_averages(trained, slots, tmp_path):
     model_dir, _ = trained

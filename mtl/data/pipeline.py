@@ -143,7 +143,8 @@ class Pipeline:
         for name in names:
             checks.one_of("--keep", name, dict.fromkeys([*spec.fields, *columns]))
         others = dict.fromkeys((name for name in names if name not in spec.fields), "string")
-        kept = spec_lib.Spec(
+        kept = dataclasses.replace(
+            spec,
             features={**spec.features, **others},
             labels={name: kind for name, kind in spec.labels.items() if name in names},
             defaults={

@@ -36,7 +36,9 @@ def fitting(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..
         wanted = {patterns.name(v): shards.whole_shape(v) for v in tf1.global_variables()}
         is_training = mode == compat.estimator.ModeKeys.TRAIN
         used = {name: saved[name] for name in saved if is_training or name in wanted}
-        lacking = {name for name in wanted if averaging.is_decay(name) and name not in saved}
+        # One decay alone cannot be made up: it tells how far the others were brought.
+        knows_decays = any(map(averaging.is_decay, saved))
+        lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
         require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
         if lacking:
             zeros_saver.add(lacking)

@@ -84,6 +84,15 @@ def test_shards_deal_out_files_where_there_are_enough(tmp_path):
     assert shard(4, 1) == [1, 11, 21]  # Fewer files than shards: every n-th record.
 
 
+def test_what_is_kept_has_the_defaults_of_its_type(tmp_path):
+    (tmp_path / "train.csv").write_text("1,0\n,1\n")
+    source = csv.Csv(files={"train": "*.csv"}, data_dir=str(tmp_path), columns=("x", "y"))
+    kinds = dataclasses.replace(SPEC, type_defaults={"float32": 7})
+    data = pipeline.Pipeline(source=source, spec=kinds, batch_size=2)
+    (batch,) = data.keeping([]).one_pass("train", with_labels=False)
+    assert batch["x"].numpy().tolist() == [1, 7]
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_shards_deal_out_every_record_once(tmp_path, training):
     data = feed(tmp_path, 12, batch_size=2)

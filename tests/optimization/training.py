@@ -25,6 +25,7 @@ def train(step_fn, steps, looped, restore=None, save=None):
         del labels
         return step_fn(features)
 
+    last = steps + (int(tf.train.load_variable(restore, "global_step")) if restore else 0)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(4)
         step = tf1.train.get_or_create_global_step()
@@ -32,7 +33,7 @@ def train(step_fn, steps, looped, restore=None, save=None):
         if looped:
             iterator = tf1.data.make_one_shot_iterator(dataset)
             result = training_loop.repeat(
-                step_of_batch, iterator, steps_per_call=steps, last_step=10_000, due_every=()
+                step_of_batch, iterator, steps_per_call=steps, last_step=last, due_every=()
             )
         else:
             result = training_loop.run_once(step_of_batch, step.read_value(), step.read_value())
@@ -40,8 +41,9 @@ def train(step_fn, steps, looped, restore=None, save=None):
         session.run(tf1.global_variables_initializer())
         if restore:
             saver.restore(session, restore)
-        for _ in range(1 if looped else steps):
-            _, values = session.run([result.step, result.values])
+        done = 0
+        while done < last:  # A call of the loop ends after a second, on a busy machine too.
+            done, values = session.run([result.step, result.values])
         if save:
             saver.save(session, save, write_meta_graph=False)
         variables = {variable.op.name: variable for variable in tf1.global_variables()}

@@ -3,6 +3,10 @@
 literals.parse("int64", "1.0")                           # 1; ValueError for "1.5"
 literals.default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
+
+A float32 in a text is decimal, as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or infinity, in any
+case; an integer has digits, and behind a point only zeros. Both may have a sign. Digits are those
+of ASCII; spaces, separators of thousands, hexadecimal numbers and what is beyond its type are none.
 """
 
 import math
@@ -15,9 +19,23 @@ from mtl import checks
 
 # How gin files, which have no literal for it, write the default of a number that stays missing.
 NAN = "nan"
+
+
+def _in_any_case(word: str) -> str:
+    """A pattern; by a flag Python would take dotless i for i, and RE2 a long s for s."""
+    return "".join(f"[{letter.upper()}{letter}]" for letter in word)
+
+
+# Patterns that Python's re and TensorFlow's RE2 read alike: each reads more numbers by itself.
+INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
+_FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+FLOAT = rf"(?:{_FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
+INT = r"([+-]?[0-9]+)(?:\.0*)?"
 # What text may stand for 0 and 1, in these types.
-TRUTH = {"false": "0", "true": "1"}
+TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
 TRUTH_TYPES = ("bool", "int64")
+# From here on float32 rounds to infinity.
+_FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
 # The Python types that a default of each type may have; an int can stand for a float.
 _PYTHON = {"float32": (float, int), "int64": int, "uint8": int, "bool": bool, "string": str}
@@ -49,19 +67,24 @@ def _require_text(value: Any) -> str:
 
 
 def _parse_float(value: Any) -> float:
-    # Python also takes 1_000, TensorFlow does not.
-    if isinstance(value, str) and "_" in value:
+    is_text = isinstance(value, str)
+    if is_text and not re.fullmatch(FLOAT, value):
         raise ValueError
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         raise ValueError from None
+    is_infinite = math.isinf(number) and not (is_text and re.fullmatch(_FINITE, value))
+    if abs(number) >= _FLOAT32_END and not is_infinite:
+        raise ValueError
+    return number
 
 
 def _parse_int(value: Any, dtype: str) -> int:
     if isinstance(value, str):
-        value = TRUTH.get(value.lower(), value) if dtype in TRUTH_TYPES else value
-        found = re.fullmatch(r"([+-]?[0-9]+)(\.0*)?", value, re.ASCII)
+        for word, number in TRUTH.items() if dtype in TRUTH_TYPES else ():
+            value = number if re.fullmatch(word, value) else value
+        found = re.fullmatch(INT, value)
         if not found:
             raise ValueError
         return int(found.group(1))

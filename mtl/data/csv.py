@@ -32,6 +32,7 @@ class Csv:
 
     Spaces around a value are dropped, and so are blank lines. A value that holds the delimiter
     stands in double quotes, which follow the delimiter directly; it cannot hold a line break.
+    What is a number `mtl.literals` says: 1000 and 1e3 are, 1,000, 1_000 and 0x3E8 are not.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -222,7 +223,8 @@ class Csv:
         if cell in self._marks(field):
             return None
         parts = cell.split(self.list_delimiter) if field.shape else [cell]
-        return [part for part in parts if part or not field.is_ragged]
+        parts = [part for part in parts if part or not field.is_ragged]
+        return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
 
     def _cells(self, line: str) -> tuple[list[str], str]:
         """The trimmed values of a line, as `tf.io.decode_csv` splits it, and what is wrong."""
@@ -261,11 +263,32 @@ def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
     """Texts -> the field's type; fails when run on what is no such number."""
     if field.dtype == "string":
         return texts
+    texts = tf.strings.strip(texts)  # Of the parts of a list.
     if field.dtype == "float32":
-        return tf.strings.to_number(texts, tf.float32)
+        return _to_floats(texts, field)
     if field.dtype in literals.TRUTH_TYPES:
         for word, number in literals.TRUTH.items():
-            texts = tf.strings.regex_replace(texts, f"^(?i:{word})$", number)
+            texts = tf.strings.regex_replace(texts, f"^{word}$", number)
     # +5 and 5.0 are 5; TensorFlow 2.15 refuses the sign, all versions the point.
     texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")
     return dataclasses.replace(field, shape=()).cast(tf.strings.to_number(texts, tf.int64))
+
+
+def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
+    """Texts -> float32; fails when run on what TensorFlow reads as a number and we do not."""
+    numbers = tf.strings.to_number(texts, tf.float32)
+    # What is not infinite by its text is too large.
+    infinite = tf.boolean_mask(texts, tf.math.is_inf(numbers))
+    known = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
+    message = f"field {field.name!r} must be float32"
+    with tf.control_dependencies([tf.compat.v1.assert_equal(known, True, message=message)]):
+        return tf.identity(numbers)
+
+
+def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
+    """Whether all [N] match, by one look at all together: one by one takes several times as long.
+
+    A text that holds a line break counts as two here; as a number it is none for TensorFlow.
+    """
+    joined = tf.strings.reduce_join(texts, separator="\n")
+    return tf.strings.regex_full_match(joined, rf"(?:{pattern}(?:\n{pattern})*)?")

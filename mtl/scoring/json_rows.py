@@ -50,6 +50,8 @@ class JsonLines:
             values = _exact(field, [row.get(name) for row in rows])
             if values is None:
                 values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
+            if field.dtype == "float32" and _has_infinity(values):
+                _each(chunk, functools.partial(_check_text, field), chunk.rows)
             columns[name] = values
         kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize(columns), kept=kept)
@@ -84,9 +86,9 @@ def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any])
     return made
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_float=parse_float)
     except ValueError as error:
         raise ValueError(f"must be JSON, {error}") from error
     except RecursionError as error:
@@ -111,10 +113,16 @@ def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     try:
         if field.dtype == "string":
             "".join(flat).encode()
-        array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
+        with np.errstate(over="ignore"):
+            array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
     except (OverflowError, UnicodeEncodeError):
         return None
     return array.reshape(len(values), -1) if field.shape else array
+
+
+def _has_infinity(values: np.ndarray | Sequence[np.ndarray]) -> bool:
+    parts = [values] if isinstance(values, np.ndarray) else values
+    return any(np.isinf(part).any() for part in parts)
 
 
 def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
@@ -129,6 +137,11 @@ def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as error:
         problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"
         raise ValueError(f"field {field.name!r} {problem}") from error
+
+
+def _check_text(field: spec_lib.Field, line: bytes) -> None:
+    """Fails if a field holds a number such as 1e999, which Python reads as infinity."""
+    _value(field, _object(line, parse_float=str))
 
 
 def _parts(field: spec_lib.Field, value: Any) -> list[Any]:

@@ -1,5 +1,4 @@
 import dataclasses
-import math
 import pathlib
 import resource
 
@@ -166,13 +165,12 @@ def test_diagnose_asks_the_heads_about_labels(tmp_path):
     assert data.diagnose(error, "train") is None
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_diagnose_finds_what_is_not_finite(tmp_path, value):
     data = feed(tmp_path, text=f"1,0\n{value},1\n")
     line = data.diagnose(RuntimeError("NaN loss during training."), "train")
     where = f"{tmp_path}/data.csv line 2: field 'x'"
     assert line == f"{where} must be finite, got {float(value)!r}."
-    assert math.isinf(float(value)) or math.isnan(float(value))
 
 
 GAPS = spec.Spec(

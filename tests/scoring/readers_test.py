@@ -288,6 +288,28 @@ def test_lists_and_texts_of_json(kind, value, says, tmp_path):
         read(reader(spec=fields, keep=()), path)
 
 
+@pytest.mark.parametrize("kind", ["float32", ("float32", (2,)), ("float32", (None,))])
+def test_numbers_of_json_that_are_no_float32(kind, tmp_path):
+    fields = spec.Spec(features={"x": kind, "y": "float32"}, labels={})
+    several = isinstance(kind, tuple)
+
+    def parse(text):
+        value = f"[1, {text}]" if several else text
+        path = write(tmp_path / "a.jsonl", f'{{"x": {value}, "y": 1e-50}}\n' * 2)
+        return read(reader(spec=fields, keep=()), path)
+
+    for text in ("Infinity", "-Infinity", "NaN", "3.4e38", '"1e3"', '"-inf"', "1e5", "true"):
+        assert len(parse(text)[0].examples) == 2, text
+    for text in ("1e39", "-1e39", "1e999", "1" + "0" * 39, '"1e39"', '"1_000"', '"0x1p3"', '" 1"'):
+        with pytest.raises(
+            checks.UserError, match="a.jsonl line 1: field 'x' must be float32, got"
+        ):
+            parse(text)
+    for text in ("1_000", ".5", "5.", "+1", "0x1p3", "inf", "1e", "\u0661"):
+        with pytest.raises(checks.UserError, match="a.jsonl line 1: must be JSON"):
+            parse(text)
+
+
 @pytest.mark.parametrize("known", [tiny.SPEC, None])
 def test_a_record_that_is_no_example_is_found_later(known, trained, tmp_path):
     path = str(tmp_path / "in.tfrecord")

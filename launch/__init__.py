@@ -7,6 +7,12 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 
+from launch import imports
+
+# So `python -m` calls itself while it imports this package, whatever launcher comes next.
+if sys.argv[:1] == ["-m"]:
+    imports.guard()
+
 # What TensorFlow's C++ says on a machine without a GPU is not for a user's eyes; what goes wrong
 # comes as an exception as well. `python -m launch.doctor` tells what was found.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -33,6 +39,7 @@ def _stderr_held_back() -> Iterator[None]:
             os.close(stderr)
 
 
-# These notices come before TensorFlow reads its log level.
-with contextlib.suppress(ImportError), _stderr_held_back():
+# These notices come before TensorFlow reads its log level. Whoever needs it says what is wrong with
+# it: the doctor in its report, the others in a line.
+with contextlib.suppress(Exception, SystemExit), _stderr_held_back():
     import tensorflow  # noqa: F401

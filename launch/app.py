@@ -12,7 +12,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, streams, trust
+from launch import config, imports, streams, trust
 from mtl import checks, experiment, storage
 
 GIN_FILE = flags.DEFINE_multi_string(
@@ -68,13 +68,19 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 
 
 def _guarded(main: Callable[[], None]) -> None:
-    try:
-        with streams.guarded(), storage.explained():
-            main()
-    except checks.UserError as error:
-        _exit_with(str(error).splitlines()[0])
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with imports.finished():
+        try:
+            with streams.guarded(), storage.explained():
+                main()
+        except checks.UserError as error:
+            _exit_with(str(error).splitlines()[0])
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except (Exception, SystemExit) as error:  # A package may end Python where it is imported.
+            problem = imports.problem(error)
+            if problem is None:
+                raise
+            _exit_with(problem)
 
 
 def _exit_with(message: str) -> NoReturn:

@@ -106,6 +106,14 @@ def datasets() -> Finding:
     return Finding(name="Datasets", found=f"tensorflow-datasets {version}")
 
 
+def launchers() -> Finding:
+    """Whether all that a launcher imports at its start is there."""
+    if error := _import_error("launch.app"):
+        fix = "Install the package that it names again: pip install --force-reinstall <name>"
+        return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
+    return Finding(name="Launchers", found="what they import is there")
+
+
 def packages() -> Finding:
     """Whether the versions that the packages ask of each other are met."""
     conflicts = list(_conflicts())
@@ -160,7 +168,8 @@ def main() -> int:
     if findings[1].state != WRONG:
         findings += _printed([estimator()])
         if findings[-1].state != WRONG:
-            findings += _printed(check() for check in (keras, datasets, cuda, devices))
+            checks = (launchers, keras, datasets, cuda, devices)
+            findings += _printed(check() for check in checks)
             _print_supported(findings)
     wrong = [finding.name for finding in findings if finding.state == WRONG]
     print(f"\nTo fix: {', '.join(wrong)}." if wrong else "\nReady.")
@@ -210,7 +219,9 @@ def _import_error(module: str) -> str:
     """The one line that says why `module` cannot be imported, or ''."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken installation raises is what we report
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a broken installation raises is what we report
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 

@@ -11,13 +11,12 @@ import inspect
 import math
 import pkgutil
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from gin import config_parser
 
-from launch import trust
+from launch import imports, trust
 from mtl import checks
 
 _DEEPEST = 30
@@ -48,8 +47,10 @@ class Names:
             problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
             fix = "Keep what a script does under if __name__ == '__main__'."
             raise checks.UserError(f"{problem}. {fix}") from error
-        except Exception as error:
-            raise checks.UserError(_import_failure(statement.module, error)) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise checks.UserError(imports.failure(statement.module, error)) from error
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules[name]
@@ -162,17 +163,6 @@ def _own_classes(module: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_within(module: Any, value: Any) -> bool:
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
-
-
-def _import_failure(module: str, error: Exception) -> str:
-    """What went wrong in a module, and in which line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
-    place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
-    what = " ".join(str(error).split())
-    if isinstance(error, SyntaxError):  # It tells its line itself.
-        place = ""
-    return f"importing {module!r} failed{place}: {type(error).__name__}: {what}."
 
 
 def _import_problem(module: str, error: ModuleNotFoundError) -> str:

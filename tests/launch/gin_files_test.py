@@ -303,7 +303,8 @@ def test_includes_go_so_deep(tmp_path):
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("x = (\ndef f(:\n", r"importing 'broken\d' failed: SyntaxError: .*broken\d.py, line"),
+        ("x = (\ndef f(:\n", r"importing 'broken\d' failed \(.*broken\d.py line \d\): SyntaxError"),
+        ("class Odd(BaseException): 0\nraise Odd('no')\n", r"broken\d.py line 2\): Odd: no\."),
         ("\n1 / 0\n", r"importing 'broken\d' failed \(.*broken\d.py line 2\): ZeroDivisionError"),
         ("from mtl import nothing_of_it\n", r"broken\d.py line 1\): ImportError: cannot import"),
     ],

@@ -1,0 +1,77 @@
+"""Imports that fail or are interrupted, in processes of their own where it is about their end."""
+
+import subprocess
+import sys
+
+import pytest
+
+from launch import imports
+from tests.launch import conftest
+
+
+def start(tmp_path, verb, **packages):
+    """`python -m launch.<verb>` where these packages {name: source} come before the real ones."""
+    for name, source in packages.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    environment = conftest.environment()
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    return subprocess.run(
+        [sys.executable, "-m", f"launch.{verb}"], env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("verb", ["train", "doctor"])
+def test_ctrl_c_while_tensorflow_is_imported(verb, tmp_path):
+    source = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    done = start(tmp_path, verb, tensorflow=source)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "says"),
+    [
+        ("raise RuntimeError('no libx\\nmore')", "tensorflow", "RuntimeError: no libx more"),
+        ("import nowhere", "tensorflow", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = = 1", "launch.app", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_broken_tensorflow_is_one_line(source, module, says, tmp_path):
+    done = start(tmp_path, "train", tensorflow=source)
+    place, fix = tmp_path / "tensorflow.py", "`python -m launch.doctor` looks at what is installed."
+    assert done.stderr == f"Error: importing {module!r} failed ({place} line 1): {says}. {fix}\n"
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def caught(source, tmp_path, monkeypatch):
+    """What importing a package `odd` with this source raises."""
+    (tmp_path / "odd.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BaseException) as raised:
+        import odd  # noqa: F401
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("raise ValueError('old')", "importing 'odd' failed (PLACE line 1): ValueError: old. `py"),
+        (
+            "raise SystemExit(0)",
+            "importing 'odd' failed (PLACE line 1): SystemExit: sys.exit(0) en",
+        ),
+        ("import json\njson.loads('x')", "importing 'odd' failed ("),
+        (
+            "import absent",
+            "importing 'odd' failed (PLACE line 1): ModuleNotFoundError: No module n",
+        ),
+    ],
+)
+def test_a_package_that_fails_later(source, says, tmp_path, monkeypatch):
+    found = imports.problem(caught(source, tmp_path, monkeypatch))
+    assert found.startswith(says.replace("PLACE", str(tmp_path / "odd.py")))
+
+
+def test_an_error_of_no_import_is_left_alone():
+    with pytest.raises(ValueError) as raised:
+        int("x")
+    assert imports.problem(raised.value) is None

@@ -51,6 +51,7 @@ def load() -> tuple[experiment.Experiment, str]:
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
     model_dir = model_dir or f"runs/{pathlib.Path(files[-1]).stem}"
+    storage.require_plain("--model_dir", model_dir)
     files = files or [config.saved_in(model_dir)]
     return config.load(files, GIN_PARAM.value, trusted()), model_dir
 

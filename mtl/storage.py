@@ -1,15 +1,20 @@
-"""Files of a run: found by the beginnings of their names, and synced to their disk.
+"""Files of a run: on file systems that are there, found by name, and synced to their disk.
 
 storage.listed("runs/digits", "model.ckpt-")             # ["runs/digits/model.ckpt-20.index", ...]
 storage.require_plain("--model_dir", "runs/digits")      # no name that TensorFlow cannot read
+storage.require_path("--output", "gs://bucket/out")      # nor one of another file system
 """
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
+import socket
 import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
@@ -25,8 +30,42 @@ _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
 
+# Of TensorFlow itself: one lies in memory, the other is the local one under another name.
+_UNUSED = ("ram", "file")
+_HOSTS = {"gs": "https://www.googleapis.com"}
+_NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']*)")
+_NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
+
+
+def require_path(where: str, path: str) -> None:
+    """Fails for a path on a file system that is not there, or through a folder that is not.
+
+    TensorFlow would make `no/../run` as `run`, and not find it as `no/../run`.
+    """
+    scheme, separator, _ = path.partition("://")
+    if separator:
+        known = sorted({*tf.io.gfile.get_registered_schemes()} - {"", *_UNUSED})
+        listed = " or ".join(f"{name}://" for name in known)
+        rule = f"be a path of this machine, without a scheme, or start with {listed}"
+        checks.require(scheme in known, where, rule, path)
+        host = _HOSTS.get(scheme)
+        rule = "be on a file system that can be reached"
+        checks.require(not host or _answers(host), where, rule, path, f"{host} does not answer.")
+        return
+    for up in re.finditer(r"(?:^|(?<=/))\.\.(?=/|$)", path):
+        before = path[: up.start()]
+        rule = "go through folders that exist"
+        checks.require(not before or os.path.isdir(before), where, rule, path)
+
+
+@functools.cache
+def _answers(host: str) -> bool:
+    return reachable(host)
+
+
 def require_plain(where: str, path: str) -> None:
     """Fails for a path under which TensorFlow finds no checkpoint, as it takes it for a pattern."""
+    require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
     fix = "Rename it, or go there with cd and name it from there."
     checks.require(not _PATTERN.search(path), where, rule, path, fix)
@@ -60,7 +99,7 @@ def sync(paths: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turns what a full, read-only or limited disk ends a process with into a UserError."""
+    """Turns what a full, read-only, limited or absent disk ends a process with into a UserError."""
     told, log = threading.excepthook, tf.get_logger()
     # Event files are written by a thread, which tells of its error before it hands it on.
     threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
@@ -84,8 +123,15 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _problem(error: Exception) -> str | None:
-    """Which file cannot be written and why, in one line; None for any other error."""
+    """Which file cannot be written or reached, and why, in one line; None for any other error."""
     text = getattr(error, "message", None) or str(error)
+    absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
+    if absent:
+        return f"{absent.group(1)} is on a file system that TensorFlow does not know."
+    if unreached:
+        named = re.search(r"gs://\S*", text)
+        path = named.group() if named else "a file"
+        return f"{path} cannot be reached: {unreached.group(1)}."
     found = _NO_SPACE.search(text)
     if found is None:
         return None
@@ -94,3 +140,16 @@ def _problem(error: Exception) -> str | None:
     path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
     fix = "What was written before is kept: make room, or choose another folder, and start again."
     return f"{path} cannot be written: {found.group()}. {fix}"
+
+
+def reachable(url: str, timeout_secs: float = 5) -> bool:
+    """Whether the host of `url` answers; a proxy, which looks hosts up itself, is trusted."""
+    if urllib.request.getproxies():
+        return True
+    parts = urllib.parse.urlsplit(url)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        socket.create_connection((parts.hostname, port), timeout_secs).close()
+    except OSError:
+        return False
+    return True

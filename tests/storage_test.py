@@ -40,6 +40,53 @@ def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(path):
     assert repr(path) in str(error.value)
 
 
+@pytest.mark.parametrize("path", ["s3://b/x", "hdfs://n/x", "file:///tmp/x", "ram://x", "://x"])
+def test_a_path_of_a_file_system_that_is_not_there_is_refused(path):
+    rule = "--output must be a path of this machine, without a scheme, or start with gs://, got"
+    with pytest.raises(checks.UserError, match=rule):
+        storage.require_path("--output", path)
+
+
+def test_a_bucket_without_a_network_is_told_of_at_once(monkeypatch):
+    storage._answers.cache_clear()
+    monkeypatch.setattr(storage, "reachable", lambda url: False)
+    with pytest.raises(
+        checks.UserError, match="be reached, got 'gs://b/x'. https://www.googleapis"
+    ):
+        storage.require_path("--model_dir", "gs://b/x")
+    storage._answers.cache_clear()
+    monkeypatch.setattr(storage, "reachable", lambda url: True)
+    storage.require_path("--model_dir", "gs://b/x")
+    storage._answers.cache_clear()
+
+
+def test_an_error_of_a_file_system_is_one_line():
+    says = "^s3://b/x is on a file system that TensorFlow does not know"
+    with pytest.raises(checks.UserError, match=says), storage.explained():
+        tf.io.gfile.exists("s3://b/x")
+    error = "Error executing an HTTP request: libcurl code 6\n\t when reading gs://b/x"
+    says = "^gs://b/x cannot be reached: libcurl code 6."
+    with pytest.raises(checks.UserError, match=says), storage.explained():
+        raise tf.errors.FailedPreconditionError(None, None, error)
+
+
+def test_a_path_through_a_folder_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("there/deep")
+    os.symlink("there/deep", "link")
+    for path in ("../x", "there/../x", "there/deep/../../x", "link/../x", "a..b/x", "..", "no/x"):
+        storage.require_path("--model_dir", path)
+    for path in (
+        "no/../x",
+        "./no/..",
+        "there/no/../x",
+        f"{tmp_path}/no/../x",
+        "link/../deeper/../x",
+    ):
+        with pytest.raises(checks.UserError, match="must go through folders that exist, got"):
+            storage.require_path("--model_dir", path)
+
+
 @pytest.mark.parametrize("content", ["text é", b"\0\xff", "", "x" * 100_000])
 def test_a_file_is_written_whole(tmp_path, content):
     path = tmp_path / "file"

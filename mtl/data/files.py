@@ -1,4 +1,4 @@
-"""The files behind a split: finding them, opening them, and whether one can be fetched.
+"""The files behind a split: finding them and opening them.
 
 paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="data")
 with files.open_binary(paths[0]) as lines: ...
@@ -9,16 +9,13 @@ import dataclasses
 import functools
 import gzip
 import os
-import socket
-import urllib.parse
-import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, storage
 
 # What reading a damaged file can end with.
 _NO_TEXT = {
@@ -92,6 +89,7 @@ def _present(path: str) -> list[str]:
 
 def _matches(where: str, path: str) -> list[str]:
     path = os.path.expanduser(path)
+    storage.require_path(where, path)
     found = _present(path)
     if not found:
         checks.fail(where, "name existing files", path, _neighbour(path))
@@ -160,16 +158,3 @@ def _gzip_problem(path: str, length: int, mtime: int) -> str:
     except READ_ERRORS as error:
         return str(error)
     return ""
-
-
-def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Whether the host of `url` answers; a proxy, which looks hosts up itself, is trusted."""
-    if urllib.request.getproxies():
-        return True
-    parts = urllib.parse.urlsplit(url)
-    port = parts.port or (80 if parts.scheme == "http" else 443)
-    try:
-        socket.create_connection((parts.hostname, port), timeout_secs).close()
-    except OSError:
-        return False
-    return True

@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from mtl import checks
+from mtl import checks, storage
 from mtl import spec as spec_lib
-from mtl.data import files, source
+from mtl.data import source
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 
@@ -169,7 +169,7 @@ class Tfds:
 
         # Without this look, tensorflow-datasets retries each download for minutes.
         for url in [] if self.manual_dir else list(builder.url_infos or {})[:1]:
-            if not files.reachable(url):
+            if not storage.reachable(url):
                 raise self._prepare_error(builder, f"{url} cannot be reached.")
         logging.info("Preparing %s in %s", self.name, builder.data_path)
         tensorflow_datasets.disable_progress_bar()

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 import tensorflow as tf
 
-from mtl import atomic, checks
+from mtl import atomic, checks, storage
 from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
@@ -42,6 +42,7 @@ class Protection:
         Raises:
           UserError: by the file and what it is.
         """
+        storage.require_path(self.where, output)
         fix = "Name another, or another folder."
 
         def require(condition: bool, rule: str) -> None:

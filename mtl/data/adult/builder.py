@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from mtl import storage
 from mtl.data import files
 
 # In the order of the files; the numbers are whole.
@@ -66,7 +67,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
         return None if None in paths else paths
 
     def _download(self, dl_manager: tfds.download.DownloadManager) -> list[str]:
-        if not files.reachable(self.URL):
+        if not storage.reachable(self.URL):
             raise ConnectionError(f"{self.URL} cannot be reached")
         folder = os.fspath(dl_manager.download_and_extract(self.URL))
         return [os.path.join(folder, name) for name in ("adult.data", "adult.test")]

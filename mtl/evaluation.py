@@ -46,6 +46,7 @@ class Evaluator:
         known = experiment.model.direction(experiment.best.metric)
         self.keeper = checkpoints.BestKeeper(experiment.best.directed(known), model_dir)
         self.metrics: dict[str, Any] | None = None
+        self._unknown_from: int | None = None
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
         """Evaluates a checkpoint, then exports it as the latest and, if it is, as the best.
@@ -59,7 +60,7 @@ class Evaluator:
             self.metrics = estimator.evaluate(
                 functools.partial(experiment.data.one_pass, split),
                 checkpoint_path=checkpoint,
-                hooks=[_Leaves(self._interruption)],
+                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget)],
             )
         shown, best = experiment.model.main_metrics(self.metrics), experiment.best.metric
         is_best = self.keeper.is_best(self.metrics)
@@ -68,7 +69,7 @@ class Evaluator:
         return self.metrics
 
     def catch_up(self) -> None:
-        """Forgets what a run does not know that goes on from the latest checkpoint, or anew.
+        """Takes back the best of what a run does not know that goes on from the latest checkpoint.
 
         Evaluates that checkpoint if a run was interrupted before that was done.
         """
@@ -77,9 +78,15 @@ class Evaluator:
         )
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
-        self._forget_after(step if path and is_done else step - 1)
+        self._unknown_from = step + 1 if path and is_done else step
         if not is_done:
             self(path)
+
+    def forget(self) -> None:
+        """Has TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
+        if self._unknown_from is not None:
+            hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
+            self._unknown_from = None
 
     def again(self) -> dict[str, Any]:
         """The metrics of the latest checkpoint, which was evaluated and exported before."""
@@ -93,9 +100,6 @@ class Evaluator:
             except (tf.errors.OpError, OSError) as error:
                 why = f"{checkpoint} cannot be exported to {folder}: {run_directory.reason(error)}."
                 raise checks.UserError(why) from error
-
-    def _forget_after(self, step: int) -> None:
-        hooks.forget_from(os.path.join(self._model_dir, "eval"), step + 1)
 
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:

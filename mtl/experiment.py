@@ -197,10 +197,13 @@ class Experiment:
             plausibility.labels(self.model, self.data, split)
             estimator = self.estimator(model_dir, path, events=scratch if is_own else None)
             name = None if is_own else re.sub(r"\W+", "_", split)
+            restored = []
             if not is_own:
-                hooks.forget_from(estimator.eval_dir(name), run_directory.step_saved(path))
+                forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
+                step = run_directory.step_saved(path)
+                restored.append(hooks.Callbacks(functools.partial(forget, step)))
             one_pass = functools.partial(self.data.one_pass, split)
-            return estimator.evaluate(one_pass, checkpoint_path=path, name=name)
+            return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
 
     @property
     def files_read(self) -> list[str]:

@@ -120,24 +120,34 @@ class Training:
                 keep()
             job.evaluator.catch_up()
             checkpoint = run_directory.latest(self._model_dir)
-            if self._is_done(run_directory.step_of(self._model_dir), job.evaluator.keeper):
-                return job.evaluator.metrics or job.evaluator.again(), 0
+            step = run_directory.step_of(self._model_dir)
+            why = self._why_done(step, job.evaluator.keeper)
+            if why:
+                metrics = job.evaluator.metrics or job.evaluator.again()
+                job.evaluator.forget()
+                _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
+                return metrics, 0
             if not self._place.has_servers:
                 members.announce(job.beat, checkpoint)
-            steps = self._train(job, checkpoint, hooks.Callbacks(self._on_start, on_call=keep))
+            start = functools.partial(self._start, job.evaluator, step)
+            steps = self._train(job, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing.draw(self._model_dir)
             self._audit.write()
             return job.evaluator.metrics or {}, steps
 
-    def _is_done(self, step: int, keeper: checkpoints.BestKeeper) -> bool:
-        last, tasks = self._run.train_steps, ", ".join(self._experiment.model.tasks)
-        if step >= last or keeper.should_stop():
-            why = "no better for long" if keeper.should_stop() else "all steps are done"
-            _log.info("Nothing to train: step %d of %d, %s", step, last, why)
-            return True
+    def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
+        """Why there is nothing to train; "" where there is."""
+        if keeper.should_stop():
+            return "no better for long"
+        return "all steps are done" if step >= self._run.train_steps else ""
+
+    def _start(self, evaluator: evaluation.Evaluator, step: int) -> None:
+        """Once the model is restored: what is refused, is refused before."""
+        evaluator.forget()
         what = f"Going on from step {step}" if step else "Training"
-        _log.info("%s to step %d: %s", what, last, tasks)
-        return False
+        tasks = ", ".join(self._experiment.model.tasks)
+        _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
+        self._on_start()
 
     def _train(self, job: "_Shared", checkpoint: str | None, callbacks: hooks.Callbacks) -> int:
         """Goes on from a checkpoint; the number of steps."""

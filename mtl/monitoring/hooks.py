@@ -4,6 +4,7 @@ hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorB
 hooks.Progress(result, last_step=1000, batch_size=64)                  # a bar, or log lines
 """
 
+import functools
 import logging
 import math
 import sys
@@ -214,17 +215,17 @@ class Skipped(StepHook):
 
 
 class Callbacks(tf1.train.SessionRunHook):
-    """Calls back before the first step, when the model is restored, and after each session call."""
+    """Calls back once before the first step, when the model is restored, and after each call."""
 
     def __init__(
         self,
         on_start: Callable[[], None] = lambda: None,
         on_call: Callable[[], None] = lambda: None,
     ):
-        self._on_start, self._on_call = on_start, on_call
+        self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()
+        self._on_start()  # A session that is lost is created again.
 
     def after_run(self, run_context, run_values):
         self._on_call()

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ _OWN = re.compile(
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
     r"|config\.gin(\.partial)?|warm_start(\.txt)?|balancing\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
 )
+_NOTES = ("given_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.
 _SHARED = ("export", "clip_audit")
 
@@ -263,15 +264,18 @@ def locked(model_dir: str) -> Iterator[None]:
 def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
     """Takes back what a run that failed wrote into its folder, which is locked, and nothing else.
 
-    Gives a function to call once there is something to keep: a run that goes on from an earlier one
-    is always kept.
+    Gives a function to call once there is something to keep. A run that goes on from an earlier one
+    is always kept, up to there with its notes as they were.
     """
-    before = set(_written(model_dir))
-    kept = {latest(model_dir) is not None}
+    before, notes = set(_written(model_dir)), _notes(model_dir)
+    kept: set[bool] = set()
+    is_new = latest(model_dir) is None
     try:
         yield lambda: kept.add(True)
     except BaseException:
-        if not any(kept):
+        if not kept and not is_new:
+            _restore(notes, model_dir)
+        elif not kept:
             for path in set(_written(model_dir)) - before:
                 _remove(path)
             for folder in (os.path.join(model_dir, name) for name in _SHARED):
@@ -297,6 +301,25 @@ def _written(model_dir: str) -> list[str]:
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     lying = [path for folder in folders for path in storage.listed(folder)]
     return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
+
+
+def _notes(model_dir: str) -> dict[str, bytes]:
+    """{path: content} of the small files that a start writes before a checkpoint is restored."""
+    found = {}
+    for path in (os.path.join(model_dir, name) for name in _NOTES):
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as file:
+                found[path] = file.read()
+    return found
+
+
+def _restore(notes: Mapping[str, bytes], model_dir: str) -> None:
+    now = _notes(model_dir)
+    for path in set(now) - set(notes):
+        _remove(path)
+    for path, content in notes.items():
+        if now.get(path) != content:
+            atomic.write(path, content)
 
 
 def _remove_empty(folder: str) -> None:

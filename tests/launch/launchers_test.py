@@ -53,9 +53,8 @@ def copy(source, target):
 
 
 def files(directory):
-    """{path: content}, without the event files, which a run may add."""
-    paths = [path for path in directory.rglob("*") if path.is_file()]
-    return {path: path.read_bytes() for path in paths if "tfevents" not in path.name}
+    """{path: content}."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def metrics(text):

@@ -72,3 +72,18 @@ def test_all_that_a_training_leaves_is_known_as_its_own_and_other_verbs_go_on_be
         assert made.evaluate(str(run))["global_step"] == 2
         assert next(made.predict(str(run)))
         assert made.export(str(run), str(tmp_path / "export"))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_refused_change_of_a_run_leaves_its_notes_as_they_were(tmp_path, monkeypatch, started):
+    monkeypatch.setattr(run_directory, "latest", lambda directory: "model.ckpt-20")
+    (tmp_path / "warnings.json").write_text("{}")
+    with pytest.raises(ValueError), run_directory.claimed(str(tmp_path)) as keep:
+        for name in ("warnings.json", "given_files.json"):
+            (tmp_path / name).write_text("of other settings")
+        if started:
+            keep()
+        raise ValueError
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    others = dict.fromkeys(("warnings.json", "given_files.json"), "of other settings")
+    assert found == (others if started else {"warnings.json": "{}"})

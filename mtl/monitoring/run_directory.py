@@ -67,8 +67,9 @@ def _listed(directory: str) -> Any:
 
 
 def step_in_name(path: str) -> int:
-    """The global step of `model.ckpt-<step>`."""
-    return int(path.rpartition("-")[2])
+    """The global step of `model.ckpt-<step>`; under another name, the one that it holds."""
+    found = re.search(r"-([0-9]+)$", path)
+    return int(found.group(1)) if found else step_saved(path)
 
 
 def latest(directory: str) -> str | None:

@@ -54,6 +54,8 @@ class Model(Protocol):
 
     identity: str
     """What makes its predictions, to tell them from those of another model or version."""
+    digest: str
+    """What another model under the same name would not share; "" where only its server knows."""
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
         """Serialized tf.Examples [B] -> {output: [B, ...]}; from several threads at a time.

@@ -28,7 +28,9 @@ class Claim:
         self._before = before = self._read()
         inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
         if before:
-            made_with = {name: before.get(name) for name in facts}
+            # Of earlier versions the path of a model is all that is known.
+            made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **before}
+            made_with = {name: made_with[name] for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
             fix = f"It has those with {json.dumps(made_with)}. Choose another folder, or delete it."
             checks.require(made_with == facts, "--output", rule, folder, fix)

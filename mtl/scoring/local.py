@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, compat, storage
+from mtl import checks, checksums, compat, storage
 from mtl import spec as spec_lib
 from mtl.data import source
 from mtl.scoring import batches
@@ -20,6 +20,7 @@ from mtl.serving import metadata
 
 tf1 = tf.compat.v1
 
+_INDEX = "variables/variables.index"
 # The second where the message quotes an example that is no text.
 REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
@@ -58,9 +59,17 @@ def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarra
 class _InSession:
     """Outputs of a graph, for serialized tf.Examples."""
 
-    def __init__(self, identity: str, session: tf1.Session, examples: Any, outputs: Any):
-        """`examples` and the values of `outputs` are tensors, or their names."""
-        self.identity = identity
+    def __init__(
+        self,
+        identity: str,
+        files: Sequence[str],
+        session: tf1.Session,
+        examples: Any,
+        outputs: Any,
+    ):
+        """`examples` and the values of `outputs` are tensors, or their names; `files` its own."""
+        there = filter(tf.io.gfile.exists, files)
+        self.identity, self.digest = identity, " ".join(map(checksums.of_file, there))
         self._names = sorted(outputs)
         self._call = session.make_callable([outputs[name] for name in self._names], [examples])
 
@@ -101,7 +110,9 @@ class SavedModel(_InSession):
         input_name = input_of(signature, taken)
         given = signatures[signature].inputs[input_name].name
         outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
-        super().__init__(f"{directory} {signature}", session, given, outputs)
+        # The index holds a checksum of each weight.
+        files = [os.path.join(directory, name) for name in ("saved_model.pb", _INDEX)]
+        super().__init__(f"{directory} {signature}", files, session, given, outputs)
 
 
 def newest(path: str) -> str:
@@ -141,4 +152,4 @@ class Checkpoint(_InSession):
             session = creator.create_session()
         # Outside of the graph, as files are read without one.
         with contextlib.closing(session):
-            yield cls(path, session, examples, made.predictions)
+            yield cls(path, [f"{path}.index"], session, examples, made.predictions)

@@ -108,6 +108,7 @@ class Remote:
         rule = "have an output"
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
         self._call = call if call.is_label else dataclasses.replace(call, version=found.version)
+        self.digest = ""
         self.identity = f"{call.model} version {self._call.version} {call.signature}"
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:

@@ -123,6 +123,7 @@ def run(
     """
     shards = made.shards()
     facts = {"model": model.identity, "keep": list(reader.keep)}
+    facts["digest"] = model.digest or None
     # Folders of earlier versions say nothing of it.
     facts["escape_formulas"] = made.escape_formulas or None
     note = claim.Claim(made.output, facts, shards) if made.is_folder else None

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import stat
 
 import numpy as np
@@ -19,8 +20,8 @@ from tests import atomic_test, tiny
 class Sums:
     """A model that is told from another by its name, and counts what it does."""
 
-    def __init__(self, identity="sums", refuses=()):
-        self.identity, self.refuses, self.rows = identity, refuses, 0
+    def __init__(self, identity="sums", refuses=(), digest=""):
+        self.identity, self.refuses, self.rows, self.digest = identity, refuses, 0, digest
 
     def __call__(self, examples):
         self.rows += len(examples)
@@ -116,6 +117,20 @@ def test_a_folder_holds_predictions_of_one_model(trained, tmp_path):
     for other in ({"model": Sums("others")}, {"keep": ()}):
         with pytest.raises(checks.UserError, match="--output must hold predictions with .*sums"):
             run([path], out, **other)
+
+
+def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_path):
+    path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
+    note = tmp_path / "out" / "scoring.json"
+    run([path], out, Sums(digest="crc32:1"))
+    with pytest.raises(checks.UserError, match="hold predictions with .*crc32:2.* has those .*:1"):
+        run([path], out, Sums(digest="crc32:2"))
+    known = json.loads(note.read_text())
+    del known["digest"]  # As an earlier version left it.
+    note.write_text(json.dumps(known))
+    assert run([path], out, Sums(digest="crc32:2")) == (0, 1)
+    model = scoring.SavedModel(trained.base)
+    assert re.fullmatch(r"crc32:\w+ crc32:\w+", model.digest)
 
 
 def test_what_cannot_be_planned(trained, tmp_path):

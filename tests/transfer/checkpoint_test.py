@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, freezing, transfer
+from mtl.monitoring import run_directory
 from tests import tiny
 
 
@@ -42,6 +43,11 @@ def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
         np.testing.assert_allclose(new["size/value"], old["size/value"] + 3, rtol=1e-5)
     _, steps = tiny.make(train_steps=7, checkpoint_steps=10).train(str(tmp_path / "edited"))
     assert steps == 2
+
+
+def test_a_checkpoint_of_any_name_has_a_step(tmp_path):
+    path = transfer.write({"global_step": np.int64(5)}, str(tmp_path / "model.ckpt"))
+    assert run_directory.step_in_name(path) == 5 == run_directory.step_of(str(tmp_path))
 
 
 def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):

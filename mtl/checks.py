@@ -14,12 +14,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 _LONGEST = 500
+_LONGEST_LINE = 2000
+# Ends of lines, and what a terminal takes for a command.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Where an object lies in memory tells nobody anything.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _INT64 = range(-(2**63), 2**63)
 _FLOAT32 = 3.4028235e38
 
 
 class UserError(ValueError):
-    """A mistake that the user can fix: shown as one line, without a traceback, with exit code 2."""
+    """A mistake that the user can fix: shown as one line, without a traceback, with exit code 2.
+
+    What it quotes of files and servers may hold anything: what would end the line is escaped, and
+    the middle of a very long one is left out.
+    """
+
+    def __init__(self, line: str):
+        line = _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], line)
+        fits = len(line) <= _LONGEST_LINE
+        super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
 
 
 class UserTypeError(UserError, TypeError):
@@ -28,7 +42,7 @@ class UserTypeError(UserError, TypeError):
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
     """Raises `<where> must <rule>, got <value>. <fix>`."""
-    got = _shortened(repr(value))
+    got = _shortened(_ADDRESS.sub("", repr(value)))
     raise error(f"{_shortened(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.data import pipeline
+from mtl.data import pipeline, source
 from mtl.monitoring import run_directory
 
 # What a bad record, a damaged checkpoint or our own assertions end a run with.
@@ -19,6 +19,7 @@ RUN_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.DataLossError,
     tf.errors.OutOfRangeError,
+    UnicodeDecodeError,
 )
 
 
@@ -33,7 +34,7 @@ def explained(
         if checkpoint:
             run_directory.require_intact(checkpoint)
         problems = (data.diagnose(error, split, heads) for split in splits)
-        asserted = re.search(r"assertion failed: \[(.+?)\]", error.message)
+        asserted = re.search(r"assertion failed: \[(.+?)\]", source.said(error))
         message = next(filter(None, problems), None) or (asserted and asserted.group(1))
         if message:
             raise checks.UserError(message) from error

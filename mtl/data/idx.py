@@ -138,7 +138,11 @@ def _read_header(path: str) -> _Array:
         start = file.read(4)
         known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0
         checks.require(known, path, "be an IDX file", start, "Its first bytes tell type and rank.")
-        rows, *shape = struct.unpack(f">{start[3]}i", file.read(4 * start[3]))
+        sizes = file.read(4 * start[3])
+        checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
+        rows, *shape = struct.unpack(f">{start[3]}i", sizes)
+    rule = "have sizes above 0"
+    checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
     whole = array.header_bytes + rows * array.record_bytes
     rule = f"hold {whole} bytes, as its header tells of {rows} rows"

@@ -21,7 +21,10 @@ from mtl.data import sampling
 from mtl.data import source as source_lib
 
 # What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
-_DATA_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.DataLossError, RuntimeError)
+_DATA_ERRORS = (*source_lib.REFUSALS, tf.errors.DataLossError, RuntimeError)
+# The op that an error names which comes out of the reading of data.
+_READING = "IteratorGetNext"
+_LONGEST_REASON = 200
 # How an error tells that numbers have left their range.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
@@ -211,7 +214,27 @@ class Pipeline:
                 return f"{location}: {problem}"
             # A number that is not finite is a mistake only where nothing else is.
             odd = odd or self._not_finite(location, values)
+        if _READING in source_lib.said(error):
+            return self._refused_alone(split)
         return odd if _NUMERIC.search(str(error)) else None
+
+    def _refused_alone(self, split: str) -> str | None:
+        """The first record that cannot be read, though `scan` finds nothing wrong with it."""
+
+        @tf.autograph.experimental.do_not_convert
+        def decode(*record: Any) -> tuple[tf.Tensor, ...]:
+            values = self.source.decode(record[0], self.spec, True)
+            return tuple(tf.nest.flatten(values, expand_composites=True))
+
+        def one_by_one() -> tf.data.Dataset:
+            return source_lib.batch(self.source.records(split), 1).map(decode)
+
+        scanned = self.source.scan(split, self.spec)
+        for (location, _), found in zip(scanned, source_lib.iterate(one_by_one), strict=False):
+            if isinstance(found, Exception):
+                reason = source_lib.reason(found)[:_LONGEST_REASON]
+                return f"{location}: TensorFlow cannot read it: {reason}."
+        return None
 
     def _label_problem(self, values: Mapping[str, Any], heads: Sequence[types.Head]) -> str | None:
         _, labels = self.spec.split(values)

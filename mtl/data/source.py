@@ -15,6 +15,9 @@ from mtl import checks, spec
 
 tf1 = tf.compat.v1
 
+# What TensorFlow refuses an example with; the second where its message quotes one that is no text.
+REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+
 
 class Source(Protocol):
     """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
@@ -69,7 +72,7 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
                 element = read()
             except tf.errors.OutOfRangeError:
                 return
-            except tf.errors.OpError as error:
+            except (tf.errors.OpError, UnicodeDecodeError) as error:
                 yield error
                 return
             yield element
@@ -80,10 +83,17 @@ def unreadable(error: Exception) -> str:
     return f"the file cannot be read further: {reason(error)}."
 
 
+def said(error: Exception) -> str:
+    """All that an error says; where TensorFlow quotes bytes that are no text, Python has no more."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="replace")
+    return error.message if isinstance(error, tf.errors.OpError) else str(error)
+
+
 def reason(error: Exception) -> str:
     """What an error says, in one line, without where in a graph or a program it came from."""
-    in_tensorflow = isinstance(error, tf.errors.OpError)
-    text = error.message if in_tensorflow else str(error)
+    in_tensorflow = isinstance(error, REFUSALS + (tf.errors.OpError,))
+    text = said(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:
         return type(error).__name__

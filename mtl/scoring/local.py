@@ -21,14 +21,11 @@ from mtl.serving import metadata
 tf1 = tf.compat.v1
 
 _INDEX = "variables/variables.index"
-# The second where the message quotes an example that is no text.
-REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+REFUSALS = source.REFUSALS
 
 
 def refused(error: Exception) -> batches.RefusedError:
     """What one of `REFUSALS` says."""
-    if isinstance(error, UnicodeDecodeError):
-        return batches.RefusedError(error.object.decode(errors="replace"))
     return batches.RefusedError(source.reason(error))
 
 

@@ -1,13 +1,12 @@
 """Every setting of every part, set to what it cannot be: one line, or a value of its type.
 
-`MTL_FUZZ_CASES` sets how many random values each setting gets after the listed ones.
+The cases are the random values that each setting gets after the listed ones.
 """
 
 import collections.abc
 import dataclasses
 import functools
 import math
-import os
 import random
 import types
 import typing
@@ -19,8 +18,8 @@ from mtl.data import csv
 from mtl.heads import softmax
 from mtl.optimization import optimizers
 from tests.conformance import settings
+from tests.fuzz import cases
 
-_CASES = int(os.environ.get("MTL_FUZZ_CASES", "3"))
 _NUMBERS = [-1, 0, 1.5, 2**31, 2**63, 2**70, 10**400, 1e300, math.nan, math.inf, True, False]
 _TEXTS = ["", "x", "a\0b", "a\nb", "x" * 100_000, b"x"]
 _OBJECTS = [optimizers.SGD(learning_rate=0.1), heads.Binary(name="o"), dict, object(), len]
@@ -95,12 +94,14 @@ def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
     right = settings.required(kind)
     kind(**right)
     for field in dataclasses.fields(kind):
-        draw = random.Random(f"{_name(kind)}.{field.name}")
-        more = [_random_value(draw) for _ in range(_CASES)]
-        for value in [*_VALUES, *more] if field.init else []:
+        draws = (random.Random(f"{_name(kind)}.{field.name} {n}") for n in cases.numbers(3))
+        for value in [*_VALUES, *map(_random_value, draws)] if field.init else []:
+            setting = f"{_name(kind)}.{field.name} = {value!r:.200}"
             try:
                 kind(**right | {field.name: value})
             except checks.UserError as error:
-                assert "\n" not in str(error) and len(str(error)) < 2000
+                cases.refused(error)
+            except Exception as error:
+                pytest.fail(f"{setting}: {type(error).__name__}: {error}")
             else:
-                assert _fits(field.type, value), f"{_name(kind)}.{field.name} = {value!r:.80}"
+                assert _fits(field.type, value), setting

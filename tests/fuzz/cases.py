@@ -1,0 +1,97 @@
+"""What the fuzzers share: seeded cases, what may come of one, and ways to damage a file.
+
+MTL_FUZZ_CASES=2000 pytest tests/fuzz          # cases of each test; without, a slice of seconds
+MTL_FUZZ_CASES=817:818 pytest tests/fuzz -k x  # the one that failed, as its failure says
+
+A case passes as "right" or "refused": with the right result, or a UserError of one clear line.
+"""
+
+import collections
+import os
+import random
+import re
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from mtl import checks
+
+_VARIABLE = "MTL_FUZZ_CASES"
+_LONGEST = 2000
+# What Python, TensorFlow and protobuf say among themselves.
+_INTERNAL = re.compile(
+    r"Traceback| at 0x|'?NoneType'?|object (is not|has no|cannot)|\{\{(function_)?node"
+    r"|\b(Type|Key|Attribute|Index|Unicode\w+|Assertion|Recursion|Overflow|ZeroDivision)Error\b"
+    r"|not (iterable|subscriptable|callable|supported between)|unhashable|positional argument"
+    r"|unpack|invalid literal|keyword argument|out of range|Errno|codec can't"
+)
+
+
+def numbers(few: int) -> range:
+    """The numbers of the cases: so many, or those that MTL_FUZZ_CASES asks for."""
+    first, _, end = os.environ.get(_VARIABLE, str(few)).rpartition(":")
+    return range(int(first or 0), int(end))
+
+
+def run(name: str, few: int, case: Callable[[random.Random], str]) -> collections.Counter[str]:
+    """Runs a case for each number; {outcome: how often}.
+
+    Fails behind the last one, with what reproduces the first of each kind of failure.
+    """
+    outcomes: collections.Counter[str] = collections.Counter()
+    failures: dict[str, list[str]] = {}
+    for number in numbers(few):
+        try:
+            outcomes[case(random.Random(f"{name} {number}"))] += 1
+        except Exception as error:
+            outcomes["failed"] += 1
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            kind = f"{type(error).__name__} in {frame.filename}:{frame.lineno}"
+            said = f"{_VARIABLE}={number}:{number + 1} ({name}): {kind}: {str(error)[:1500]}"
+            failures.setdefault(kind, []).append(said)
+    print(f"{name}: {dict(outcomes)}")
+    if failures:
+        told = "\n".join(f"[{len(said)} times] {said[0]}" for said in failures.values())
+        pytest.fail(f"{outcomes['failed']} of {outcomes.total()} cases:\n{told}", pytrace=False)
+    return outcomes
+
+
+def refused(error: checks.UserError) -> str:
+    """The line of an error; fails unless it is one clear line."""
+    line = str(error)
+    assert type(error) in (checks.UserError, checks.UserTypeError) or line, type(error)
+    assert line.strip() and len(line.splitlines()) == 1 and "\n" not in line, repr(line)
+    assert len(line) < _LONGEST, line
+    internal = _INTERNAL.search(line)
+    assert not internal, f"says {internal.group()!r}: {line}"
+    return line
+
+
+def damaged(draw: random.Random, data: bytes, splice: tuple[bytes, ...] = ()) -> bytes:
+    """The bytes with one to three things wrong; `splice` are pieces to be put in."""
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        start = draw.randrange(len(data) + 1)
+        end = min(len(data), start + draw.choice((1, 1, 2, 8, 64)))
+        lines = data.splitlines(keepends=True) or [b""]
+        line = draw.randrange(len(lines))
+        data = draw.choice(
+            (
+                lambda: data[:start],
+                lambda: data[:start] + data[end:],
+                lambda: data[:end] + data[start:],
+                lambda: data[:start] + b"\0" * (end - start) + data[end:],
+                lambda: data[:start] + draw.randbytes(end - start) + data[end:],
+                lambda: (
+                    data[:start]
+                    + bytes(b ^ 1 << draw.randrange(8) for b in data[start:end][:1])
+                    + data[start + 1 :]
+                ),
+                lambda: data[:start] + draw.choice(splice or (b"",)) + data[end:],
+                lambda: data[:start] + draw.choice(splice or (b"",)) + data[start:],
+                lambda: b"".join(lines[:line] + lines[line + 1 :]),
+                lambda: b"".join(lines[: line + 1] + lines[line:]),
+                lambda: b"".join(draw.sample(lines, len(lines))) if len(lines) < 50 else data,
+            )
+        )()
+    return data

@@ -1,0 +1,415 @@
+"""Data files: the fast reading path gives what its slow twin gives, or both refuse the same line."""
+
+import gzip
+import math
+import random
+import re
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, scoring, spec
+from mtl.data import csv, idx, pipeline, tfrecord
+from mtl.data import source as source_lib
+from tests.fuzz import cases
+
+# Whether the fast path and its twin read these numbers alike, and one of bytes that are no text.
+NUMBERS_ALIKE = False
+NUMBER_GRAMMAR = ("1e39", "-1e300", "1_0", "0x1F", "0x1p3", "nan(1)", "-nan", "\u0661", "1\u00a0")
+FIELDS = {
+    "f": "float32",
+    "i": "int64",
+    "u": "uint8",
+    "b": "bool",
+    "s": "string",
+    "array": ("float32", (2, 2)),
+    "pair": ("string", (2,)),
+    "ints": ("int64", (None,)),
+    "floats": ("float32", (None,)),
+    "words": ("string", (None,)),
+}
+LABELS = {"y": "float32", "z": "int64", "n": "string"}
+GOOD = {
+    "float32": (
+        "0",
+        "1",
+        "-2.5",
+        "1e3",
+        ".5",
+        "3.",
+        "+7",
+        "1e-40",
+        "nan",
+        "inf",
+        "-Infinity",
+        "-0",
+    ),
+    "int64": ("0", "1", "-7", "+7", "5.0", "5.", "9223372036854775807", "true", "False", "007"),
+    "uint8": ("0", "255", "7.0", "+3"),
+    "bool": ("0", "1", "true", "FALSE", "1.0"),
+    "string": ("a", "Ab c", "é", "\u2028x", "'q'", "\u00a0", "\x85", "\x0c", "1", "\\", "\ufeff"),
+}
+SPECS = (
+    spec.Spec(features={"s": "string", "f": "float32"}, labels={"z": "int64"}),
+    spec.Spec(features={"words": ("string", (None,))}, labels={}),
+    spec.Spec(features={"i": "int64"}, labels={"n": "string"}, defaults={"i": 3}),
+)
+ODD = (
+    *("", " ", "?", "NA", "-1", "256", "1.5", "x", "1e5", "9223372036854775808", "-", "+", "e"),
+    *(
+        "1" * 400,
+        "\0",
+        "a\0b",
+        "1\0",
+        "\t",
+        '"',
+        '""',
+        'a"b',
+        ",",
+        ";",
+        "|",
+        "a|b",
+        "|",
+        "#",
+        "1 2",
+    ),
+    *("--1", "1,5", "infinite", "in", "tru", "yes", "None", "null", "1.0.0", "1e", "\r", "\x0b1"),
+)
+WEIRD = ODD + NUMBER_GRAMMAR if NUMBERS_ALIKE else ODD
+
+
+def _spec(draw: random.Random) -> spec.Spec:
+    names = draw.sample(list(FIELDS), draw.randrange(1, 4))
+    labels = draw.sample(list(LABELS), draw.randrange(2))
+    defaults = {"f": 0.5, "i": 3, "u": 7, "b": True, "s": "none", "array": 1.5, "pair": "p", "z": 9}
+    chosen = {k: v for k, v in defaults.items() if k in names + labels and draw.random() < 0.5}
+    if draw.random() < 0.2 and "f" in chosen:
+        chosen["f"] = "nan"
+    return spec.Spec(
+        features={name: FIELDS[name] for name in names},
+        labels={name: LABELS[name] for name in labels},
+        defaults=chosen,
+    )
+
+
+def _cell(draw: random.Random, field: spec.Field, lists: str, odd: float) -> str:
+    if draw.random() < odd:
+        return draw.choice(WEIRD)
+    count = draw.choice((0, 1, 2, 3)) if field.is_ragged else field.size
+    return lists.join(draw.choice(GOOD[field.dtype]) for _ in range(count))
+
+
+def _written(draw: random.Random, cell: str, delimiter: str) -> str:
+    if delimiter in cell or '"' in cell or draw.random() < 0.1:
+        return '"' + cell.replace('"', '""') + '"' if draw.random() < 0.95 else cell
+    return f" {cell} " if delimiter != " " and draw.random() < 0.1 else cell
+
+
+def _settings(draw: random.Random, path: str, made: spec.Spec, has_header: bool) -> csv.Csv:
+    delimiter, lists = draw.choice(
+        (",|", ",|", ";/", "\t|", "|/", "^|", " ,", ".;", "\0|"[1:] + "é")
+    )
+    columns = draw.sample(list(made.fields), len(made.fields)) + ["more"] * draw.randrange(2)
+    return csv.Csv(
+        files={"train": path},
+        columns=() if has_header else columns,
+        delimiter=delimiter,
+        list_delimiter=lists,
+        missing=draw.choice((("",), ("", "?"), ("NA", "?"), ())),
+        comment=draw.choice(("", "#")),
+    )
+
+
+def _line(draw: random.Random, source: csv.Csv, columns, made: spec.Spec, odd: float) -> str:
+    """A line that is valid, or has a cell that may be not."""
+    cells = [
+        _cell(draw, made.fields[name], source.list_delimiter, odd) if name in made.fields else "m"
+        for name in columns
+    ]
+    if draw.random() < odd / 4:
+        cells.append("x")
+    return source.delimiter.join(_written(draw, cell, source.delimiter) for cell in cells)
+
+
+def _readable(data: bytes) -> bytes:
+    return data if NUMBERS_ALIKE else data.decode(errors="ignore").encode()
+
+
+def _table(draw: random.Random, directory, made: spec.Spec) -> csv.Csv:
+    """A CSV file that is damaged as often as not."""
+    path = directory / draw.choice(("x.csv", "x.csv.gz"))
+    has_header = draw.random() < 0.5
+    source = _settings(draw, str(path), made, has_header)
+    columns = source.columns or [*made.fields]
+    lines = [_line(draw, source, columns, made, 0.02) for _ in range(draw.choice((1, 3, 12)))]
+    lines = [source.delimiter.join(columns)] * has_header + lines
+    if draw.random() < 0.2:
+        odd = draw.choice(("", " \t", "# no", "\r"))
+        lines.insert(draw.randrange(has_header, len(lines) + 1), odd)
+    text = draw.choice(("\n", "\n", "\r\n")).join(lines) + draw.choice(("", "\n", "\n\n"))
+    data = b"\xef\xbb\xbf" * (draw.random() < 0.1) + text.encode()
+    if draw.random() < 0.4:
+        data = cases.damaged(draw, data, (b'"', b",", b"\r", b"\r\n", b"\n", b"\0", b"\xff", b" "))
+        data = _readable(data)
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+        if draw.random() < 0.3:
+            data = cases.damaged(draw, data, (b"\x1f\x8b", data))
+    path.write_bytes(data)
+    return source
+
+
+def _rows(batches) -> list[dict]:
+    """Batches of {name: [B, ...]} as rows of {name: Python's value}."""
+    rows = []
+    for batch in batches:
+        columns = {
+            name: value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
+            for name, value in batch.items()
+        }
+        rows += [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+    return rows
+
+
+def _flat(value) -> list:
+    return [x for part in value for x in _flat(part)] if isinstance(value, list) else [value]
+
+
+def _same(fast, slow) -> bool:
+    """Whether the twins mean the same by two values of a field."""
+    fast, slow = _flat(fast), _flat(slow)
+    return len(fast) == len(slow) and all(map(_same_one, fast, slow))
+
+
+def _same_one(fast, slow) -> bool:
+    if isinstance(fast, bytes):
+        return fast.decode(errors="replace") == slow
+    if isinstance(fast, float):
+        # The twin reads a float64 first, which rounds twice.
+        with np.errstate(over="ignore"):
+            near = np.nextafter(np.float32(slow), np.float32([-math.inf, math.inf]))
+        return np.isnan(fast) and np.isnan(slow) or near[0] <= fast <= near[1]
+    return fast == slow
+
+
+def _fast(feed: pipeline.Pipeline) -> list[dict]:
+    return _rows(
+        {**features, **labels} for features, labels in feed.dataset("train", training=False, seed=0)
+    )
+
+
+def _twins(feed: pipeline.Pipeline) -> str:
+    """Reads the split by both; right where they agree, refused where both refuse the same place."""
+    try:
+        fast = _fast(feed)
+    except checks.UserError as error:
+        cases.refused(error)
+        return "refused"
+    except pipeline._DATA_ERRORS as error:
+        problem = feed.diagnose(error, "train")
+        assert problem, f"the twin finds nothing: {error}"
+        cases.refused(checks.UserError(problem))
+        where = (
+            "Idx.files['train'] row "
+            if isinstance(feed.source, idx.Idx)
+            else f"{feed.source.files['train']} "
+        )
+        assert problem.startswith(where), problem
+        _check_first(feed, problem)
+        return "refused"
+    slow = [values for _, values in feed.source.scan("train", feed.spec)]
+    assert len(slow) == len(fast), (len(slow), len(fast))
+    for ours, theirs in zip(fast, slow, strict=True):
+        assert isinstance(theirs, dict), f"only the twin refuses: {theirs}"
+        differ = [name for name in ours if not _same(ours[name], theirs[name])]
+        assert not differ, [(name, ours[name], theirs[name]) for name in differ]
+    return "right"
+
+
+def _check_first(feed: pipeline.Pipeline, problem: str) -> None:
+    """Fails unless the records before the one that the twin names are good, and it is not."""
+    before = 0
+    for location, values in feed.source.scan("train", feed.spec):
+        if problem.startswith(f"{location}: "):
+            break
+        assert isinstance(values, dict), values
+        before += 1
+    good, both = (feed.source.records("train").take(n).batch(99) for n in (before, before + 1))
+    if before:
+        _rows(feed.source.decode(batch, feed.spec, True) for batch in good)
+    with pytest.raises(pipeline._DATA_ERRORS):
+        for batch in both:
+            feed.source.decode(batch, feed.spec, True)
+
+
+def test_lines_of_csv():
+    """Each line alone, of many tables; a case is 100 lines of one."""
+
+    def case(draw):
+        made = _spec(draw)
+        source = _settings(draw, "", made, has_header=False)
+        parse = source.parser(made)
+        decode = tf.function(
+            lambda lines: source.decode(lines, made, with_labels=True),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        good, refused = [], 0
+        for line in _odd_lines(draw, source, made):
+            slow = parse(line)
+            if isinstance(slow, dict):
+                good.append((line, slow))
+                continue
+            cases.refused(checks.UserError(slow))
+            refused += 1
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                decode(tf.constant([line]))
+                raise AssertionError(f"only the twin refuses {line} of {source}: {slow}")
+        try:
+            found = _rows([decode(tf.constant([line for line, _ in good], tf.string))])
+        except tf.errors.InvalidArgumentError:
+            found = [_decoded_alone(decode, line, source) for line, _ in good]
+        for (line, slow), fast in zip(good, found, strict=True):
+            differ = [(n, fast[n], slow[n]) for n in slow if not _same(fast[n], slow[n])]
+            assert not differ, f"{line} of {source}: {differ}"
+        return "refused" if refused else "right"
+
+    outcomes = cases.run("csv lines", 8, case)
+    assert outcomes["right"] and outcomes["refused"]
+
+
+def _odd_lines(draw, source, made):
+    dropped = re.compile(source._dropped.encode())
+    odd = draw.choice((0, 0.1))
+    for _ in range(100):
+        line = _line(draw, source, source.columns, made, odd).encode()
+        if odd and draw.random() < 0.1:
+            line = _readable(cases.damaged(draw, line, (b'"', b",", b"\0", b"|")))
+        line = line.replace(b"\n", b"").replace(b"\r", b"")  # As both readers cut lines.
+        if not dropped.fullmatch(line):
+            yield line
+
+
+def _decoded_alone(decode, line, source):
+    try:
+        return _rows([decode(tf.constant([line]))])[0]
+    except tf.errors.InvalidArgumentError as error:
+        raise AssertionError(f"only the fast path refuses {line} of {source}: {error}") from error
+
+
+def test_files_of_csv(tmp_path):
+    def case(draw):
+        made = SPECS[draw.randrange(len(SPECS))]
+        source = _table(draw, tmp_path, made)
+        return _twins(
+            pipeline.Pipeline(source=source, spec=made, batch_size=draw.choice((1, 5, 64)))
+        )
+
+    outcomes = cases.run("csv files", 20, case)
+    assert outcomes["right"] and outcomes["refused"]
+
+
+def _example(draw: random.Random, made: spec.Spec) -> bytes:
+    """A serialized tf.Example, of which a field or a byte may be wrong."""
+    example = tf.train.Example()
+    for name, field in made.fields.items():
+        kinds = {"string": "bytes_list", "float32": "float_list"}
+        kind = kinds.get(field.dtype, "int64_list")
+        if draw.random() < 0.03:
+            kind = draw.choice(("bytes_list", "float_list", "int64_list"))
+        count = draw.choice((0, 1, 3)) if field.is_ragged else field.size
+        count += draw.choice((-1, 1)) * (draw.random() < 0.02)
+        least, most = {"uint8": (0, 255), "bool": (0, 1)}.get(field.dtype, (-(2**63), 2**63 - 1))
+        pool = {
+            "bytes_list": (b"", b"a", "é".encode(), b"\xff\0", b"x" * 300),
+            "float_list": (0.0, -1.5, 3e38, math.inf, math.nan, 1e-45),
+            "int64_list": (
+                0,
+                1,
+                least,
+                most,
+                draw.choice((2, 256, -1)) if draw.random() < 0.05 else 1,
+            ),
+        }[kind]
+        values = [draw.choice(pool) for _ in range(max(0, count))]
+        if draw.random() < 0.9:
+            getattr(example.features.feature[name], kind).value.extend(values)
+        elif draw.random() < 0.5:
+            example.features.feature[name].SetInParent()
+    data = example.SerializeToString()
+    return cases.damaged(draw, data, (b"\x0a\x00", data, b"\x1a")) if draw.random() < 0.08 else data
+
+
+def test_records_of_tf_examples():
+    """Each record alone, of many specifications; a case is 100 records of one."""
+
+    def case(draw):
+        made, refused = _spec(draw), 0
+        parse = tf.function(
+            lambda records: made.parse(records, with_labels=True),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        for record in [_example(draw, made) for _ in range(100)]:
+            slow = tfrecord.scan_record(record, made)
+            try:
+                (fast,) = _rows([parse(tf.constant([record]))])
+            except source_lib.REFUSALS:
+                if isinstance(slow, str):  # Else it is the pipeline that finds it.
+                    cases.refused(checks.UserError(slow))
+                refused += 1
+                continue
+            if slow == "must be a serialized tf.Example.":
+                continue  # TensorFlow takes what it needs of a proto, and does not look at the rest.
+            assert isinstance(slow, dict), f"{record} of {made}: only the twin refuses: {slow}"
+            differ = [(n, fast[n], slow[n]) for n in slow if not _same(fast[n], slow[n])]
+            assert not differ, f"{record} of {made}: {differ}"
+        return "refused" if refused else "right"
+
+    assert cases.run("records", 8, case)["refused"]
+
+
+def test_files_of_records(tmp_path):
+    def case(draw):
+        made = SPECS[draw.randrange(len(SPECS))]
+        path = tmp_path / draw.choice(("x.tfrecord", "x.tfrecord.gz"))
+        options = "GZIP" if path.suffix == ".gz" else ""
+        with tf.io.TFRecordWriter(str(path), options) as writer:
+            for _ in range(draw.choice((1, 4))):
+                writer.write(_example(draw, made))
+        if draw.random() < 0.5:
+            data = path.read_bytes()
+            path.write_bytes(cases.damaged(draw, data, (data, b"\x1f\x8b")))
+        compression = draw.choice(("auto", "auto", "auto", "gzip", "zlib", "none"))
+        source = tfrecord.TfRecord(files={"train": str(path)}, compression=compression)
+        return _twins(pipeline.Pipeline(source=source, spec=made, batch_size=draw.choice((1, 3))))
+
+    outcomes = cases.run("record files", 20, case)
+    assert outcomes["right"] and outcomes["refused"]
+
+
+IDX = spec.Spec(features={"image": ("uint8", (2, 2))}, labels={"digit": "int64"})
+
+
+def test_files_of_idx(tmp_path):
+    def case(draw):
+        end = draw.choice(("", ".gz"))
+        rows = draw.choice((1, 3))
+        for name, header, size in (("image", ">BBBBiii", 4), ("digit", ">BBBBi", 1)):
+            shape = (rows, 2, 2) if size == 4 else (rows,)
+            data = struct.pack(header, 0, 0, 8, len(shape), *shape) + draw.randbytes(rows * size)
+            if draw.random() < 0.3:
+                data = cases.damaged(draw, data, (b"\xff" * 4, b"\x7f\xff\xff\xff"))
+            data = gzip.compress(data) if end else data
+            if end and draw.random() < 0.3:
+                data = cases.damaged(draw, data)
+            (tmp_path / f"{name}{end}").write_bytes(data)
+        paths = {name: str(tmp_path / f"{name}{end}") for name in ("image", "digit")}
+        source = idx.Idx(files={"train": paths})
+        return _twins(pipeline.Pipeline(source=source, spec=IDX, batch_size=2))
+
+    outcomes = cases.run("idx", 20, case)
+    assert outcomes["right"] and outcomes["refused"]

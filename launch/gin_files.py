@@ -42,7 +42,7 @@ class Place:
         return f"{self.file} line {self.line}" if self.line else self.file
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Reference:
     """`@scope/module.Class()` in a value."""
 
@@ -269,6 +269,9 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
     except SyntaxError as error:
         where = Place(file, (error.lineno or place.line) * is_file)
         raise PlacedError(f"{where}: {_syntax_problem(error)}") from error
+    except TypeError as error:  # Python's own, of {[]: 1}.
+        problem = "the statement after it has a list or a map as a key."
+        raise PlacedError(f"{place}: {problem}") from error
     except RecursionError as error:
         raise PlacedError(f"{place}: the statement after it has too many brackets.") from error
     except tokenize.TokenError as error:

@@ -141,9 +141,11 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 
 
 def check_value(name: str, value: Any, depth: int = 0) -> None:
-    """Fails on what gin cannot write: 1e999, which Python reads as infinity, and deep lists."""
+    """Fails on what gin cannot write: infinity, as of 1e999, deep lists, and parts as keys."""
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):
+        for key in value:
+            checks.is_a(name, key, (str, int, float), "have texts or numbers as keys")
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
         for item in value:

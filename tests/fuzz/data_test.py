@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring, spec
+from mtl import checks, spec
 from mtl.data import csv, idx, pipeline, tfrecord
 from mtl.data import source as source_lib
 from tests.fuzz import cases

@@ -1,9 +1,10 @@
-"""TensorFlow Serving's PredictionService, by its official stubs.
+"""TensorFlow Serving's PredictionService, by its official messages.
 
 client = grpc_client.Grpc("localhost:8500", access.ANYONE)
 client.predict(remote.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,12 +12,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf import message
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    model_pb2,
-    predict_pb2,
-    prediction_service_pb2_grpc,
-)
+from tensorflow_serving.apis import get_model_metadata_pb2, model_pb2, predict_pb2
 
 from mtl import checks
 from mtl.scoring import access, batches, remote
@@ -29,6 +25,9 @@ _TRANSIENT = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.ABORTED,
 }
+_SERVICE = "/tensorflow.serving.PredictionService"
+# A tensor may hold one value for all of a shape; no more than so many are made of less.
+_MOST_REPEATED = 1 << 24
 # A batch of images is larger than the 4 MB that gRPC allows by default.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
@@ -43,13 +42,20 @@ class Grpc:
             channel = grpc.secure_channel(address, credentials, options=_OPTIONS)
         else:
             channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        # Replies stay bytes here: of one that is no message gRPC would log a traceback.
+        self._get_metadata, self._predict = (
+            channel.unary_unary(f"{_SERVICE}/{method}", kind.SerializeToString)
+            for method, kind in (
+                ("GetModelMetadata", get_model_metadata_pb2.GetModelMetadataRequest),
+                ("Predict", predict_pb2.PredictRequest),
+            )
+        )
 
     def metadata(self, call: remote.Call) -> remote.Metadata:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=_spec(call), metadata_field=["signature_def"]
         )
-        return self._answer(self._stub.GetModelMetadata, request, call, _metadata)
+        return self._answer(self._get_metadata, request, call, _metadata)
 
     def predict(
         self, call: remote.Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
@@ -60,7 +66,7 @@ class Grpc:
         tensor.dtype = tf.string.as_datatype_enum
         tensor.tensor_shape.dim.add(size=len(examples))
         tensor.string_val.extend(examples)
-        return self._answer(self._stub.Predict, request, call, _arrays)
+        return self._answer(self._predict, request, call, _arrays)
 
     def _answer(
         self,
@@ -74,12 +80,13 @@ class Grpc:
             return read(method(request, timeout=call.deadline_secs, metadata=headers))
         except grpc.RpcError as error:
             raise _failure(error, call) from error
-        except (message.DecodeError, ValueError, TypeError) as error:
+        except (message.DecodeError, ValueError, TypeError, KeyError) as error:
             rule = f"answer {type(request).__name__} as TensorFlow Serving does"
             raise checks.UserError(f"--server must {rule}, got {_one_line(error)!r}.") from error
 
 
-def _metadata(response: Any) -> remote.Metadata:
+def _metadata(reply: bytes) -> remote.Metadata:
+    response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(reply)
     found = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(found)
     signatures = found.signature_def.items()
@@ -90,8 +97,16 @@ def _metadata(response: Any) -> remote.Metadata:
     )
 
 
-def _arrays(response: Any) -> dict[str, np.ndarray]:
-    return {name: tf.make_ndarray(tensor) for name, tensor in response.outputs.items()}
+def _arrays(reply: bytes) -> dict[str, np.ndarray]:
+    response = predict_pb2.PredictResponse.FromString(reply)
+    return {name: _array(tensor) for name, tensor in response.outputs.items()}
+
+
+def _array(tensor: Any) -> np.ndarray:
+    count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
+    if count > max(tensor.ByteSize(), _MOST_REPEATED):
+        raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
+    return tf.make_ndarray(tensor)
 
 
 def _spec(call: remote.Call) -> model_pb2.ModelSpec:

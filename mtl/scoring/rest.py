@@ -97,7 +97,8 @@ class Rest:
             raise checks.UserError(
                 f"--server must have a certificate that can be trusted: {reason}. {fix}"
             ) from error
-        except (OSError, http.client.HTTPException) as error:
+        # The last two where the header tells of more bytes than there can be.
+        except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
             raise remote.TransientError(_one_line(error)) from error
         finally:
             connection.close()

@@ -304,8 +304,10 @@ def _text(file: str) -> str:
         raise checks.UserError(f"there is no gin file {file!r}. {hint}".rstrip())
     try:
         return found.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise checks.UserError(f"gin file {file!r} cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise checks.UserError(f"gin file {file!r} must be text in UTF-8.") from error
+    except OSError as error:
+        raise checks.UserError(f"gin file {file!r} cannot be read: {error.strerror}.") from error
 
 
 @contextlib.contextmanager

@@ -107,7 +107,9 @@ def test_the_state_of_the_input(copy):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-    with pytest.raises(checks.UserError, match="input/.* is damaged: .* delete it: the order of"):
+    with pytest.raises(
+        checks.UserError, match="input/.* is damaged: .* delete the files of this step: "
+    ):
         _verbs(copy)["train"]()
 
 

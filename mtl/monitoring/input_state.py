@@ -21,6 +21,13 @@ tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _FOLDER = "input"
+_CHECKSUMS = ".checksums"
+_FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
+
+
+def _files(path: str) -> list[str]:
+    """What TensorFlow saved under a path."""
+    return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
 
 
 class InputState:
@@ -81,11 +88,23 @@ class InputState:
         tf.io.gfile.makedirs(self._folder)
         try:
             self._saver.save(session, self.path(step), write_meta_graph=False, write_state=False)
+            self._seal(self.path(step))
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._can_be_saved = False
             why = "the state of this input cannot be saved"
             _log.warning("A run that goes on starts the order of its data anew: %s.", why)
             _log.debug("%s", error)
+
+    def _seal(self, path: str) -> None:
+        """Writes the checksums of the files: of a damaged one TensorFlow may end the process."""
+        found = {os.path.basename(file): checksums.of_file(file) for file in _files(path)}
+        checksums.write_json(f"{path}{_CHECKSUMS}", found)
+
+    def _require_intact(self, path: str) -> None:
+        record = f"{path}{_CHECKSUMS}"
+        if tf.io.gfile.exists(record):  # Earlier versions wrote none.
+            for name, expected in checksums.read_json(record, _FIX).items():
+                checksums.require(os.path.join(self._folder, name), expected, _FIX)
 
     def restore(self, session: tf1.Session, step: int) -> bool:
         """Goes on after the examples of this step, if that of every process was saved.
@@ -97,11 +116,11 @@ class InputState:
         if not digests:
             return False
         path = self.path(step, digest=digests[0])
+        self._require_intact(path)
         try:
             self._saver.restore(session, path)
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-            fix = "Copy it back, or delete it: the order of the data then starts anew."
-            raise checksums.damaged(f"{path}.*", "its checksum is another one", fix) from error
+            raise checksums.damaged(f"{path}.*", "its checksum is another one", _FIX) from error
         except (tf.errors.OpError, ValueError):
             return False
         return True

@@ -89,6 +89,8 @@ def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any])
 def _object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
     try:
         row = json.loads(line, parse_float=parse_float)
+    except UnicodeDecodeError as error:
+        raise ValueError("must be text in UTF-8") from error
     except ValueError as error:
         raise ValueError(f"must be JSON, {error}") from error
     except RecursionError as error:

@@ -24,7 +24,7 @@ _INTERNAL = re.compile(
     r"Traceback| at 0x|'?NoneType'?|object (is not|has no|cannot)|\{\{(function_)?node"
     r"|\b(Type|Key|Attribute|Index|Unicode\w+|Assertion|Recursion|Overflow|ZeroDivision)Error\b"
     r"|not (iterable|subscriptable|callable|supported between)|unhashable|positional argument"
-    r"|unpack|invalid literal|keyword argument|out of range|Errno|codec can't"
+    r"|unpack|invalid literal for|keyword argument|out of range|Errno|codec can't"
 )
 
 

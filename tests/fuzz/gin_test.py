@@ -62,7 +62,8 @@ def _mutated(draw: random.Random, text: str) -> str:
         elif how == 7:
             tokens[one], tokens[other] = tokens[other], tokens[one]
         elif how == 8:
-            return cases.damaged(draw, "".join(tokens).encode()).decode(errors="replace")
+            data = cases.damaged(draw, "".join(tokens).encode())
+            return data.decode(errors=draw.choice(("replace", "surrogateescape")))
         else:
             lines = "".join(tokens).splitlines(keepends=True) or [""]
             place = draw.randrange(len(lines))
@@ -144,7 +145,9 @@ def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
         wrong = draw.choice([read for file in files for read in _read_with(file)])
         text = _mutated(draw, (ROOT / wrong).read_text())
         wrong.parent.mkdir(parents=True, exist_ok=True)
-        wrong.write_text(text)  # A file of this folder comes before one of the project.
+        wrong.write_text(
+            text, errors="surrogateescape"
+        )  # A file of this folder comes before one of the project.
         try:
             _load(files, params)
             return "right"

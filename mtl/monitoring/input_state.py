@@ -97,14 +97,14 @@ class InputState:
 
     def _seal(self, path: str) -> None:
         """Writes the checksums of the files: of a damaged one TensorFlow may end the process."""
-        found = {os.path.basename(file): checksums.of_file(file) for file in _files(path)}
+        found = {file.removeprefix(path): checksums.of_file(file) for file in _files(path)}
         checksums.write_json(f"{path}{_CHECKSUMS}", found)
 
     def _require_intact(self, path: str) -> None:
         record = f"{path}{_CHECKSUMS}"
         if tf.io.gfile.exists(record):  # Earlier versions wrote none.
-            for name, expected in checksums.read_json(record, _FIX).items():
-                checksums.require(os.path.join(self._folder, name), expected, _FIX)
+            for ending, expected in checksums.read_json(record, _FIX).items():
+                checksums.require(f"{path}{ending}", expected, _FIX)
 
     def restore(self, session: tf1.Session, step: int) -> bool:
         """Goes on after the examples of this step, if that of every process was saved.

@@ -105,6 +105,16 @@ def _cut(tmp_path, end):
             lambda path, end: (path / "labels").write_text("0,1,2"),
             "labels must be an IDX file, got b'0,1,'",
         ),
+        (
+            "",
+            lambda path, end: (path / "labels").write_bytes(b"\0\0\x08\x01\0"),
+            "labels must be a whole IDX file",
+        ),
+        (
+            "",
+            lambda path, end: (path / "labels").write_bytes(b"\0\0\x08\x01" + b"\xff" * 4),
+            r"labels must have sizes above 0, got \(-1,\)",
+        ),
         ("", lambda path, end: (path / "labels").unlink(), "must name existing files"),
     ],
 )

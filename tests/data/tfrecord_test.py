@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import pipeline, tfrecord
+from mtl.data import pipeline, source, tfrecord
 
 SPEC = spec.Spec(
     features={"x": "float32", "image": ("uint8", (2, 2)), "tags": ("string", (None,))},
@@ -45,7 +45,8 @@ def feed(path, **settings):
 
 
 def failure(feed):
-    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.DataLossError)) as caught:
+    refusals = (*source.REFUSALS, tf.errors.DataLossError)
+    with pytest.raises(refusals) as caught:
         list(feed.dataset("train", training=False, seed=0))
     return feed.diagnose(caught.value, "train")
 
@@ -104,6 +105,19 @@ def test_a_bad_record_fails_and_is_found(tmp_path, message, record):
     fix = "Set Spec.defaults, or Spec.type_defaults for all of a type; 'nan' is a missing number."
     told = f"{message} {fix}" if "must be present" in message else message
     assert failure(feed(path)) == f"{path} record 10: {told}"
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (b"\x0a\xff\xff", "must be a serialized tf.Example."),
+        # An entry without a key, which protobuf takes and TensorFlow does not.
+        (good(0) + b"\x0a\x06\x0a\x04\x12\x02\x0a\x00", "TensorFlow cannot read it: "),
+    ],
+)
+def test_a_damaged_record_is_found_whoever_refuses_it(tmp_path, record, says):
+    path = write(tmp_path / "a", [good(0), record])
+    assert failure(feed(path)).startswith(f"{path} record 1: {says}")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

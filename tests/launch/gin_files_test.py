@@ -333,3 +333,9 @@ def test_an_error_that_is_not_ours_names_the_part(tmp_path, monkeypatch):
         checks.UserError, match="Part cannot be built: TypeError: 'NoneType' object"
     ):
         config.load([path])
+
+
+@pytest.mark.parametrize("key", ["@parts.Part()", "[]", "{}", "None", "%m"])
+def test_a_key_of_a_map_is_a_text_or_a_number(used, key):
+    with pytest.raises(checks.UserError, match="keys?"):
+        used(f"parts.Root.part = {{{key}: 1}}\nm = 1\n")

@@ -184,7 +184,7 @@ MISTAKES = [
     flags(
         "binary gin file",
         ("--gin_file", "bad.gin"),
-        "'bad.gin' cannot be read",
+        "'bad.gin' must be text in UTF-8",
         change=lambda directory: (directory / "bad.gin").write_bytes(b"\xff\xfe\x00x"),
     ),
     flags(

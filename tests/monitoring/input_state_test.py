@@ -5,6 +5,7 @@ import zlib
 import pytest
 import tensorflow as tf
 
+from mtl import checks
 from mtl.monitoring import input_state
 
 tf1 = tf.compat.v1
@@ -92,3 +93,21 @@ def test_only_the_states_of_kept_checkpoints_stay(tmp_path):
     assert {path.name for path in (tmp_path / "input").glob("*.index")} == {
         f"{first.state.path(15).rpartition('/')[2]}.index"
     }
+
+
+def test_a_damaged_input_is_refused_before_tensorflow_sees_it(tmp_path):
+    """A length that is damaged ends the process in TensorFlow."""
+    _saved(tmp_path)
+    (path,) = (tmp_path / "input").glob("*.data-*")
+    data = path.read_bytes()
+    path.write_bytes(b"\xff" * 9 + data[9:])
+    with pytest.raises(checks.UserError, match="is damaged: its checksum is another one. Copy it"):
+        _Session(tmp_path, SETTINGS).restore(5)
+
+
+def test_an_input_without_checksums_goes_on(tmp_path):
+    _saved(tmp_path)
+    (path,) = (tmp_path / "input").glob("*.checksums")
+    path.unlink()
+    again = _Session(tmp_path, SETTINGS)
+    assert again.restore(5) and again.read() == [3]

@@ -12,7 +12,9 @@ def test_what_ends_a_line_is_escaped():
 
 
 def test_a_long_line_keeps_its_beginning_and_its_end():
-    line = str(checks.UserError("x must be one of " + "column, " * 5000 + "got 'y'. Did you mean 'z'?"))
+    line = str(
+        checks.UserError("x must be one of " + "column, " * 5000 + "got 'y'. Did you mean 'z'?")
+    )
     assert len(line) == 2000
     assert line.startswith("x must be") and line.endswith("got 'y'. Did you mean 'z'?")
 

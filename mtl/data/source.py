@@ -84,7 +84,7 @@ def unreadable(error: Exception) -> str:
 
 
 def said(error: Exception) -> str:
-    """All that an error says; where TensorFlow quotes bytes that are no text, Python has no more."""
+    """All that an error says, also where TensorFlow quotes bytes that are no text."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="replace")
     return error.message if isinstance(error, tf.errors.OpError) else str(error)

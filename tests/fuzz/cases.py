@@ -11,7 +11,7 @@ import os
 import random
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -60,7 +60,6 @@ def run(name: str, few: int, case: Callable[[random.Random], str]) -> collection
 def refused(error: checks.UserError) -> str:
     """The line of an error; fails unless it is one clear line."""
     line = str(error)
-    assert type(error) in (checks.UserError, checks.UserTypeError) or line, type(error)
     assert line.strip() and len(line.splitlines()) == 1 and "\n" not in line, repr(line)
     assert len(line) < _LONGEST, line
     internal = _INTERNAL.search(line)
@@ -68,30 +67,32 @@ def refused(error: checks.UserError) -> str:
     return line
 
 
-def damaged(draw: random.Random, data: bytes, splice: tuple[bytes, ...] = ()) -> bytes:
+def damaged(draw: random.Random, data: bytes, splice: Sequence[bytes] = ()) -> bytes:
     """The bytes with one to three things wrong; `splice` are pieces to be put in."""
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        start = draw.randrange(len(data) + 1)
-        end = min(len(data), start + draw.choice((1, 1, 2, 8, 64)))
-        lines = data.splitlines(keepends=True) or [b""]
-        line = draw.randrange(len(lines))
-        data = draw.choice(
-            (
-                lambda: data[:start],
-                lambda: data[:start] + data[end:],
-                lambda: data[:end] + data[start:],
-                lambda: data[:start] + b"\0" * (end - start) + data[end:],
-                lambda: data[:start] + draw.randbytes(end - start) + data[end:],
-                lambda: (
-                    data[:start]
-                    + bytes(b ^ 1 << draw.randrange(8) for b in data[start:end][:1])
-                    + data[start + 1 :]
-                ),
-                lambda: data[:start] + draw.choice(splice or (b"",)) + data[end:],
-                lambda: data[:start] + draw.choice(splice or (b"",)) + data[start:],
-                lambda: b"".join(lines[:line] + lines[line + 1 :]),
-                lambda: b"".join(lines[: line + 1] + lines[line:]),
-                lambda: b"".join(draw.sample(lines, len(lines))) if len(lines) < 50 else data,
-            )
-        )()
+        data = _damaged_once(draw, data, draw.choice(splice or (b"",)))
     return data
+
+
+def _damaged_once(draw: random.Random, data: bytes, piece: bytes) -> bytes:
+    start = draw.randrange(len(data) + 1)
+    end = min(len(data), start + draw.choice((1, 1, 2, 8, 64)))
+    head, middle, tail = data[:start], data[start:end], data[end:]
+    lines = data.splitlines(keepends=True) or [b""]
+    line = draw.randrange(len(lines))
+    flipped = bytes(byte ^ 1 << draw.randrange(8) for byte in middle[:1])
+    return draw.choice(
+        (
+            head,
+            head + tail,
+            head + middle * 2 + tail,
+            head + b"\0" * len(middle) + tail,
+            head + draw.randbytes(len(middle)) + tail,
+            head + flipped + middle[1:] + tail,
+            head + piece + tail,
+            head + piece + middle + tail,
+            b"".join(lines[:line] + lines[line + 1 :]),
+            b"".join(lines[: line + 1] + lines[line:]),
+            b"".join(draw.sample(lines[:50], len(lines[:50])) + lines[50:]),
+        )
+    )

@@ -5,7 +5,6 @@ import random
 import re
 
 import gin
-import pytest
 
 from launch import config
 from mtl import checks
@@ -23,7 +22,19 @@ _ODD = (
     *("{}", "()", "[", "]", "(", ")", "{", "}", "[[[]]]", "{None: 1}", "{'x': []}", "(1,)", "b'x'"),
     *("=", "@", "%", "/", ".", ":", ",", "\n", "\n    ", "\\\n", "#", "import", "include", "from"),
     *("@len", "@gin.macro()", "@heads.Binary", "@heads.Binary()", "@a/b/heads.Binary()", "%x", "%"),
-    *("9" * 400, "0x10", "1_000", "1j", "...", "lambda: 1", "__import__", "heads", "é", "\u2028"),
+    *(
+        "9" * 400,
+        "[" * 3000,
+        "0x10",
+        "1_000",
+        "1j",
+        "...",
+        "lambda: 1",
+        "__import__",
+        "heads",
+        "é",
+        "\u2028",
+    ),
     *('"\\n"', '"\\x00"', '"a" "b"', "'''x\ny'''", '"{}"', "-", "- 1", "+", "1 2", "not", "$", "`"),
 )
 
@@ -41,7 +52,7 @@ POOL = sorted({t for path in FILES for t in _tokens((ROOT / path).read_text()) i
 
 def _mutated(draw: random.Random, text: str) -> str:
     """The text with one or two of its tokens or lines wrong."""
-    for _ in range(draw.choice((1, 1, 1, 2))):
+    for _ in range(draw.choice((0, 1, 1, 1, 1, 1, 2))):
         values = list(re.finditer(r"(?<= = ).+", text))
         if values and draw.random() < 0.6:
             value = draw.choice(values)
@@ -128,13 +139,6 @@ def _params(draw, files):
     return used
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=str)
-def test_what_is_mutated_loads_and_is_saved_whole(file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = "".join((ROOT / read).read_text() for read in _read_with(file))
-    _load([file], [f'{name} = "{name}"' for name in DIRECTORIES if f"%{name}" in text])
-
-
 def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -158,5 +162,5 @@ def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
             wrong.unlink()
             gin.clear_config()
 
-    outcomes = cases.run("gin", 60, case)
+    outcomes = cases.run("gin", 100, case)
     assert outcomes["right"] and outcomes["refused"]

@@ -30,7 +30,7 @@ class UserError(ValueError):
     the middle of a very long one is left out.
     """
 
-    def __init__(self, line: str):
+    def __init__(self, line: str = ""):
         line = _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], line)
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")

@@ -315,7 +315,7 @@ def test_files_of_csv(tmp_path):
             pipeline.Pipeline(source=source, spec=made, batch_size=draw.choice((1, 5, 64)))
         )
 
-    outcomes = cases.run("csv files", 20, case)
+    outcomes = cases.run("csv files", 12, case)
     assert outcomes["right"] and outcomes["refused"]
 
 
@@ -400,7 +400,7 @@ def test_files_of_records(tmp_path):
         source = tfrecord.TfRecord(files={"train": str(path)}, compression=compression)
         return _twins(pipeline.Pipeline(source=source, spec=made, batch_size=draw.choice((1, 3))))
 
-    outcomes = cases.run("record files", 20, case)
+    outcomes = cases.run("record files", 12, case)
     assert outcomes["right"] and outcomes["refused"]
 
 

@@ -162,5 +162,5 @@ def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
             wrong.unlink()
             gin.clear_config()
 
-    outcomes = cases.run("gin", 100, case)
+    outcomes = cases.run("gin", 60, case)
     assert outcomes["right"] and outcomes["refused"]

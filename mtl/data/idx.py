@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import files
+from mtl.data import files, source
 
 # What the third byte of a file says its elements are; all are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
@@ -134,6 +134,13 @@ class Idx:
 
 
 def _read_header(path: str) -> _Array:
+    try:
+        return _parsed_header(path)
+    except files.READ_ERRORS as error:
+        raise checks.UserError(f"{path}: {source.unreadable(error)}") from error
+
+
+def _parsed_header(path: str) -> _Array:
     with files.open_binary(path) as file:
         start = file.read(4)
         known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0

@@ -10,7 +10,7 @@ import difflib
 import inspect
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 _LONGEST = 500
@@ -132,8 +132,9 @@ def rate(where: str, value: float) -> None:
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
     """Fails unless `value` is among `choices`; names the nearest one."""
-    choices = list(choices)
+    choices = choices if isinstance(choices, Collection) else list(choices)
     if value not in choices:
+        choices = list(choices)
         listed = ", ".join(map(str, choices)) or "(nothing)"
         fail(where, f"be one of {listed}", value, nearest(value, choices))
 

@@ -8,7 +8,7 @@ csv.Csv.missing = ("", "?")
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,8 @@ from mtl.data import files, source
 
 # Lines that are looked at together to drop the blank ones: one by one costs ten times as much.
 _LINES = 1024
+# Of the fields that are decoded together, how many an error of TensorFlow's names.
+_LISTED = 3
 # What `tf.strings.strip` drops; Python's `strip` takes U+2028, U+0085 and more for space as well.
 _SPACES = " \t\n\v\f\r"
 
@@ -107,6 +109,10 @@ class Csv:
             return list(self.columns)
         return self._read_header(self._find(next(iter(self.files)))[0])
 
+    @functools.cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
     def _read_header(self, path: str) -> list[str]:
         files.check_whole(path)
         files.check_text(path)
@@ -125,10 +131,10 @@ class Csv:
             checks.require(header == self.names, f"{path} line 1", rule, got)
 
     def _position(self, field: spec_lib.Field) -> int:
-        if not self.columns and field.name not in self.names:
+        if not self.columns and field.name not in self._positions:
             self._check_delimiter(field.name)
-        checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self.names)
-        return self.names.index(field.name)
+        checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self._positions)
+        return self._positions[field.name]
 
     def _check_delimiter(self, name: str) -> None:
         """Fails if a header lacks a name that it has with another delimiter."""
@@ -145,12 +151,18 @@ class Csv:
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """Lines [B] -> {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
-        positions = [self._position(field) for field in fields.values()]
+        positions = {name: self._position(field) for name, field in fields.items()}
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
-        return {
-            name: self._decode(tf.strings.strip(cells[position]), field)
-            for position, (name, field) in zip(positions, fields.items(), strict=True)
-        }
+        values = {}
+        for alike in _alike(fields.values()):
+            own = [cells[positions[field.name]] for field in alike]
+            # All fields of a kind at once: a graph of a few ops, however many columns there are.
+            decoded = self._decode(tf.strings.strip(tf.stack(own)), _in_one(alike))
+            values |= zip([field.name for field in alike], tf.unstack(decoded), strict=True)
+        for name, field in fields.items():
+            if name not in values:
+                values[name] = self._decode(tf.strings.strip(cells[positions[name]]), field)
+        return values
 
     def _decode(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor | tf.RaggedTensor:
         cells = self._fill(cells, field)
@@ -245,6 +257,23 @@ class Csv:
         """One value of a line: in quotes, a quote inside written twice, or without any quote."""
         end = re.escape(self.delimiter)
         return re.compile(rf'"((?:[^"]|"")*)"(?={end}|$)|([^"{end}]*)(?={end}|$)')
+
+
+def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
+    """The fields of one value that differ in nothing but their names, where there are several."""
+    kinds = {}
+    for field in fields:
+        if not field.shape:
+            # By the text of the default: NaN is not equal to itself.
+            kinds.setdefault((field.dtype, repr(field.default)), []).append(field)
+    return [alike for alike in kinds.values() if len(alike) > 1]
+
+
+def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
+    """A field that stands for all of these."""
+    names = ", ".join(field.name for field in fields[:_LISTED])
+    more = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
+    return dataclasses.replace(fields[0], name=names + more)
 
 
 def _to_text(default: Any) -> str:

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,10 +41,12 @@ class Moments:
     Attributes:
       source: what is measured, in words; statistics of another source are not reused.
       read: features -> [N, n].
+      by_example: whether N is the number of examples, so that columns may be taken `together`.
     """
 
     source: str
     read: Callable[[types.Tensors], np.ndarray] = dataclasses.field(repr=False)
+    by_example: bool = dataclasses.field(default=False, repr=False)
 
     def __post_init__(self):
         self._count, self._mean, self._squares = 0.0, 0.0, 0.0
@@ -52,7 +54,16 @@ class Moments:
 
     def update(self, features: types.Tensors) -> None:
         """Merges the moments of a batch."""
-        values = np.asarray(self.read(features), np.float64)
+        self._merge(np.asarray(self.read(features), np.float64))
+
+    def deal(self, parts: Sequence["Moments"], widths: Sequence[int]) -> None:
+        """Gives each of the parts the moments of its elements, so many of these."""
+        ends = np.cumsum(widths)[:-1]
+        for name in ("_count", "_mean", "_squares", "_least", "_greatest"):
+            for part, values in zip(parts, np.split(getattr(self, name), ends), strict=True):
+                setattr(part, name, values)
+
+    def _merge(self, values: np.ndarray) -> None:
         finite = np.isfinite(values)
         added = finite.sum(0)
         mean = np.where(finite, values, 0).sum(0) / np.maximum(added, 1)
@@ -74,6 +85,31 @@ class Moments:
             "least": np.atleast_1d(self._least).tolist(),
             "greatest": np.atleast_1d(self._greatest).tolist(),
         }
+
+
+def together(gathered: Sequence[Accumulator]) -> list[Callable[[types.Tensors], None]]:
+    """The updates of all of them, those of moments of examples as one."""
+    joined = [isinstance(part, Moments) and part.by_example for part in gathered]
+    moments = list(itertools.compress(gathered, joined))
+    others = [part.update for part, one in zip(gathered, joined, strict=True) if not one]
+    return [*others, _Together(moments)] if moments else others
+
+
+class _Together:
+    """The moments of many columns, taken as those of one."""
+
+    def __init__(self, parts: Sequence[Moments]):
+        self._parts = parts
+        self._all = Moments(source="", read=self._read)
+
+    def _read(self, features: types.Tensors) -> np.ndarray:
+        read = [part.read(features) for part in self._parts]
+        self._widths = [values.shape[1] for values in read]
+        return np.concatenate(read, axis=1, dtype=np.float64, casting="unsafe")
+
+    def __call__(self, features: types.Tensors) -> None:
+        self._all.update(features)
+        self._all.deal(self._parts, self._widths)
 
 
 @dataclasses.dataclass(kw_only=True)

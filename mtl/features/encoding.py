@@ -4,7 +4,8 @@ features.fit(columns, batches, directory)                # one pass over the tra
 inputs = features.encode(columns, batch, features.load(directory))
 """
 
-from collections.abc import Iterable, Sequence
+import collections
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,15 +14,15 @@ from mtl import checks, freezing, types
 from mtl.features import accumulators, statistics
 
 
-def check(columns: Sequence[types.Column], fields: Sequence[str]) -> None:
+def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:
     """Fails unless every column reads existing `fields` and has a name of its own."""
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:
         for field in [field for read in column.columns.values() for field in read]:
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
-    names = [name for column in columns for name in column.columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    counts = collections.Counter(name for column in columns for name in column.columns)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
     checks.require(not twice, "features.columns", "have a name each", twice, fix)
 
@@ -55,11 +56,11 @@ def fit(
     parts = [*columns, *of_labels]
     if not (missing_statistics(parts, directory) or (anew and _accumulators(parts))):
         return
-    num_batches = 0
+    together, num_batches = accumulators.together(list(gathered.values())), 0
     for features, labels in batches:
-        check(columns, list(features))
-        for accumulator in gathered.values():
-            accumulator.update(features)
+        check(columns, features)
+        for update in together:
+            update(features)
         for accumulator in counted.values():
             accumulator.update(labels)
         num_batches += 1
@@ -80,7 +81,7 @@ def encode(
     The inputs come in order of their names: what a network makes of them does not depend on the
     order of the columns. A field that no column reads is no input.
     """
-    check(columns, list(features))
+    check(columns, features)
     inputs = {}
     with tf.compat.v1.variable_scope("features"):
         for column in columns:

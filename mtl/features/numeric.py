@@ -6,7 +6,7 @@ heavy/features.Numeric.log = True
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,30 +60,80 @@ class Numeric(column.PerField):
             output: accumulators.Moments(
                 source=f"log of {field}" if self.log else field,
                 read=lambda features, field=field: self._read(features, field),
+                by_example=True,
             )
             for output, (field,) in self.columns.items()
         }
+
+    def __call__(self, features: types.Tensors, fitted: statistics.Statistics) -> types.Tensors:
+        """{field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
+
+        Fields of one number each are taken as the elements of one field: no op for every column.
+        """
+        alike: dict[Any, dict[str, str]] = {}
+        for output, (field,) in self.columns.items():
+            entry, values = self._entry(output, fitted), features[field]
+            is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
+            kind = (values.dtype, self._precision(entry)) if is_one else output
+            alike.setdefault(kind, {})[output] = field
+        encoded = {}
+        for fields in alike.values():
+            if len(fields) > 1:
+                encoded |= self._together(features, fields, fitted)
+            else:
+                single = dataclasses.replace(self, names=list(fields.values()))
+                encoded |= super(Numeric, single).__call__(features, fitted)
+        return encoded
+
+    def _together(
+        self, features: types.Tensors, fields: Mapping[str, str], fitted: statistics.Statistics
+    ) -> dict[str, tf.Tensor]:
+        """{column: field [B]} of one type and one precision -> {column: [B, 1] or [B, 2]}."""
+        outputs = list(fields)
+        entries = [self._entry(output, fitted) for output in outputs]
+        (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
+        one = {first: tf.stack(stacked, axis=1)}
+        values = self._values(one, first, self._precision(entries[0]))
+        numbers, known = self._normalised(values, entries)
+        parts = tf.split(numbers, len(outputs), axis=1)
+        if self.missing_flags:
+            pairs = tf.stack([numbers, _flags(known, numbers.dtype)], axis=2)
+            parts = tf.unstack(pairs, axis=1)
+        return dict(zip(outputs, parts, strict=True))
+
+    def _entry(self, output: str, fitted: statistics.Statistics) -> Mapping[str, Any] | None:
+        return None if self.normalization == "none" else fitted.of(output)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
     ) -> tf.Tensor:
         """[B] or [B, n] -> [B, n], or [B, 2 n] with flags."""
-        entry = None if self.normalization == "none" else fitted.of(output)
+        entry = self._entry(output, fitted)
         values = self._values(features, field, self._precision(entry))
+        numbers, known = self._normalised(values, [entry])
+        if self.missing_flags:
+            numbers = tf.concat([numbers, _flags(known, numbers.dtype)], axis=1)
+        return numbers
+
+    def _normalised(
+        self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """[B, n] and the statistics of these n, in one entry or several; with which are known."""
         known = tf.math.is_finite(values)
         # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
         numbers = tf.where(known, values, tf.zeros_like(values))
-        if entry is not None:
-            shift, scale = self._shift_and_scale(entry)
+        if self.normalization != "none":
+            pairs = [self._shift_and_scale(entry) for entry in entries]
+            shift, scale = map(np.concatenate, zip(*pairs, strict=True))
             centered = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
             numbers = tf.where(known, centered * scale, tf.zeros_like(centered))
-        if self.missing_flags:
-            flags = tf.cast(tf.logical_not(known), numbers.dtype)
-            numbers = tf.concat([numbers, flags], axis=1)
-        return numbers
+        return numbers, known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
         """[N, n] of an eager batch, to be measured: integers as they are."""
+        values = features[field]
+        if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
+            return values.numpy()[:, np.newaxis]  # At a tenth of the time of three ops.
         return self._values(features, field, tf.float64).numpy()
 
     def _precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
@@ -112,3 +162,7 @@ class Numeric(column.PerField):
             shift = np.array(entry["least"])
             spread = np.array(entry["greatest"]) - shift
         return shift, column.inverse(spread)
+
+
+def _flags(known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.logical_not(known), dtype)

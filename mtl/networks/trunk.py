@@ -59,7 +59,8 @@ def joined(kind: str, inputs: types.Tensors) -> tf.Tensor:
         shape = value.shape[1:]
         fix = f"Column {column!r} has that shape."
         checks.require(shape.is_fully_defined(), f"{kind} inputs", "have a fixed shape", shape, fix)
-        flattened.append(tf.reshape(value, [-1, math.prod(shape)]))
+        flat = shape.rank == 1
+        flattened.append(value if flat else tf.reshape(value, [-1, math.prod(shape)]))
     return tf.concat(flattened, axis=1)
 
 

@@ -10,7 +10,6 @@ an evaluation and two exports, and how many ops the training graph has.
 
 import json
 import multiprocessing
-import os
 import pathlib
 import resource
 import tempfile
@@ -23,7 +22,14 @@ from absl import app, flags
 
 from launch import config
 
-_ALL = ("tasks=100", "tasks=1000", "columns=200", "columns=2000", "tokens=2000000", "classes=100000")
+_ALL = (
+    "tasks=100",
+    "tasks=1000",
+    "columns=200",
+    "columns=2000",
+    "tokens=2000000",
+    "classes=100000",
+)
 _CASES = flags.DEFINE_list("cases", list(_ALL), "What there is how much of.")
 _LIMIT = flags.DEFINE_integer("limit", 300, "After so many seconds a case is given up.")
 _ROWS = 1000
@@ -64,7 +70,7 @@ def _written(kind: str, count: int, folder: pathlib.Path) -> pathlib.Path:
             high = count if kind == "classes" else 2
             labels = [str(label) for label in rng.integers(0, high, len(tasks))]
             file.write(",".join([*numbers, *words, *labels]) + "\n")
-    head = f"MultiClass" if kind == "classes" else "Binary"
+    head = "MultiClass" if kind == "classes" else "Binary"
     objects = ["@features.Numeric()"] + ["@features.Categorical()"] * len(text)
     lines = [
         _COMMON,

@@ -162,9 +162,9 @@ def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.stack([weight, one[1] + distance * share, squares])
 
 
-def total(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """sum(values * weights) in float64."""
-    return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64))
+def total(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
+    """sum(values * weights) in float64, over one axis or all."""
+    return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
@@ -219,4 +219,4 @@ def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
     arXiv:1706.04599; here of the positive class's probability.
     """
-    return ratio(tf.reduce_sum(tf.abs(excess)), weight)
+    return ratio(tf.reduce_sum(tf.abs(excess), -1), weight)

@@ -21,6 +21,7 @@ from mtl import metrics as metrics_lib
 from mtl import quantization as quantization_lib
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
+from mtl.heads import together
 from mtl.optimization import gradients as gradients_lib
 from mtl.optimization import schedules
 
@@ -196,11 +197,7 @@ class MultiTaskModel:
                 scaffold=scaffold,
             )
         losses = self._losses(logits, labels)
-        metrics = {
-            f"{head.name}/{name}": metric
-            for head in self.heads
-            for name, metric in head.metrics(logits[head.name], labels).items()
-        }
+        metrics = dict(together.metrics(self.heads, logits, labels))
         average_losses = {task: metrics[f"{task}/average_loss"] for task in self.tasks}
         metrics["average_loss"] = _total(average_losses, self._label_weights(labels))
         return compat.estimator.EstimatorSpec(
@@ -225,7 +222,7 @@ class MultiTaskModel:
         losses = batch.sum(lambda part: part.losses) if read else batch.first.losses
         with tf1.variable_scope("balancing"):
             weighted = self.weighting(losses, tf1.train.get_or_create_global_step())
-            weights = {task: tf.gradients(weighted[task], losses[task])[0] for task in losses}
+            weights = {task: _derivative(weighted[task], losses[task]) for task in losses}
             variables = tf1.trainable_variables()  # With those of the weighting.
             gradients, watched = self.surgery(weighted, variables, batch.scaled(weights))
         stop = list(losses.values())
@@ -295,9 +292,12 @@ class MultiTaskModel:
         return logits
 
     def _label_weights(self, labels: types.Tensors) -> types.Tensors:
-        return {head.name: head.label_weight(labels) for head in self.heads}
+        return together.label_weights(self.heads, labels)
 
     def _losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
+        # What compares the gradients of tasks has to see which variables are a task's own.
+        if self.adds_losses:
+            return together.losses(self.heads, logits, labels)
         return {head.name: head.loss(logits[head.name], labels) for head in self.heads}
 
     def _predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
@@ -320,12 +320,13 @@ class MultiTaskModel:
 
 def _total(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
     """The sum of the tasks' losses, 0 for a task without labels; any other NaN stays one."""
-    has_labels = metrics_lib.stream(
-        label_weights, lambda sums: {task: tf.sign(weight) for task, weight in sums.items()}
-    )
-    values = [
-        tf.where(has_labels[task][0] > 0, value, tf.zeros_like(value))
-        for task, (value, _) in average_losses.items()
-    ]
-    updates = [update for _, update in (*average_losses.values(), *has_labels.values())]
-    return tf.add_n(values), tf.group(*updates)
+    weights = tf.stack([label_weights[task] for task in average_losses])
+    total, update = metrics_lib.stream({"weights": weights}, lambda sums: sums)["weights"]
+    losses = tf.stack([value for value, _ in average_losses.values()])
+    values = tf.unstack(tf.where(total > 0, losses, tf.zeros_like(losses)))
+    return tf.add_n(values), tf.group(update, *{each for _, each in average_losses.values()})
+
+
+def _derivative(weighted: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
+    """The weight of a task: the derivative of its weighted loss by its loss."""
+    return tf.ones_like(loss) if weighted is loss else tf.gradients(weighted, loss)[0]

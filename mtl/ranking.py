@@ -49,8 +49,15 @@ class Cells(NamedTuple):
     is_merged: tf.Tensor
 
 
-def scores(logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor) -> metrics.Total:
-    """A batch of scores, [B] or [B, C] each: and how much they weigh as either label."""
+def scores(
+    logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
+) -> metrics.Total:
+    """A batch of scores, [B] or [B, C] each: and how much they weigh as either label.
+
+    Where classes are tasks, each of them is told apart as exactly as it would be alone.
+    """
+    if logits.shape.rank == 2 and are_tasks:
+        return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
     if logits.shape.rank == 2 and logits.shape[-1] > MAX_EXACT_CLASSES:
         return _Histogram(logits, positives, negatives)
     return _Different(logits, positives, negatives)
@@ -60,7 +67,7 @@ class _Different:
     """The different scores and their weights, as a growing buffer that is compacted where full.
 
     A score is an integer in the order of floats, behind that of its class. Where there are more
-    than `MAX_CELLS`, their last bits are dropped, of all alike, so that what came early and late
+    than `most`, their last bits are dropped, of all alike, so that what came early and late
     stays in one order.
     """
 
@@ -71,7 +78,14 @@ class _Different:
         tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
     )
 
-    def __init__(self, logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor):
+    def __init__(
+        self,
+        logits: tf.Tensor,
+        positives: tf.Tensor,
+        negatives: tf.Tensor,
+        most: int | None = None,
+    ):
+        self._most = most or MAX_CELLS
         self._num_classes = 1 if logits.shape.rank == 1 else logits.shape[-1]
         classes = 0 if logits.shape.rank == 1 else tf.range(self._num_classes, dtype=tf.int64)
         self._keys = tf.reshape(_ordered(logits) + classes * 2**_SCORE_BITS, [-1])
@@ -93,7 +107,9 @@ class _Different:
         def compact() -> tf.Tensor:
             all_keys = tf.concat([_read(keys, tf.int64)[:start], self._keys], 0)
             all_weights = tf.concat([_read(weights, tf.float64)[:start], self._weights], 0)
-            some, total, bits = _compacted(all_keys, all_weights, _read(dropped, tf.int64))
+            some, total, bits = _compacted(
+                all_keys, all_weights, _read(dropped, tf.int64), self._most
+            )
             count = tf.size(some)
             spare = [[0, tf.maximum(count, _LEAST_CAPACITY)]]
             with tf.control_dependencies(
@@ -113,7 +129,7 @@ class _Different:
         keys = tf.concat([keys[:used] for keys, _, used, _ in replicas], 0)
         weights = tf.concat([weights[:used] for _, weights, used, _ in replicas], 0)
         dropped = tf.reduce_max(tf.stack([dropped for *_, dropped in replicas]))
-        keys, weights, dropped = _compacted(keys, weights, dropped)
+        keys, weights, dropped = _compacted(keys, weights, dropped, self._most)
         classes = tf.bitwise.right_shift(keys, tf.constant(_SCORE_BITS, tf.int64))
         return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped > 0)
 
@@ -126,9 +142,9 @@ def _ordered(logits: tf.Tensor) -> tf.Tensor:
 
 
 def _compacted(
-    keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor
+    keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor, most: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Different keys in ascending order, at most `MAX_CELLS`; their weights; the dropped bits."""
+    """Different keys in ascending order, at most so many; their weights; the dropped bits."""
     keys = _without(keys, dropped)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
@@ -139,7 +155,7 @@ def _compacted(
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
     left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # Where so many bits are dropped.
-    too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > MAX_CELLS, tf.int64))
+    too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > most, tf.int64))
     dropped = tf.maximum(dropped, too_many)
     keys, before = _without(keys, dropped), _without(before, dropped)
     ids = tf.cumsum(tf.cast(tf.not_equal(keys, before), tf.int32))
@@ -195,9 +211,14 @@ class _Histogram:
 
 def areas(cells: Cells) -> dict[str, tf.Tensor]:
     """`auc` and `pr_auc`, means over the classes for which they are defined, and their bounds."""
+    return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
+
+
+def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
+    """The same of each class, [C]: NaN where they are not defined."""
     found = {"auc": auc(cells), "pr_auc": average_precision(cells)}
     return {
-        f"{name}{suffix}": metrics.mean_defined(value)
+        f"{name}{suffix}": value
         for name, values in found.items()
         for suffix, value in zip(("", BOUND), values, strict=True)
     }

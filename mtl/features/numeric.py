@@ -18,6 +18,8 @@ from mtl.features import accumulators, column, statistics
 _NORMALIZATIONS = ("z_score", "min_max", "none")
 # Up to here float32 holds every integer.
 _EXACT_UP_TO = 2.0**24
+# So many logarithms are taken at once: TensorFlow rounds the last bit by the place in the tensor.
+_LOGS_TOGETHER = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,11 +80,11 @@ class Numeric(column.PerField):
             alike.setdefault(kind, {})[output] = field
         encoded = {}
         for fields in alike.values():
-            if len(fields) > 1:
+            if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
                 encoded |= self._together(features, fields, fitted)
             else:
-                single = dataclasses.replace(self, names=list(fields.values()))
-                encoded |= super(Numeric, single).__call__(features, fitted)
+                alone = dataclasses.replace(self, names=list(fields.values()))
+                encoded |= super(Numeric, alone).__call__(features, fitted)
         return encoded
 
     def _together(

@@ -168,9 +168,10 @@ class Base:
             ),
             **self.sums(examples),
         }
-        return metrics.stream(sums, self._summary)
+        return metrics.stream(sums, self.all_metrics)
 
-    def _summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """The metrics of these sums, those that every head has among them."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
@@ -183,12 +184,19 @@ class Base:
         return Examples(tf.where(mask, logits, 0.0), targets, weights)
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        label = self._field(labels, self.field, self.label_types, self.label_shape)
-        targets, present = self.targets(label)
+        targets, present = self.targets(self.label_of(labels))
+        return targets, self.weights(labels, present)
+
+    def label_of(self, labels: types.Tensors) -> tf.Tensor:
+        """The label field; fails unless it has a type and a shape that the head can take."""
+        return self._field(labels, self.field, self.label_types, self.label_shape)
+
+    def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
+        """The weights of labels that are `present`, [B] or [B, n], and 0 of those missing."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(labels, present)
-        return targets, weights
+        return weights
 
     def _example_weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
         """The weight field as [B] or [B, 1], 0 where the label is missing."""
@@ -221,11 +229,12 @@ class Base:
         field: str | None = None,
     ) -> tf.Tensor:
         """Returns `result`; fails when run unless all `given` are valid."""
-        text = self._message(field or self.field, rule)
+        text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
 
-    def _message(self, field: str, rule: str) -> str:
+    def message(self, field: str, rule: str) -> str:
+        """How an error says that a label must follow a rule; the label comes behind it."""
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
@@ -239,7 +248,7 @@ class Base:
         ):
             for value in found:
                 if not _passes(accepts, value):
-                    return f"{self._message(field, rule)} {values.show(value)}"
+                    return f"{self.message(field, rule)} {values.show(value)}"
         return None
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:

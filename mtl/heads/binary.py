@@ -6,6 +6,7 @@ income/heads.Binary.positive_weight = 3.0
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -94,13 +95,19 @@ class Binary(base.Base):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """[B] -> 1.0 for positives, else 0.0."""
+        targets, present, valid = self.parsed(label)
+        if valid is not None:
+            targets = self.checked(targets, valid, label, self.rule(label.dtype))
+        return targets, present
+
+    def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """[...] -> targets, which are present, and which are in range; None where any label is."""
         positive, negative = (self._typed(label, given) for given in self._values)
         present, hits = values.present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
-            return targets, present
-        valid = ~present | hits | values.is_any(label, negative)
-        return self.checked(targets, valid, label, self.rule(label.dtype)), present
+            return targets, present, None
+        return targets, present, ~present | hits | values.is_any(label, negative)
 
     def _typed(self, label: tf.Tensor, given: Sequence[Any]) -> list[Any]:
         """Label values as the field holds them, 1.0 and True as 1; fails on what it cannot hold."""
@@ -127,7 +134,7 @@ class Binary(base.Base):
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B], [B] -> [B]."""
+        """[...], [...] -> [...]."""
         return objectives.binary_cross_entropy(
             logits, targets, self.positive_weight, self.label_smoothing, self.focal_gamma
         )
@@ -155,25 +162,30 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """The scores of either class, calibration by bin, and the confusion at the threshold."""
+        """The scores of either class, calibration by bin, and the confusion at the threshold.
+
+        Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
+        """
+        total = functools.partial(metrics.total, axis=0)
         logits, targets, weights = examples
         probability = tf.sigmoid(logits)
         flagged = tf.cast(probability >= self.threshold, tf.float32)
         return {
-            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets)),
+            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets), True),
             "excess": metrics.calibration_sums(probability, targets, weights),
-            "predicted": metrics.total(probability, weights),
-            "positive": metrics.total(targets, weights),
-            "flagged": metrics.total(flagged, weights),
-            "hits": metrics.total(flagged * targets, weights),
+            "predicted": total(probability, weights),
+            "positive": total(targets, weights),
+            "flagged": total(flagged, weights),
+            "hits": total(flagged * targets, weights),
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Quality of the classes, of the ranking and of the probabilities."""
         weight, positive = sums["weight"], sums["positive"]
+        areas = ranking.areas_by_class if weight.shape.rank else ranking.areas
         return {
             **confusion(sums),
-            **ranking.areas(sums["scores"]),
+            **areas(sums["scores"]),
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),

@@ -156,7 +156,17 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
     It is one plain op that formats what it is given only when it fails; `tf.debugging.Assert`
     would build a conditional around it, at a cost in every step.
     """
-    wrong = tf.gather_nd(labels, tf.where(~valid))
+    return _assert(valid, tf.gather_nd(labels, tf.where(~valid)), text)
+
+
+def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> tf.Operation:
+    """The same of [B, T] labels, with the one of T texts that belongs to the label shown."""
+    places = tf.where(~valid)
+    text = tf.gather(tf.constant(texts), places[:1, 1])
+    return _assert(valid, tf.gather_nd(labels, places), text)
+
+
+def _assert(valid: tf.Tensor, wrong: tf.Tensor, text: str | tf.Tensor) -> tf.Operation:
     if wrong.dtype == tf.string:
         wrong = tf.strings.join(["'", wrong, "'"])
     return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)

@@ -409,3 +409,20 @@ def test_a_column_whose_name_holds_a_space_is_no_wrong_delimiter(tmp_path):
     fields = spec.Spec(features={"x": "float32"}, labels={"z": "int64"})
     with pytest.raises(checks.UserError, match="Csv.columns for the field 'z'"):
         source.parser(fields)
+
+
+def test_fields_of_a_kind_are_decoded_together():
+    names = [f"x{i}" for i in range(50)]
+    made = csv.Csv(files={"train": "none"}, columns=(*names, "y", "text"))
+    fields = spec.Spec(
+        features={**dict.fromkeys(names, "float32"), "text": "string"},
+        labels={"y": "int64"},
+        defaults={"x3": 7.5},
+    )
+    line = ",".join(["2.5", "2.5", "2.5", ""] + ["1"] * 46 + ["1", "a"])
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        values = made.decode(tf.constant([line]), fields, True)
+        assert len(graph.get_operations()) < 120  # One by one they are more than 500.
+        read = session.run(values)
+    assert sorted(read) == sorted([*names, "text", "y"])
+    assert (read["x0"], read["x3"], read["x4"], read["y"], read["text"]) == (2.5, 7.5, 1, 1, b"a")

@@ -111,3 +111,30 @@ def test_quantiles_of_integers_are_integers():
     gathered.update(np.array([2**60 + 1, 2**60 + 3], np.int64))
     gathered.update(np.array([2**60 + 5, 2**60 + 7], np.int64))
     assert gathered.save("", "x") == {"boundaries": [2**60 + 5]}
+
+
+def test_moments_taken_together_are_those_of_each_alone():
+    batches = [
+        {"a": np.random.default_rng(i).normal(size=(9, 1)), "b": i + np.eye(9)[:, :2]}
+        for i in range(4)
+    ]
+    batches[1]["a"][3] = np.nan
+
+    def gathered(update):
+        parts = [
+            accumulators.Moments(source=n, read=lambda f, n=n: f[n], by_example=True) for n in "ab"
+        ]
+        for batch in batches:
+            update(parts, batch)
+        return [part.save("", part.source) for part in parts]
+
+    updates = {}
+    one = gathered(
+        lambda parts, batch: [
+            update(batch) for update in updates.setdefault(0, accumulators.together(parts))
+        ]
+    )
+    other = gathered(lambda parts, batch: [part.update(batch) for part in parts])
+    for mine, theirs in zip(one, other, strict=True):
+        for name in mine:
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-12)

@@ -135,3 +135,18 @@ def test_what_float32_holds_is_computed_in_float32_as_ever(encode, dtype, log):
     mean, stddev = measured.mean(), measured.std()
     old = (plain - np.float32(mean)) * np.float32(1 / stddev)
     np.testing.assert_allclose(encoded, old, rtol=0, atol=1e-6 if log else 0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"log": True}, {"missing_flags": True}])
+def test_fields_of_one_number_are_encoded_together_as_alone(encode, settings):
+    random = np.random.default_rng(0)
+    split = {name: random.normal(i, 1 + i, 20).astype(np.float32) for i, name in enumerate("abc")}
+    split |= {"n": np.arange(20), "since": 2**31 + np.arange(20), "v": random.normal(size=(20, 2))}
+    split["b"][4] = np.nan
+    split["v"] = split["v"].astype(np.float32)
+    one = encode([features.Numeric(names=list(split), **settings)], split)
+    alone = [features.Numeric(names=[name], **settings) for name in split]
+    other = encode(alone, split)
+    assert list(one) == list(other)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)

@@ -1,0 +1,144 @@
+"""Many equal heads in one set of ops: losses and metrics of [B, T], in place of T times [B].
+
+losses = together.losses(heads, logits, labels)          # {task: scalar}
+weights = together.label_weights(heads, labels)          # {task: scalar}
+metrics = together.metrics(heads, logits, labels)        # {"<task>/<metric>": (value, update)}
+
+Binary heads that differ in nothing but their names and labels are built together, from `FROM` of
+them on: sums over a batch then come in another order, and may round differently. All other heads
+are built one by one. What a task is called, and what it has of its own, is the same either way.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import metrics as metrics_lib
+from mtl import types
+from mtl.heads import base, binary, values
+
+FROM = 16
+
+
+def losses(
+    heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
+) -> dict[str, tf.Tensor]:
+    """{task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads."""
+    found = {}
+    for part in _parts(heads):
+        if isinstance(part, Alike):
+            found |= part.each(part.loss(logits, labels))
+        else:
+            found[part.name] = part.loss(logits[part.name], labels)
+    return {head.name: found[head.name] for head in heads}
+
+
+def label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
+    """{field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads."""
+    found = {}
+    for part in _parts(heads):
+        if isinstance(part, Alike):
+            found |= part.each(part.label_weight(labels))
+        else:
+            found[part.name] = part.label_weight(labels)
+    return {head.name: found[head.name] for head in heads}
+
+
+def metrics(
+    heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
+) -> types.Metrics:
+    """{task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}."""
+    found = {}
+    for part in _parts(heads):
+        if isinstance(part, Alike):
+            found |= part.metrics(logits, labels)
+        else:
+            own = part.metrics(logits[part.name], labels)
+            found |= {f"{part.name}/{name}": metric for name, metric in own.items()}
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Alike:
+    """T heads with the same settings, each with a label field of its own.
+
+    Attributes:
+      heads: T, of which the first speaks for all.
+    """
+
+    heads: Sequence[binary.Binary]
+
+    def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[T] -> {task: scalar}."""
+        return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
+
+    def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """{field: [B]} -> [B, T] and [B, T]; fails when run on a label out of range."""
+        first = self.heads[0]
+        label = tf.stack([head.label_of(labels) for head in self.heads], axis=1)
+        targets, present, valid = first.parsed(label)
+        if valid is not None:
+            texts = [head.message(head.field, first.rule(label.dtype)) for head in self.heads]
+            with tf.control_dependencies([values.require_each(valid, label, texts)]):
+                targets = tf.identity(targets)
+        return targets, first.weights(labels, present)
+
+    def examples(self, logits: types.Tensors, labels: types.Tensors) -> base.Examples:
+        """{task: [B, 1]} and {field: [B]} -> [B, T] each."""
+        targets, weights = self.targets_and_weights(labels)
+        return base.Examples(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
+
+    def _logits(self, logits: types.Tensors) -> tf.Tensor:
+        return tf.concat([logits[head.name] for head in self.heads], axis=1)
+
+    def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
+        """{task: [B, 1]} and {field: [B]} -> [T]."""
+        examples = self.examples(logits, labels)
+        own = self.heads[0].losses(examples.logits, examples.targets)
+        total = tf.reduce_sum(examples.weights * own, 0)
+        return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 0))
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """{field: [B]} -> [T]."""
+        return tf.reduce_sum(self.targets_and_weights(labels)[1], 0)
+
+    def metrics(self, logits: types.Tensors, labels: types.Tensors) -> types.Metrics:
+        """{task: [B, 1]} and {field: [B]} -> {"<task>/<metric>": (value, update)}."""
+        first, examples = self.heads[0], self.examples(logits, labels)
+        own, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
+        is_nan = counts & (tf.math.is_nan(self._logits(logits)) | tf.math.is_nan(own))
+        sums = {
+            "loss": metrics_lib.total(own, examples.weights, axis=0),
+            "weight": metrics_lib.total(tf.ones_like(own), examples.weights, axis=0),
+            base.NAN_PREDICTIONS: tf.reduce_sum(tf.cast(is_nan, tf.float64), 0),
+            **first.sums(examples),
+        }
+        streamed = metrics_lib.stream(sums, first.all_metrics)
+        of_tasks = {
+            name: (self.each(vector), update) for name, (vector, update) in streamed.items()
+        }
+        return {
+            f"{head.name}/{name}": (each[head.name], update)
+            for head in self.heads
+            for name, (each, update) in of_tasks.items()
+        }
+
+
+def _parts(heads: Sequence[types.Head]) -> list[Any]:
+    """Groups of equal heads, and the heads that are not in one."""
+    kinds: dict[Any, list[types.Head]] = {}
+    for head in heads:
+        kinds.setdefault(_kind(head), []).append(head)
+    parts = []
+    for kind, alike in kinds.items():
+        parts += [Alike(alike)] if kind and len(alike) >= FROM else alike
+    return parts
+
+
+def _kind(head: types.Head) -> str | None:
+    """What equal heads have in common; None where a head is built by itself."""
+    if type(head) is not binary.Binary:  # Another class may compute anything.
+        return None
+    return repr(dataclasses.replace(head, name="any", label=None))

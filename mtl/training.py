@@ -22,6 +22,7 @@ from mtl import (
     fitting,
     given_files,
     members,
+    memory,
     preparation,
     resources,
     storage,
@@ -113,6 +114,8 @@ class Training:
             alone = not self._place.is_synchronous
             with members.ending_with_chief(job.beat) if alone else contextlib.nullcontext():
                 return {}, self._train(job, checkpoint, hooks.Callbacks())
+        # Before the pass over the data: this is known from the settings.
+        self._data.require_memory(self._data.batch_size // self._place.workers)
         run_directory.repair(self._model_dir)
         with run_directory.claimed(self._model_dir) as keep:
             if preparation.prepare(self._experiment, self._model_dir):
@@ -265,6 +268,9 @@ class Training:
         result: training_loop.StepResult,
     ) -> dict[str, list[tf1.train.SessionRunHook]]:
         run, model_dir, place = self._run, self._model_dir, self._place
+        if place.strategy == distribution.ONE:
+            # Of the graph that was just built: nothing is allocated before its session.
+            memory.require_variables(tf1.global_variables())
         if place.has_servers and not place.is_chief:
             return {"training_hooks": [members.Following(job.beat, job.interruption)]}
         leading = members.Leading(job.beat, job.interruption, checkpoint)

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, label_counts, literals, types
+from mtl import checks, label_counts, literals, memory, types
 from mtl import spec as spec_lib
 from mtl.data import sampling
 from mtl.data import source as source_lib
@@ -44,7 +44,8 @@ class Pipeline:
       train_split: the split that training and feature statistics read, in the source's words.
       eval_split: the split that evaluation reads.
       shuffle_buffer: how many records are mixed in training; a perfect shuffle needs as many as
-        the split holds, and a smaller buffer only mixes neighbours. 1 keeps the order.
+        the split holds, and a smaller buffer only mixes neighbours. 1 keeps the order. Each takes
+        24 bytes at once, whether there is a record for it or not.
       cache: whether training keeps the raw records of its shard in memory after the first epoch.
         Off, because a split may not fit.
       sampler: how often the rows of each class come up in training, such as `sampling.Power`; None
@@ -106,6 +107,8 @@ class Pipeline:
           UserError: there is no such split, it has no record for this shard, or its files lack a
             field.
         """
+        batch_size = batch_size or self.batch_size
+        self.require_memory(batch_size, training)
         records = self._records(split, num_shards, shard)
         if training:
             records = records.cache() if self.cache else records
@@ -114,7 +117,6 @@ class Pipeline:
             else:
                 records = records.shuffle(self.shuffle_buffer, seed, reshuffle_each_iteration=True)
                 records = records.repeat()
-        batch_size = batch_size or self.batch_size
         batches = source_lib.batch(records, batch_size, drop_remainder=training)
 
         # Sources are plain graph code, and their errors must reach the user as they are.
@@ -128,6 +130,20 @@ class Pipeline:
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+
+    def require_memory(self, batch_size: int, training: bool = True) -> None:
+        """Fails if a batch, or the records that are shuffled, surely do not fit into memory.
+
+        A batch of training is full; of one that is not, TensorFlow makes room for all records.
+        """
+        size = batch_size * memory.SLOT
+        if training:
+            size += batch_size * sum(map(_least_bytes, self.spec.fields.values()))
+            slots = self.shuffle_buffer * memory.SLOT
+            what = "TensorFlow takes, before it reads a record,"
+            memory.require("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, what)
+        what = f"A batch of {batch_size} rows takes"
+        memory.require("Pipeline.batch_size", self.batch_size, size, what)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
         """The batches of a split in order, once; only {feature: [B, ...]} without labels."""
@@ -260,6 +276,13 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
     also = f"Further fields with gaps: {listed}. " if places else ""
     nan = f"{literals.NAN!r} is a missing number"
     return f"{also}Set Spec.defaults, or Spec.type_defaults for all of a type; {nan}."
+
+
+def _least_bytes(field: spec_lib.Field) -> int:
+    """What a value takes in a batch at least."""
+    width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
+    # Of a list that may be empty, where it starts.
+    return 8 if field.is_ragged else field.size * width
 
 
 def _set_batch_size(values: Mapping[str, Any], size: int) -> None:

@@ -384,6 +384,14 @@ MISTAKES = [
         "Pipeline.batch_size must be above 0, got 0",
         line="pipeline.Pipeline.batch_size",
     ),
+    *(
+        Mistake(
+            f"{setting} beyond all memory",
+            (f"Pipeline.{setting} must fit into memory, got {value}. ", "and this process may use"),
+            gin=(("Pipeline.batch_size = 16", f"Pipeline.{setting} = {value}"),),
+        )
+        for setting, value in (("batch_size", 10**10), ("shuffle_buffer", 10**12))
+    ),
     gin(
         "setting of the wrong kind",
         "train_steps = 20",

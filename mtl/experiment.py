@@ -279,8 +279,16 @@ class Experiment:
             with scoring.Checkpoint.restored(estimator, self.data.spec, path) as model:
                 yield model
 
-    def export(self, model_dir: str, export_dir: str, checkpoint: str = "latest") -> str:
+    def export(
+        self,
+        model_dir: str,
+        export_dir: str,
+        checkpoint: str = "latest",
+        before: Callable[[str], None] = lambda written: None,
+    ) -> str:
         """Writes `export_dir/<version>`, a SavedModel for TF Serving; returns its path.
+
+        Nothing is published if `before`, called with the folder of the export, fails.
 
         Raises:
           UserError: there is no such checkpoint, or the export does not predict as it does.
@@ -289,7 +297,8 @@ class Experiment:
         storage.require_plain("--export_dir", export_dir)
         run_directory.require_writable("--export_dir", export_dir)
         with self.explained(path):
-            return self.exporter(model_dir)(self.estimator(model_dir, path), export_dir, path)
+            estimator = self.estimator(model_dir, path)
+            return self.exporter(model_dir)(estimator, export_dir, path, before)
 
     def exporter(self, model_dir: str) -> serving_lib.Exporter:
         """What exports the checkpoints of the run in `model_dir`."""

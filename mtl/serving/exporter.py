@@ -59,8 +59,16 @@ class Exporter:
         self._reference: reference.Reference | None = None
         self._last = ("", "")
 
-    def __call__(self, estimator: compat.estimator.Estimator, folder: str, checkpoint: str) -> str:
+    def __call__(
+        self,
+        estimator: compat.estimator.Estimator,
+        folder: str,
+        checkpoint: str,
+        before: Callable[[str], None] = lambda written: None,
+    ) -> str:
         """Publishes `folder/<version>`, and returns its path.
+
+        `before` is called with the folder of the export that is about to be published.
 
         Raises:
           RefusedError: it does not behave as the Estimator does; nothing is published then.
@@ -73,6 +81,7 @@ class Exporter:
             else:
                 written = self._written(estimator, version.partial, checkpoint)
             metadata.add(written, version=version.number)
+            before(written)
             path = version.publish(written, self._serving.keep, deployment.stable(folder))
         self._last = (checkpoint, path)
         return path

@@ -5,9 +5,10 @@ difference = onnx.write("models/digits/1795231775", "digits.onnx")
 
 import contextlib
 import importlib
+import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -89,25 +90,50 @@ def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None
         node = graph.nodes[graphs.name_of(reference)]
         types = {key: node.attr[key] for key in ("dtype", "shape")}
         graph.set(node.name, "Placeholder", [], **types)
+    given = graph.pruned(names)
     try:
-        converted, _ = converter.convert.from_graph_def(
-            graph.pruned(names),
-            input_names=list(inputs),
-            output_names=list(outputs),
-            tensors_to_rename={**inputs, **outputs},
-            opset=_OPSET,
-            output_path=path,
-        )
+        with _silent():
+            converted, _ = converter.convert.from_graph_def(
+                given,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                tensors_to_rename={**inputs, **outputs},
+                opset=_OPSET,
+                output_path=path,
+            )
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        # It tells what it stumbled over, which is often far behind what it cannot convert.
+        reason = _lacking(_not_known(given)) or str(error).splitlines()[0]
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
-    unknown = sorted(set(_unknown(converted.graph)))
+    unknown = _lacking(_unknown(converted.graph))
     if unknown:
-        listed = ", ".join(unknown)
-        raise checks.UserError(
-            f"tf2onnx cannot convert this model: ONNX has no operation {listed}."
-        )
+        raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
+
+
+def _lacking(operations: Iterable[str]) -> str:
+    """That ONNX has no such operations; "" where there are none."""
+    listed = ", ".join(sorted(set(operations)))
+    return listed and f"ONNX has no operation {listed}."
+
+
+def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
+    """The operations of a graph that tf2onnx has no rule for."""
+    rules = _module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
+    known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
+    return [node.op for node in graph.node if node.op not in known]
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Within it, tf2onnx logs no tracebacks of what it stumbles over."""
+    logger = logging.getLogger("tf2onnx")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _unknown(graph: Any) -> Iterator[str]:

@@ -88,6 +88,19 @@ def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw)
             np.testing.assert_array_equal(value, wanted, err_msg=key)
 
 
+def test_nothing_is_published_where_what_comes_before_it_fails(made, tmp_path):
+    seen = []
+
+    def refuse(written):
+        seen.append(os.path.exists(os.path.join(written, "saved_model.pb")))
+        raise checks.UserError("no ONNX")
+
+    with pytest.raises(checks.UserError, match="no ONNX"):
+        made.export(tmp_path / "export", refuse)
+    assert seen == [True]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_raw_inputs_that_are_left_out_have_the_defaults_of_examples(export, held_out):
     optional = ("word", "flag", "tags", "tags/length")
     raw = {name: value for name, value in held_out.raw().items() if name not in optional}

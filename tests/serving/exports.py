@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,12 @@ class Untrained:
                     variable.load(session.run(variable) * noise + 0.01 * noise, session)
             return tf1.train.Saver().save(session, f"{self.directory}/model.ckpt", step)
 
-    def export(self, folder: str) -> str:
-        """Publishes a version in `folder`."""
+    def export(self, folder: str, before: Callable[[str], None] = lambda written: None) -> str:
+        """Publishes a version in `folder`, unless `before` fails."""
         exporter = serving.Exporter(
             self.settings, self.spec, self.heads, self.dataset, self.directory
         )
-        return exporter(self.estimator, str(folder), self.checkpoint)
+        return exporter(self.estimator, str(folder), self.checkpoint, before)
 
     def predictions(self) -> dict[str, np.ndarray]:
         """What `Estimator.predict` gives for all rows."""

@@ -33,15 +33,15 @@ ODD = (
         [[[1]]],
     ),
 )
-NUMBERS = (1e39, -1e300, 2**70, 10**400, float("inf"), float("nan"), *data_test.NUMBER_GRAMMAR)
-WEIRD = ODD + NUMBERS if data_test.NUMBERS_ALIKE else ODD
+NUMBERS = (1e39, -1e300, 2**70, 10**400, float("inf"), float("nan"), *data_test.NUMBERS)
+WEIRD = ODD + NUMBERS
 SPLICE = (b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\n", b"null", b"\xff", b"\xef\xbb\xbf")
 
 
 class _Model:
     """Predicts what tells examples apart."""
 
-    identity = "fake"
+    identity, digest = "fake", ""
 
     def __call__(self, examples):
         return {"m/crc": np.int64([zlib.crc32(example) for example in map(bytes, examples)])}

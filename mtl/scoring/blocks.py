@@ -159,11 +159,16 @@ def _inferred(values: list[Any]) -> pa.Array:
     inner = array.type
     while pa.types.is_list(inner):
         inner = inner.value_type
-    if pa.types.is_struct(inner):
+    # Arrow takes True among fractions for 1.0.
+    if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
         is_plain = [value is None or isinstance(value, str) for value in values]
         texts = [v if plain else json.dumps(v) for v, plain in zip(values, is_plain, strict=True)]
         return pa.array(texts, pa.string())
     return pa.array(values, _as_text(array.type)) if pa.types.is_null(inner) else array
+
+
+def _holds_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, list) and any(map(_holds_bool, value)))
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:

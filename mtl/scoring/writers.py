@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 from pyarrow import parquet
 
@@ -145,15 +146,35 @@ class _Tables:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    for field in schema:
-        found = table.schema.field(field.name).type
-        try:
-            table.column(field.name).cast(field.type)
-        except pa.ArrowException:
-            rule = f"hold {field.type} in every row, as in the first ones, for Parquet"
-            fix = "Write .jsonl, which needs no types."
-            checks.fail(f"column {field.name!r}", rule, str(found), fix)
-    return table.cast(schema)
+    columns = [_cast_column(field, table.column(field.name)) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    kept = None
+    # Arrow itself refuses a number that the type does not hold.
+    with contextlib.suppress(pa.ArrowException):
+        kept = values.cast(field.type) if _stays(values, field.type) else None
+    rule = f"hold {field.type} in every row, as in the first ones, for Parquet"
+    fix = "Write .jsonl, which needs no types."
+    checks.require(kept is not None, f"column {field.name!r}", rule, str(values.type), fix)
+    return kept
+
+
+def _stays(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    """Whether values mean the same as a type: a wider number, JSON text, or what is missing.
+
+    Arrow itself also casts "007" to 7 and 2 to True.
+    """
+    own = values.type
+    if own == kind or values.null_count == len(values) or pa.types.is_string(kind):
+        return True
+    if pa.types.is_list(own) and pa.types.is_list(kind):
+        return _stays(pc.list_flatten(values), kind.value_type)
+    if pa.types.is_floating(own):
+        return pa.types.is_floating(kind) and own.bit_width < kind.bit_width
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return pa.types.is_integer(own) and is_number
 
 
 def _headed(write: Callable[[bytes], Any]) -> Write:

@@ -77,6 +77,19 @@ def test_tables():
     assert first == table.drop_columns(["mixed"]).schema
 
 
+@pytest.mark.parametrize(
+    "values, written",
+    [
+        ([1.5, True], ["1.5", "true"]),
+        ([[1.5], [False]], ["[1.5]", "[false]"]),
+        ([1, True], ["1", "true"]),
+        ([1.5, 2, None], [1.5, 2.0, None]),
+    ],
+)
+def test_values_of_no_common_type_are_json_in_tables(values, written):
+    assert blocks.MAKERS["parquet"]({"id": values}).rows["id"].to_pylist() == written
+
+
 def test_records():
     columns = {**COLUMNS, "text": KEPT["text"], "lists": KEPT["lists"]}
     records = blocks.MAKERS["tfrecord"](columns).rows

@@ -113,13 +113,16 @@ def test_the_state_of_the_input(copy):
         _verbs(copy)["train"]()
 
 
-def test_the_vocabulary_of_an_export(copy):
+def test_the_files_of_an_export(copy):
     (version,) = sorted((copy / "run" / "export" / "latest").iterdir())[-1:]
     local.SavedModel(str(version))
-    (path, *_) = sorted((version / "assets").iterdir())
-    path.write_bytes(_flip(path.read_bytes()))
-    with pytest.raises(checks.UserError, match=f"{path.name} is damaged: .* Export it again"):
-        local.SavedModel(str(version))
+    (words, *_) = sorted((version / "assets").iterdir())
+    for path in (words, version / "saved_model.pb"):
+        data = path.read_bytes()
+        path.write_bytes(_flip(data))
+        with pytest.raises(checks.UserError, match=f"{path.name} is damaged: .* Export it again"):
+            local.SavedModel(str(version))
+        path.write_bytes(data)
 
 
 def test_a_run_of_an_earlier_version_goes_on_and_gets_its_checksums(copy):

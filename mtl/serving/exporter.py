@@ -98,7 +98,6 @@ class Exporter:
         if self._serving.optimized:
             self._serving.optimized(written)
         metadata.add(written, **metadata.describe(self._serving, self._spec, self._heads))
-        metadata.add(written, assets=metadata.assets(written))
         metadata.add(written, step=int(tf.train.load_variable(checkpoint, "global_step")))
         if self._serving.check_rows:
             held_out = self._held_out()
@@ -108,6 +107,8 @@ class Exporter:
             expected = self._expected(estimator, checkpoint, held_out)
             difference = verification.verify(written, held_out, expected, self._allowed)
             metadata.add(written, checked_rows=len(held_out), difference=difference)
+        # Last, once nothing changes them any more.
+        metadata.add(written, files=metadata.files(written))
         return written
 
     def _assets_extra(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mtl import checksums, literals, types
 from mtl import spec as spec_lib
+from mtl.compat import saved_model
 from mtl.serving import settings
 
 FILE = "model.json"
@@ -67,20 +68,24 @@ def read(directory: str) -> dict[str, Any]:
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
 
 
-def assets(directory: str) -> dict[str, str]:
-    """{file: checksum} of the vocabularies of the SavedModel in `directory`."""
+def files(directory: str) -> dict[str, str]:
+    """{file: checksum} of the graph and the vocabularies of the SavedModel in `directory`."""
     folder = os.path.join(directory, _ASSETS)
     names = sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
-    return {name: checksums.of_file(os.path.join(folder, name)) for name in names}
+    paths = [saved_model.FILE, *(os.path.join(_ASSETS, name) for name in names)]
+    return {path: checksums.of_file(os.path.join(directory, path)) for path in paths}
 
 
 def require_intact(directory: str) -> None:
-    """Fails unless the vocabularies of a SavedModel are as they were written, where that is known.
+    """Fails unless the files of a SavedModel are as they were written, where that is known.
 
-    TensorFlow has checksums for the variables alone.
+    TensorFlow has checksums for the variables alone; an optimised export has none of them.
     """
-    for name, checksum in read(directory).get("assets", {}).items():
-        checksums.require(os.path.join(directory, _ASSETS, name), checksum, _FIX)
+    described = read(directory)
+    # Exports of earlier versions told of their vocabularies only.
+    assets = {os.path.join(_ASSETS, name): of for name, of in described.get("assets", {}).items()}
+    for path, checksum in {**assets, **described.get("files", {})}.items():
+        checksums.require(os.path.join(directory, path), checksum, _FIX)
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from mtl import checks, experiment, heads, serving
 from mtl.compat import saved_model
-from mtl.serving import loaded, rows, verification, versions
+from mtl.serving import loaded, metadata, rows, verification, versions
 from tests import tiny
 from tests.serving import conftest
 
@@ -122,6 +122,8 @@ def test_the_metadata(export):
     assert 0 <= found["difference"] <= 1e-5
     assert found["inputs"]["pixels"] == {"dtype": "uint8", "shape": [4, 4, 1], "required": True}
     assert found["inputs"]["word"]["default"] == "none"
+    assert set(found["files"]) == {"saved_model.pb", "assets/words.txt"}
+    metadata.require_intact(export)
     assert serving.spec_of(export).fields == conftest.SPEC.fields
     assert found["tasks"] == {
         "rich": {"head": "Binary", "classes": ["no", "yes"]},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, spec
+from mtl import checks, checksums, spec
 from mtl.serving import inputs, metadata, rows, settings
 
 tf1 = tf.compat.v1
@@ -144,13 +144,25 @@ def test_a_default_that_is_a_missing_number_is_served(tmp_path):
     assert again.fields["n"].default == 3
 
 
-def test_assets_of_an_export_are_as_they_were_written(tmp_path):
+@pytest.mark.parametrize("file", ["saved_model.pb", "assets/words.txt"])
+def test_files_of_an_export_are_as_they_were_written(file, tmp_path):
+    (tmp_path / "assets").mkdir()
+    for name in ("saved_model.pb", "assets/words.txt"):
+        (tmp_path / name).write_text("a\nb\n")
+    metadata.require_intact(str(tmp_path))  # Of another maker, which says nothing.
+    metadata.add(str(tmp_path), files=metadata.files(str(tmp_path)))
+    metadata.require_intact(str(tmp_path))
+    (tmp_path / file).write_text("b\na\n")
+    with pytest.raises(checks.UserError, match=f"{file} is damaged: .* Export it again"):
+        metadata.require_intact(str(tmp_path))
+
+
+def test_exports_of_earlier_versions_told_of_their_vocabularies(tmp_path):
     (tmp_path / "assets").mkdir()
     words = tmp_path / "assets" / "words.txt"
-    words.write_text("a\nb\n")
-    metadata.require_intact(str(tmp_path))  # Of another maker, which says nothing.
-    metadata.add(str(tmp_path), assets=metadata.assets(str(tmp_path)))
+    words.write_text("a\n")
+    metadata.add(str(tmp_path), assets={"words.txt": checksums.of_file(str(words))})
     metadata.require_intact(str(tmp_path))
-    words.write_text("b\na\n")
-    with pytest.raises(checks.UserError, match="words.txt is damaged: .* Export it again"):
+    words.write_text("b\n")
+    with pytest.raises(checks.UserError, match="words.txt is damaged"):
         metadata.require_intact(str(tmp_path))

@@ -8,7 +8,7 @@ import os
 from absl import flags
 
 from launch import app
-from mtl import scoring
+from mtl import checks, scoring
 from mtl.serving import deployment, metadata, onnx
 
 CHECKPOINT = app.define_checkpoint()
@@ -22,12 +22,15 @@ ONNX = flags.DEFINE_string(
 
 def main() -> None:
     """Flags -> experiment -> export -> what was written and how it is served."""
-    if ONNX.value:
-        onnx.require()
+    if ONNX.value is not None:
+        checks.require(ONNX.value.endswith(".onnx"), "--onnx", "end in .onnx", ONNX.value)
     experiment, model_dir = app.load()
     if ONNX.value:
         files = [*app.GIN_FILE.value, *experiment.files_read]
-        scoring.Protection(files=files, where="--onnx").check(ONNX.value)
+        scoring.Protection(
+            files=files, model_dir=model_dir, where="--onnx", endings=("onnx",)
+        ).check(ONNX.value)
+        onnx.require()
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = []
 

@@ -17,7 +17,7 @@ from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
 # What a run fills itself.
-_FOLDERS = re.compile(r"best|clip_audit|eval.*|export|input|statistics|warm_start")
+_FOLDERS = re.compile(r"best|clip_audit|cluster|eval.*|export|input|statistics|warm_start")
 # From a file of an export to its saved_model.pb: it lies in variables/, assets/ or assets.extra/.
 _LEVELS = 2
 
@@ -30,11 +30,13 @@ class Protection:
       files: that are read: inputs, the data of the experiment, gin files.
       model_dir: of the run; predictions may lie there, but not among its own files.
       where: the flag that names the output.
+      endings: of names that outputs may have in `model_dir`.
     """
 
     files: Sequence[str] = ()
     model_dir: str | None = None
     where: str = "--output"
+    endings: Sequence[str] = writers.FORMATS
 
     def check(self, output: str) -> None:
         """Fails if predictions in this file would destroy what is read, or a part of a model.
@@ -73,9 +75,11 @@ class Protection:
         rule = "be none of the run's own files"
         in_own = folders and _FOLDERS.fullmatch(folders[0])
         checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
-        ending = os.path.splitext(path)[1]
-        fix = f"In {self.model_dir} let it end in .csv, .jsonl, .parquet or .tfrecord."
-        checks.require(bool(writers.format_in(f"x{ending}")), self.where, rule, output, fix)
+        # Also of shards: predictions.jsonl-00000-of-00010.
+        ending = re.match(r"\.(\w+?)s?(-|$)", os.path.splitext(path)[1])
+        fix = f"In {self.model_dir} let it end in {', '.join(f'.{one}' for one in self.endings)}."
+        is_output = ending is not None and ending.group(1) in self.endings
+        checks.require(is_output, self.where, rule, output, fix)
 
 
 def _is_exported(folder: str) -> bool:

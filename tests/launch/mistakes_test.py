@@ -201,6 +201,18 @@ MISTAKES = [
         verb="evaluate",
     ),
     flags(
+        "ONNX over a file of the run",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--onnx", "run/statistics.json"),
+        "--onnx must end in .onnx, got 'run/statistics.json'.",
+        verb="export",
+    ),
+    flags(
+        "ONNX among files of the run",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--onnx", "run/best/toy.onnx"),
+        "--onnx must be none of the run's own files, got 'run/best/toy.onnx'",
+        verb="export",
+    ),
+    flags(
         "model_dir without a checkpoint",
         ("--gin_file", "toy.gin", "--model_dir", "run"),
         "--checkpoint must be 'latest'",

@@ -33,12 +33,15 @@ def folder(tmp_path):
         ("run/new", "be none of the run's own files"),
         ("run/clip_audit/checkpoints/samples.csv", "be none of the run's own files"),
         ("run/eval_test/new.csv", "be none of the run's own files"),
+        ("run/cluster/new.csv", "be none of the run's own files"),
+        ("run/out.onnx", "be none of the run's own files"),
         ("models/7/saved_model.pb", "lie outside of an export"),
         ("models/7/variables/variables.jsonl", "lie outside of an export"),
         ("data/train.csv", "be no input"),
         ("data/../data/./train.csv", "be no input"),
         ("run/out.csv", None),
         ("run/out/a.jsonl", None),
+        ("run/out/a.jsonl-00000-of-00002", None),
         ("running.csv", None),
         ("checkpoint", None),
         ("models/out.csv", None),
@@ -54,6 +57,14 @@ def test_what_may_be_written(output, says, folder):
         return
     with pytest.raises(checks.UserError, match=f"--output must {says}, got"):
         guard.check(str(folder / output))
+
+
+def test_outputs_of_another_kind_have_endings_of_their_own(folder):
+    guard = protection.Protection(model_dir=str(folder / "run"), where="--onnx", endings=("onnx",))
+    guard.check(str(folder / "run" / "digits.onnx"))
+    for name in ("config.gin", "statistics.json", "out.csv", "best/digits.onnx"):
+        with pytest.raises(checks.UserError, match="--onnx must be none of the run's own files"):
+            guard.check(str(folder / "run" / name))
 
 
 def test_files_that_a_source_names(folder):

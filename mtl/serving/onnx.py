@@ -34,7 +34,8 @@ def write(directory: str, path: str) -> float:
       How far its outputs are from those of the export, at most.
 
     Raises:
-      UserError: tf2onnx is not installed, or cannot convert an operation of the model.
+      UserError: tf2onnx is not installed or cannot convert an operation of the model, or the file
+        cannot be written.
       RefusedError: an output is not what the export gives.
     """
     converter, runtime = require()
@@ -52,8 +53,7 @@ def write(directory: str, path: str) -> float:
             for given in requests[name]
             for key, *values in _outputs(model, name, session, given)
         ]
-        with atomic.replacing(path) as partial:
-            tf.io.gfile.copy(converted, partial, overwrite=True)
+        _place(converted, path)
     return max(differences)
 
 
@@ -77,6 +77,15 @@ def _module(name: str) -> Any:
         raise checks.UserError(
             f"--onnx needs {name}, which is not installed. Run: pip install 'mtl[onnx]'."
         ) from error
+
+
+def _place(converted: str, path: str) -> None:
+    try:
+        with atomic.replacing(path) as partial:
+            tf.io.gfile.copy(converted, partial, overwrite=True)
+    except tf.errors.OpError as error:
+        reason = error.message.rpartition("; ")[2]
+        checks.fail("--onnx", "be a file that can be written", path, f"{reason}.")
 
 
 def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None:

@@ -127,6 +127,23 @@ def test_evaluate_predict_and_export_need_only_the_model_dir(run, trained, launc
     assert "serving_default" in tf.saved_model.load(str(path)).signatures
 
 
+def test_what_onnx_refuses_is_not_published(run, launch):
+    stub = run.parent / "tf2onnx"
+    stub.mkdir()
+    (stub / "__init__.py").write_text(
+        "class convert:\n"
+        "    def from_graph_def(*args, **settings):\n"
+        "        raise ValueError('no table\\nand more')\n"
+    )
+    (stub / "handler.py").write_text("class tf_op:\n    create_mapping = lambda *args: {}\n")
+    (run.parent / "onnxruntime.py").write_text("")
+    args = ("--model_dir", "run", "--export_dir", "served", "--onnx", "toy.onnx")
+    error = launch("export", *args).error
+    assert re.match("tf2onnx cannot convert this model: ONNX has no operation .*MatMul", error)
+    assert not list((run.parent / "served").iterdir())
+    assert not (run.parent / "toy.onnx").exists()
+
+
 def test_predictions_appear_when_they_are_complete(run, launch):
     output = run.parent / "predictions.jsonl"
     output.write_text("older\n")

@@ -169,6 +169,14 @@ def test_a_model_of_strings_is_refused_by_its_operation_in_one_line(export, tmp_
     assert not (tmp_path / "model.onnx").exists()
 
 
+def test_a_file_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "converted").write_text("model")
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / "file" / "model.onnx")
+    with pytest.raises(checks.UserError, match="^--onnx must be a file that can be written, got"):
+        onnx._place(str(tmp_path / "converted"), path)
+
+
 def test_what_to_install_is_said(export, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tf2onnx", None)
     with pytest.raises(checks.UserError, match=r"needs tf2onnx, .* pip install 'mtl\[onnx\]'"):

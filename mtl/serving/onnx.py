@@ -156,21 +156,33 @@ def _unknown(graph: Any) -> Iterator[str]:
 
 
 def spell_out_buckets(graph: graphs.Graph) -> None:
-    """Bucketize, which ONNX lacks -> the number of boundaries at or below the value."""
-    for node in [node for node in graph.nodes.values() if node.op == "Bucketize"]:
-        name, dtype = node.name, tf.as_dtype(node.attr["T"].type)
-        bounds = np.array(node.attr["boundaries"].list.f, np.float32)
-        given = node.input[0]
-        if dtype != tf.float32:
-            given = graph.set(f"{name}/float", "Cast", [given], SrcT=dtype, DstT=tf.float32)
-        axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
-        values = graph.set(
-            f"{name}/values", "ExpandDims", [given, axis], T=tf.float32, Tdim=tf.int32
-        )
-        bounds = graph.set_constant(f"{name}/boundaries", bounds)
-        passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=tf.float32)
-        ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=tf.int32)
-        graph.set(name, "Sum", [ones, axis], T=tf.int32, Tidx=tf.int32)
+    """What ONNX lacks for buckets -> the number of boundaries at or below the value."""
+    for node in list(graph.nodes.values()):
+        if node.op == "Bucketize":
+            bounds = np.array(node.attr["boundaries"].list.f, np.float32)
+            bounds = graph.set_constant(f"{node.name}/boundaries", bounds)
+            _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
+        elif node.op == "UpperBound":
+            bounds, values = node.input
+            # [rows, 1, boundaries], beside the [rows, values, 1] that they are compared with.
+            bounds = _expanded(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
+            _count(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
+
+
+def _count(
+    graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
+) -> None:
+    """Makes a node that says how many of the boundaries are at or below each value."""
+    values = _expanded(graph, f"{name}/values", values, -1, dtype)
+    passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
+    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
+    axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
+    graph.set(name, "Sum", [ones, axis], T=counted, Tidx=tf.int32)
+
+
+def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
+    axis = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
+    return graph.set(name, "ExpandDims", [values, axis], T=dtype, Tdim=tf.int32)
 
 
 @contextlib.contextmanager

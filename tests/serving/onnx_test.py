@@ -76,20 +76,33 @@ def bucketized(directory, field="age", boundaries=(-1.0, 0.25, 0.5)):
         columns=columns,
         network=networks.SharedBottom(trunk=networks.MLP(layers=[5])),
         heads=[heads.Binary(name="rich"), heads.Ordinal(name="stars", classes=3)],
-        spec=spec.Spec(features={"age": "float32", "ages": ("float32", (3,))}, labels={})
+        spec=spec.Spec(
+            features={"age": "float32", "ages": ("float32", (3,)), "count": "int64"}, labels={}
+        )
         if field != "crossed"
         else spec.Spec(features={"age": "int64", "other": "int64"}, labels={}),
-        values={"age": age[:, 0].astype("f"), "ages": age.astype("f")}
+        values={
+            "age": age[:, 0].astype("f"),
+            "ages": age.astype("f"),
+            "count": random.choice([-(2**60), -2, -1, 0, 1, 2**53, 2**53 + 1, 2**60], 40),
+        }
         if field != "crossed"
         else {"age": np.arange(40) % 5, "other": np.arange(40) % 3},
     )
 
 
-@pytest.mark.parametrize("field", ["age", "ages"])
-def test_buckets_are_those_of_tensorflow(field, tmp_path):
+@pytest.mark.parametrize(
+    "field, boundaries",
+    [
+        ("age", [-1.0, 0.25, 0.5]),
+        ("ages", [-1.0, 0.25, 0.5]),
+        ("count", [-1, 0.5, 2**53 + 1]),
+    ],
+)
+def test_buckets_are_those_of_tensorflow(field, boundaries, tmp_path):
     pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX exports are not tried")
     pytest.importorskip("onnxruntime")
-    export = bucketized(tmp_path / "run", field).export(tmp_path / "export")
+    export = bucketized(tmp_path / "run", field, boundaries).export(tmp_path / "export")
     assert onnx.write(export, str(tmp_path / "model.onnx")) <= 1e-5
 
 
@@ -102,20 +115,27 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path):
     assert not (tmp_path / "model.onnx").exists()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_spelled_out_buckets_need_no_bucketize(dtype):
-    values = np.array([[-5, -1, 0], [1, 2, 9]], dtype)
-    with tf.Graph().as_default() as graph:
+@pytest.mark.parametrize(
+    "dtype, boundaries", [(np.float32, [-1.0, 0.5, 2.0]), (np.int64, [-1, 0.5, 2**53 + 1])]
+)
+def test_spelled_out_buckets_need_no_operation_that_onnx_lacks(dtype, boundaries):
+    values = np.array([[-5, -1, 0], [1, 2, 9], [2**53, 2**53 + 1, 2**60]], dtype)
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
         given = tf1.placeholder(dtype, [None, 3], name="given")
-        tf.raw_ops.Bucketize(input=given, boundaries=[-1.0, 0.5, 2.0], name="ids")
-    rewritten = graphs.Graph(graph.as_graph_def())
+        column = features.Bucketized(names=["x"], boundaries=boundaries, dimension=None)
+        encoded = column({"x": given}, features.Statistics(directory="", entries={}))
+        tf.identity(encoded["bucketized_x"], name="found")
+        wanted = session.run("found:0", {"given:0": values})
+    before, rewritten = graph.as_graph_def(), graphs.Graph(graph.as_graph_def())
     onnx.spell_out_buckets(rewritten)
-    assert "Bucketize" not in {node.op for node in rewritten.nodes.values()}
+    lacking = {"Bucketize", "UpperBound"}
+    assert lacking & {node.op for node in before.node}
+    assert not lacking & {node.op for node in rewritten.nodes.values()}
     with tf.Graph().as_default(), tf1.Session() as session:
-        tf.import_graph_def(rewritten.pruned(["ids"]), name="")
-        found = session.run("ids:0", {"given:0": values})
-    np.testing.assert_array_equal(found, np.digitize(values, [-1.0, 0.5, 2.0]))
-    assert found.dtype == np.int32
+        tf.import_graph_def(rewritten.pruned(["found"]), name="")
+        found = session.run("found:0", {"given:0": values})
+    np.testing.assert_array_equal(found, wanted)
+    assert len(np.unique(wanted, axis=0)) > 1
 
 
 class _Runtime:

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ FILE = "train.lock"
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE_SECS = 0.3
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
@@ -55,27 +57,55 @@ def held(model_dir: str) -> Iterator[None]:
 def require_free(model_dir: str) -> None:
     """Fails where a training holds the lock; writes nothing."""
     path = os.path.join(model_dir, FILE)
-    if storage.is_local(path) and os.path.exists(path):
-        descriptor = _taken(path)
-        if descriptor is not None:
-            os.close(descriptor)
+    if storage.is_local(path):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = _open(path, os.O_RDONLY)
+            try:
+                # Shared, so that two that look do not refuse each other.
+                _is_locked(descriptor, path, fcntl.LOCK_SH)
+            finally:
+                os.close(descriptor)
 
 
 def _taken(path: str) -> int | None:
     """The locked file; None where the file system knows no locks."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, descriptor)
+            if not _is_locked(descriptor, path, fcntl.LOCK_EX):
+                return None
+            if _is_at(descriptor, path):  # Else whoever held it removed it in between.
+                opened.pop_all()
+                return descriptor
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        # Whoever shares the folder may train there next.
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        rule = f"hold no {FILE} that cannot be opened"
+        fix = f"{error.strerror}: if nobody trains there, delete it."
+        checks.fail("--model_dir", rule, os.path.dirname(path), fix)
+
+
+def _is_locked(descriptor: int, path: str, kind: int) -> bool:
+    """Locks an open file; False where the file system knows no locks."""
+    # Whoever only looks holds it for an instant.
+    until = time.monotonic() + _PATIENCE_SECS
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
         except OSError as error:
-            told = os.pread(descriptor, 4096, 0)
-            os.close(descriptor)
-            if error.errno in _TAKEN:
-                _refuse(path, told)
-            return None
-        if _is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)  # Whoever held it removed it in between.
+            if error.errno not in _TAKEN:
+                return False
+        if time.monotonic() > until:
+            _refuse(path, os.pread(descriptor, 4096, 0))
+        time.sleep(_PATIENCE_SECS / 10)
 
 
 def _is_at(descriptor: int, path: str) -> bool:

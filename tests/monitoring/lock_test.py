@@ -1,8 +1,10 @@
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -73,6 +75,38 @@ def test_a_holder_that_has_not_said_who_it_is(tmp_path, hold, told):
     hold(told)
     with pytest.raises(checks.UserError, match="Another process trains there"):
         lock.require_free(str(tmp_path))
+
+
+def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
+    (tmp_path / lock.FILE).mkdir()  # As one of another user would be, but for root.
+    line = "^--model_dir must hold no train.lock that cannot be opened, got .* directory: if nobody"
+    with pytest.raises(checks.UserError, match=line), lock.held(str(tmp_path)):
+        pytest.fail("It is not held.")
+
+
+def test_a_look_writes_nothing_and_is_in_nobodys_way(tmp_path, monkeypatch):
+    path = tmp_path / lock.FILE
+    with monkeypatch.context() as patched:
+        patched.setattr(lock.os.path, "exists", lambda path: True)  # It vanishes just then.
+        lock.require_free(str(tmp_path))
+    assert not path.exists()
+    path.write_text("")
+    looking = path.open()
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    lock.require_free(str(tmp_path))
+    done = threading.Timer(0.1, looking.close)
+    done.start()
+    with lock.held(str(tmp_path)):
+        done.join()
+
+
+def test_others_who_share_the_folder_can_take_it_next(tmp_path):
+    before = os.umask(0o002)
+    try:
+        with lock.held(str(tmp_path)):
+            assert (tmp_path / lock.FILE).stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
 
 
 def test_where_there_are_no_locks_a_line_says_so(caplog):

@@ -6,8 +6,9 @@ look.finish()                                           # else as few batches as
 look.require_labels()
 look.doubts()                                           # ["field 'age' never varies ...", ...]
 
-What is surely wrong is refused, the rest is told. Nothing costs a pass of its own over data that is
-as it should be: most that could be wrong is disproved by the first batch.
+What is surely wrong is refused, the rest is told. Nothing costs a whole pass of its own over data
+that is as it should be: most that could be wrong is disproved by the first batch, and text is read
+in some hundred batches at most.
 """
 
 import logging
@@ -89,7 +90,7 @@ class Look:
 
     @property
     def _is_settled(self) -> bool:
-        pending = self._labels or self._fields or not self._batches
+        pending = self._labels or self._fields or self._texts or not self._batches
         return not self._unlabelled and (not pending or self._batches >= _MOST_BATCHES)
 
     def require_labels(self, every: bool = True) -> None:

@@ -5,14 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mtl import checks, plausibility
+from mtl import checks, features, plausibility
 from tests import tiny
 
 
-def looked(change=lambda rows: None, split="train", count=96, **settings):
+def looked(change=lambda rows: None, split="train", count=96, columns=None, **settings):
     rows = {name: values[:count].copy() for name, values in tiny.SPLITS["train"].items()}
     change(rows)
-    made = tiny.make(splits={"train": rows, "test": rows})
+    chosen = {"columns": columns} if columns else {}
+    made = tiny.make(splits={"train": rows, "test": rows}, **chosen)
     data = dataclasses.replace(made.data, **settings)
     look = plausibility.Look(made.model, data, split)
     look.finish()
@@ -24,7 +25,7 @@ def put(name, values):
 
 
 def test_data_that_is_right_takes_few_batches():
-    look = looked()
+    look = looked(columns=[features.Numeric(names=["x"])])
     look.require_labels()
     assert look.doubts() == [] and look._batches == 1
 
@@ -88,6 +89,16 @@ def test_text_that_is_not_utf_8(text, is_told):
     found = looked(change).doubts()
     assert len(found) == is_told
     assert all("Field 'word' holds text that is not UTF-8" in line for line in found)
+
+
+@pytest.mark.parametrize("most, is_told", [(6, 1), (5, 0)])
+def test_text_is_read_far_where_no_column_is_fitted(most, is_told, monkeypatch):
+    def change(rows):
+        rows["word"][-1] = "Z\u00fcrich".encode("latin-1")
+
+    monkeypatch.setattr(plausibility, "_MOST_BATCHES", most)
+    look = looked(change, columns=[features.Hashed(names=["word"], num_buckets=9)])
+    assert (look._batches, len(look.doubts())) == (most, is_told)
 
 
 @pytest.mark.parametrize("count, batch_size, is_told", [(20, 21, 1), (20, 20, 0), (20, 19, 0)])

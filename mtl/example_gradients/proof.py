@@ -24,7 +24,9 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 def declare(values: tf.Tensor) -> tf.Tensor:
     """Says that the first axis of a tensor is the batch, where ops are used that are not known."""
     values = tf.identity(values)
-    tf1.add_to_collection(_DECLARED, values)
+    # Without a graph there is nothing to prove, and a collection would keep every batch.
+    if not tf.executing_eagerly():
+        tf1.add_to_collection(_DECLARED, values)
     return values
 
 

@@ -3,13 +3,16 @@
 Every network is measured in one pass and, the reference, on each example alone.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import layers
 from mtl.compat import keras as compat_keras
-from mtl.example_gradients import uses
+from mtl.example_gradients import proof, uses
 from tests.clip_audit import norms_test
 from tests.conformance import heads as heads_table
 
@@ -336,3 +339,9 @@ def test_every_head_is_taken_apart(name):
         values = values if values.shape.rank == 1 else tf.reduce_mean(values, 1)
         found = uses.find([values], batch, tf1.trainable_variables())
         assert found.gap is None and None not in found.by_variable.values()
+
+
+def test_what_is_declared_outside_of_a_graph_is_not_kept():
+    values = weakref.ref(proof.declare(tf.ones([2])))
+    gc.collect()
+    assert values() is None

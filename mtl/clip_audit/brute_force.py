@@ -31,7 +31,7 @@ def norms(
 
     Returns:
       {task: squared norms [B, N], and "" for those of the whole}, and the inner products [B, N] of
-      the whole's gradients with their sum over the batch.
+      the whole's gradients with their sum over the batch; float64.
     """
 
     def whole_of(losses: types.Tensors) -> tf.Tensor:
@@ -43,15 +43,17 @@ def norms(
         losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
         gradients = {task: _dense(of, variables) for task, of in wanted.items()}
-        squares = {
-            task: tf.cast(gradients_lib.squared_norms(own), tf.float32)
-            for task, own in gradients.items()
-        }
-        pairs = zip(gradients[""], totals, strict=True)
-        return squares, tf.stack([tf.reduce_sum(own * total) for own, total in pairs])
+        squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
+
+        def products(dtype: tf.DType) -> tf.Tensor:
+            pairs = zip(gradients[""], totals, strict=True)
+            cast = ([tf.cast(of, dtype) for of in pair] for pair in pairs)
+            return tf.stack([tf.reduce_sum(own * total) for own, total in cast])
+
+        return squares, gradients_lib.unless_overflown(products)
 
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
-    signature = (dict.fromkeys([*weights, ""], tf.float32), tf.float32)
+    signature = (dict.fromkeys([*weights, ""], tf.float64), tf.float64)
     return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
 
 

@@ -12,6 +12,7 @@ from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
+from mtl.optimization import gradients as gradients_lib
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
@@ -90,11 +91,12 @@ def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
     """`norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`."""
     scopes = _grouped(found.squares, _scope)
     total = tf.add_n(list(found.squares.values()))
+    blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
     return {
-        "norm": tf.sqrt(total),
-        **{f"norm/task/{task}": tf.sqrt(own) for task, own in found.task_squares.items()},
-        **{f"norm/scope/{scope}": tf.sqrt(own) for scope, own in scopes.items()},
-        "blame": tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products)),
+        "norm": _norms(total),
+        **{f"norm/task/{task}": _norms(own) for task, own in found.task_squares.items()},
+        **{f"norm/scope/{scope}": _norms(own) for scope, own in scopes.items()},
+        "blame": tf.cast(blame, tf.float32),
     }
 
 
@@ -102,11 +104,14 @@ def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
     """`norm` of the mean gradient and, of each layer, the mean of the examples' norms."""
     count = tf.cast(tf.size(found.products), tf.float32)
     layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
-    means = {f"layer/{name}": tf.reduce_mean(tf.sqrt(own)) for name, own in layers.items()}
-    # |S|^2 is the sum of the products with S; rounding may take it below 0.
-    square = tf.reduce_sum(found.products)
-    square = tf.where(square < 0, tf.zeros_like(square), square)
-    return {"norm": tf.sqrt(square) / count, **means}
+    means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
+    # |S|^2 is the sum of the products with S.
+    return {"norm": _norms(tf.reduce_sum(found.products)) / count, **means}
+
+
+def _norms(squares: tf.Tensor) -> tf.Tensor:
+    """Of squares in float64, in float32; rounding may take them below 0."""
+    return gradients_lib.roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
 def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> dict[str, tf.Tensor]:
@@ -132,7 +137,10 @@ def _of_head(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> dict
     losses = head.losses(examples.logits, examples.targets)
     (errors,) = tf.gradients(losses, [logits])
     counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
-    el2n = tf.norm(tf.reshape(errors, [tf.shape(logits)[0], -1]), axis=1)
+    flat = tf.reshape(errors, [tf.shape(logits)[0], -1])
+    el2n = gradients_lib.roots(
+        gradients_lib.unless_overflown(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
+    )
     if counts.shape.rank > 1:
         return {"el2n": el2n, "margin": unknown, "label": unknown, "prediction": unknown}
     prediction = predicted.get("class_id", predicted.get("value", unknown))

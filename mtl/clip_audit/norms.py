@@ -12,12 +12,15 @@ import tensorflow as tf
 from mtl import patterns, types
 from mtl.clip_audit import brute_force
 from mtl.example_gradients import ghost, parts
+from mtl.optimization import gradients as gradients_lib
 
 tf1 = tf.compat.v1
 
 
 class Norms(NamedTuple):
     """Of B examples; `g_i` is the gradient of one's losses, summed over the tasks by weight.
+
+    Squares and products are float64, and finite wherever the gradients are.
 
     Attributes:
       losses: {task: [B]}.
@@ -62,7 +65,7 @@ def measure(
     left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]
     if left:
         _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
-    zeros = tf.zeros([batch_size])
+    zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,
         squares=found["squares"],
@@ -78,23 +81,39 @@ def _ghost(
     """Squares and products by variable, squares by task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
     of_tasks = {task: gradients.by_variable(own) for task, own in back.items()}
-    squares = {
-        task: {name: part.squared_norms() for name, part in own.items()}
-        for task, own in of_tasks.items()
-    }
-    tasks = {task: tf.add_n(list(own.values())) for task, own in squares.items() if own}
+    of_tasks = {task: own for task, own in of_tasks.items() if own}
+    if not of_tasks:
+        return {"squares": {}, "products": {}, "tasks": {}}
     if len(losses) == 1:  # The whole is a multiple of the one task.
         ((task, whole),) = of_tasks.items()
-        factor, of_whole = tf.square(weights[task]), squares[task]
+        factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
         whole, factor = gradients.by_variable(_weighted(back, weights)), 1.0
         whole |= _sums(of_tasks, weights)
-        of_whole = {name: part.squared_norms() for name, part in whole.items()}
-    return {
-        "squares": {name: factor * own for name, own in of_whole.items()},
-        "products": {name: factor * part.products(part.total()) for name, part in whole.items()},
-        "tasks": tasks,
-    }
+    names = {"squares": whole, "products": whole, "tasks": of_tasks}
+    keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
+
+    def measured(dtype: tf.DType) -> tf.Tensor:
+        """[number of keys, B], in the order of the keys."""
+        squares = {task: _squares(own, dtype) for task, own in of_tasks.items()}
+        of_whole = squares[task] if len(losses) == 1 else _squares(whole, dtype)
+        own = {name: parts.cast(part, dtype) for name, part in whole.items()}
+        found = {
+            "squares": of_whole,
+            "products": {name: part.products(part.total()) for name, part in own.items()},
+            "tasks": {task: tf.add_n(list(of.values())) for task, of in squares.items()},
+        }
+        return tf.stack(tf.nest.flatten(found))
+
+    flat = tf.unstack(gradients_lib.unless_overflown(measured), len(tf.nest.flatten(keys)))
+    found = tf.nest.pack_sequence_as(keys, flat)
+    for kind in ("squares", "products"):
+        found[kind] = {name: factor * own for name, own in found[kind].items()}
+    return found
+
+
+def _squares(own: Mapping[str, parts.Part], dtype: tf.DType) -> dict[str, tf.Tensor]:
+    return {name: parts.cast(part, dtype).squared_norms() for name, part in own.items()}
 
 
 def _sums(

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import layers, networks, quantization
-from mtl.clip_audit import norms
+from mtl.clip_audit import measures, norms
 from mtl.compat import keras as compat_keras
 from mtl.features import column
 from mtl.heads import classifiers
@@ -111,10 +111,23 @@ def time_major(batch):
     return {"a": cross_entropy(layers.dense(logits, CLASSES, "a"), batch["label"])}
 
 
-UNKNOWN = {"unknown": ["model/kernel"]}
+def huge(batch):
+    """Gradients that are finite and whose squares are not, in float32; one is not taken apart."""
+    table = column.vectors("id", batch["id"], 4, 1, "mean")
+    kernel = tf1.get_variable("kernel", [4, 1])
+    hidden = layers.dense(
+        tf.einsum("bi,bj,ik->bjk", batch["x"], batch["x"], kernel)[:, :, 0], 1, "b"
+    )
+    return {
+        "a": 1e25 * (layers.dense(batch["x"], 1, "a") + table)[:, 0],
+        "b": 1e22 * hidden[:, 0],
+    }
+
+
+UNKNOWN = {"unknown": ["model/kernel"], "huge": ["model/kernel"]}
 NETWORKS = {
     f.__name__: (f, image_batch if f in (convnet, keras) else row_batch)
-    for f in (tables, shared, convnet, keras, cosine, quantized, unknown, time_major)
+    for f in (tables, shared, convnet, keras, cosine, quantized, huge, unknown, time_major)
 }
 
 
@@ -154,7 +167,7 @@ def assert_same(fast, slow):
     """`Norms` by two ways."""
     assert fast.squares.keys() == slow.squares.keys()
     for variable, squares in slow.squares.items():
-        assert squares.max() > 0, variable
+        assert squares.max() > 0 and np.isfinite(squares).all(), variable
         np.testing.assert_allclose(
             *(np.sqrt(of.squares[variable]) for of in (fast, slow)),
             rtol=1e-5,
@@ -164,3 +177,9 @@ def assert_same(fast, slow):
     for task in fast.losses:
         np.testing.assert_allclose(fast.task_squares[task], slow.task_squares[task], rtol=2e-5)
     np.testing.assert_allclose(fast.products, slow.products, rtol=1e-4, atol=1e-5)
+
+
+def test_norms_are_float32_and_no_rounding_makes_them_none():
+    squares = tf.constant([-1e-9, 0, 4, 1e60, 1e300, np.inf, np.nan], tf.float64)
+    wanted = np.float32([0, 0, 2, 1e30, np.finfo(np.float32).max, np.inf, np.nan])
+    np.testing.assert_allclose(measures._norms(squares), wanted, rtol=1e-6)

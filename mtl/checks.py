@@ -88,9 +88,14 @@ def mapping(where: str, value: Any, rule: str) -> None:
         is_a(where, key, str, rule)
 
 
+def is_built(value: Any) -> bool:
+    """Whether a part was built, in gin `@X()` and not `@X`."""
+    return not isinstance(value, type)
+
+
 def part(where: str, value: Any, example: str, arguments: int | None = None) -> None:
-    """Fails unless `value` was built, in gin `@X()` and not `@X`, and takes so many arguments."""
-    built = callable(value) and not isinstance(value, type)
+    """Fails unless `value` was built and takes so many arguments."""
+    built = callable(value) and is_built(value)
     require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:
@@ -176,6 +181,6 @@ def whole(where: str, value: int, least: int) -> None:
 
 
 def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
-    """Fails unless `value` was built, in gin `@X()` and not `@X`, and has these attributes."""
-    built = not isinstance(value, type) and all(hasattr(value, name) for name in names)
-    require(built, where, rule, value)
+    """Fails unless `value` was built and has these attributes."""
+    has_all = is_built(value) and all(hasattr(value, name) for name in names)
+    require(has_all, where, rule, value)

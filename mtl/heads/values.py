@@ -7,7 +7,6 @@ values.missing(float("nan"))                     # the same of one Python value
 
 import functools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -170,15 +169,3 @@ def _assert(valid: tf.Tensor, wrong: tf.Tensor, text: str | tf.Tensor) -> tf.Ope
     if wrong.dtype == tf.string:
         wrong = tf.strings.join(["'", wrong, "'"])
     return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)
-
-
-def label_error(error: tf.errors.InvalidArgumentError) -> str | None:
-    """What `require` said when the graph ran, as one line `<text> <label>`; else None.
-
-    TensorFlow shows text and label in brackets, with quotes escaped, among a stack trace.
-    """
-    found = re.search(r"assertion failed: \[(head \\'.*)\] \[(.*?)(\.\.\.)?\]$", str(error), re.M)
-    if not found:
-        return None
-    line = f"{found[1]} {found[2]}"
-    return line.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")

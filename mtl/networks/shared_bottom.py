@@ -7,7 +7,6 @@ tower/networks.MLP.layers = [32]
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -31,9 +30,9 @@ class SharedBottom:
     tower: trunk.Trunk | None = None
 
     def __post_init__(self):
-        _check("SharedBottom.trunk", self.trunk)
+        checks.part("SharedBottom.trunk", self.trunk, "networks.MLP", 2)
         if self.tower is not None:
-            _check("SharedBottom.tower", self.tower)
+            checks.part("SharedBottom.tower", self.tower, "networks.MLP", 2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
@@ -47,8 +46,3 @@ class SharedBottom:
             return hidden
         with tf.compat.v1.variable_scope(f"tower_{task}"):
             return self.tower({"trunk": hidden}, training)
-
-
-def _check(where: str, network: Any) -> None:
-    built = callable(network) and not isinstance(network, type)
-    checks.require(built, where, "be a network", network)

@@ -30,8 +30,9 @@ class _Optimizer(abc.ABC):
             checks.positive(where, self.learning_rate)
         else:
             rule = "be a number above 0 or a schedule such as @schedules.Cosine()"
-            is_schedule = callable(self.learning_rate) and not isinstance(self.learning_rate, type)
-            fix = "Mind the parentheses." if isinstance(self.learning_rate, type) else ""
+            is_built = checks.is_built(self.learning_rate)
+            fix = "" if is_built else "Mind the parentheses."
+            is_schedule = is_built and callable(self.learning_rate)
             checks.require(is_schedule, where, rule, self.learning_rate, fix)
 
     @abc.abstractmethod

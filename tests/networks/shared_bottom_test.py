@@ -146,10 +146,13 @@ def test_inputs_that_do_not_fit(graph, network, inputs, message):
         (lambda: networks.Convnet(filters=[]), "Convnet.filters must hold a block, got []"),
         (lambda: networks.Convnet(size=0), "Convnet.size must be above 0, got 0"),
         (lambda: networks.Convnet(pool=-1), "Convnet.pool must be above 0, got -1"),
-        (lambda: networks.SharedBottom(trunk="MLP"), "SharedBottom.trunk must be a network"),
+        (
+            lambda: networks.SharedBottom(trunk=networks.MLP),
+            "SharedBottom.trunk must be a part such as @networks.MLP(), got <class",
+        ),
         (
             lambda: networks.SharedBottom(trunk=networks.MLP(), tower=3),
-            "SharedBottom.tower must be a network, got 3",
+            "SharedBottom.tower must be a part such as @networks.MLP(), got 3.",
         ),
     ],
 )

@@ -98,6 +98,17 @@ def sync(paths: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
+def writing(where: str, what: str, path: str) -> Iterator[None]:
+    """Within it, an operation on files that fails is a UserError: `what` cannot be written."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # TensorFlow writes "path; reason".
+        reason = error.message.rpartition("; ")[2]
+        checks.fail(where, f"be {what} that can be written", path, f"{reason}.")
+
+
+@contextlib.contextmanager
 def explained() -> Iterator[None]:
     """Turns what a full, read-only, limited or absent disk ends a process with into a UserError."""
     told, log = threading.excepthook, tf.get_logger()

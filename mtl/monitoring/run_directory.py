@@ -287,14 +287,11 @@ def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
 def require_writable(where: str, directory: str) -> None:
     """Fails unless files can be written into `directory`, which is made if need be."""
     probe = os.path.join(directory, f".{uuid.uuid4().hex}")
-    try:
+    with storage.writing(where, "a folder", directory):
         tf.io.gfile.makedirs(directory)
         with tf.io.gfile.GFile(probe, "w") as file:
             file.write("")
         tf.io.gfile.remove(probe)
-    except tf.errors.OpError as error:
-        reason = error.message.rpartition("; ")[2]
-        checks.fail(where, "be a folder that can be written", directory, f"{reason}.")
 
 
 def _written(model_dir: str) -> list[str]:

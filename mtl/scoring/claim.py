@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import atomic, checks
+from mtl import atomic, checks, storage
 
 _FILE = "scoring.json"
 
@@ -64,9 +64,6 @@ class Claim:
         """Leaves the note in the folder, which is made if need be."""
         if self._facts == self._before:
             return
-        try:
+        with storage.writing("--output", "a folder", self._folder):
             tf.io.gfile.makedirs(self._folder)
             atomic.write(self._path, json.dumps(self._facts))
-        except tf.errors.OpError as error:
-            reason = f"{error.message.rpartition('; ')[2]}."
-            checks.fail("--output", "be a folder that can be written", self._folder, reason)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import atomic, checks
+from mtl import atomic, checks, storage
 from mtl.scoring import blocks
 
 Write = Callable[[blocks.Block], None]
@@ -76,7 +76,8 @@ def writing(path: str | None, format_name: str) -> Iterator[Write]:
         return
     with atomic.replacing(path) as partial:
         if not atomic.is_special(partial):
-            with _explained(path), tf.io.gfile.GFile(partial, "w") as file:
+            told = storage.writing("--output", "a file", path)
+            with told, tf.io.gfile.GFile(partial, "w") as file:
                 file.write("")
         yield from _write_file(partial, format_name)
 
@@ -188,12 +189,3 @@ def _headed(write: Callable[[bytes], Any]) -> Write:
             is_begun = True
 
     return text
-
-
-@contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.OpError as error:
-        reason = error.message.rpartition("; ")[2]
-        checks.fail("--output", "be a file that can be written", path, f"{reason}.")

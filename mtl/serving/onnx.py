@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import atomic, checks
+from mtl import atomic, checks, storage
 from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
 
 _OPSET = 17
@@ -80,12 +80,8 @@ def _module(name: str) -> Any:
 
 
 def _place(converted: str, path: str) -> None:
-    try:
-        with atomic.replacing(path) as partial:
-            tf.io.gfile.copy(converted, partial, overwrite=True)
-    except tf.errors.OpError as error:
-        reason = error.message.rpartition("; ")[2]
-        checks.fail("--onnx", "be a file that can be written", path, f"{reason}.")
+    with storage.writing("--onnx", "a file", path), atomic.replacing(path) as partial:
+        tf.io.gfile.copy(converted, partial, overwrite=True)
 
 
 def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None:

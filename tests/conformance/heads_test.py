@@ -1,13 +1,12 @@
 """The contract of `mtl.types.Head`, for every row of `heads.py`."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks, compat
 from tests.conformance import heads as rows
+from tests.heads import harness
 
 tf1 = tf.compat.v1
 every_head = pytest.mark.parametrize("row", rows.ROWS.values(), ids=list(rows.ROWS))
@@ -29,18 +28,6 @@ def loss_and_gradient(head, row, labels, logits, **weights):
 
 def random_logits(head, count):
     return np.random.default_rng(0).normal(size=(count, head.size))
-
-
-def label_error(error):
-    """What `values.require` said when the graph ran, as one line `<text> <label>`; else None.
-
-    TensorFlow shows text and label in brackets, with quotes escaped, among a stack trace.
-    """
-    found = re.search(r"assertion failed: \[(head \\'.*)\] \[(.*?)(\.\.\.)?\]$", str(error), re.M)
-    if not found:
-        return None
-    line = f"{found[1]} {found[2]}"
-    return line.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
 
 
 @every_head
@@ -159,7 +146,7 @@ def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, use):
         run = {"loss": loss_and_gradient, "metrics": metrics}[use]
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             run(head, row, [row.labels[0], label], random_logits(head, 2))
-        assert label_error(caught.value) == message
+        assert harness.label_error(caught.value) == message
 
 
 @every_head
@@ -182,7 +169,7 @@ def test_a_wrong_weight_fails_where_the_row_counts(row, weight):
     logits = random_logits(head, 2)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         loss_and_gradient(head, row, row.labels[:2], logits, **weights)
-    assert label_error(caught.value) == message
+    assert harness.label_error(caught.value) == message
     loss, _ = loss_and_gradient(head, row, [row.labels[0], row.missing], logits, **weights)
     assert np.isfinite(loss)
 

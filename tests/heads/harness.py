@@ -1,5 +1,7 @@
 """Runs a head on NumPy values in a graph of its own."""
 
+import re
+
 import numpy as np
 import tensorflow as tf
 
@@ -59,3 +61,15 @@ def evaluate(head, logits, labels, num_batches=7):
 
 def _dtype(value):
     return tf.string if value.dtype.kind in "OU" else value.dtype
+
+
+def label_error(error):
+    """What `values.require` said when the graph ran, as one line `<text> <label>`; else None.
+
+    TensorFlow shows text and label in brackets, with quotes escaped, among a stack trace.
+    """
+    found = re.search(r"assertion failed: \[(head \\'.*)\] \[(.*?)(\.\.\.)?\]$", str(error), re.M)
+    if not found:
+        return None
+    line = f"{found[1]} {found[2]}"
+    return line.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")

@@ -138,7 +138,11 @@ def rate(where: str, value: float) -> None:
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
     """Fails unless `value` is among `choices`; names the nearest one."""
     choices = choices if isinstance(choices, Collection) else list(choices)
-    if value not in choices:
+    try:
+        is_known = value in choices
+    except TypeError:  # A list, say, is no key of a map.
+        is_known = False
+    if not is_known:
         choices = list(choices)
         listed = ", ".join(map(str, choices)) or "(nothing)"
         fail(where, f"be one of {listed}", value, nearest(value, choices))

@@ -13,7 +13,7 @@ from mtl import patterns
 from mtl.optimization import schedules, update
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Moving:
     """Variables that move in the same steps.
 

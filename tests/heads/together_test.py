@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import heads
-from mtl.heads import together, values
+from mtl.heads import together
+from tests.heads import harness
 
 tf1 = tf.compat.v1
 
@@ -78,7 +79,7 @@ def test_a_bad_label_is_told_of_its_own_head(rows):
     labels = {**labels, "y7": np.where(np.arange(50) == 9, 2, labels["y7"])}
     with pytest.raises(tf.errors.InvalidArgumentError) as failed:
         _run(lambda x, y: together.losses(_HEADS, x, y), logits, labels)
-    told = values.label_error(failed.value)
+    told = harness.label_error(failed.value)
     assert told == "head 't7': label 'y7' must be one of 0, 1, got 2"
 
 

@@ -46,12 +46,11 @@ def _run(argv, cwd, output):
 class Member:
     """A process as `subprocess.Popen` starts it, but for the import of TensorFlow."""
 
-    def __init__(self, command, env, stdout, stderr, text, start_new_session, preexec_fn):
+    def __init__(self, command, env, stdout, stderr, text, start_new_session):
         reading, writing = os.pipe()
         self.returncode, self._pid = None, os.fork()
         if not self._pid:
             os.setsid()
-            preexec_fn()
             os.dup2(writing, 1)
             os.dup2(writing, 2)
             os.environ |= env

@@ -1,5 +1,6 @@
 """Imports that fail or are interrupted, in processes of their own where it is about their end."""
 
+import signal
 import subprocess
 import sys
 
@@ -15,8 +16,13 @@ def start(tmp_path, verb, **packages):
         (tmp_path / f"{name}.py").write_text(source)
     environment = conftest.environment()
     environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    # Where the tests run in the background of a script, Ctrl-C is ignored, and children inherit that.
     return subprocess.run(
-        [sys.executable, "-m", f"launch.{verb}"], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", f"launch.{verb}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

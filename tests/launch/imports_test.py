@@ -16,7 +16,7 @@ def start(tmp_path, verb, **packages):
         (tmp_path / f"{name}.py").write_text(source)
     environment = conftest.environment()
     environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
-    # Where the tests run in the background of a script, Ctrl-C is ignored, and children inherit that.
+    # In the background of a script Ctrl-C is ignored, and children inherit that.
     return subprocess.run(
         [sys.executable, "-m", f"launch.{verb}"],
         env=environment,

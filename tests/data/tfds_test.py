@@ -2,6 +2,7 @@ import collections
 import functools
 import gzip
 import http.server
+import itertools
 import pathlib
 import threading
 import zipfile
@@ -197,7 +198,7 @@ ADULT = spec.Spec(
 )
 
 
-def check_adult(source):
+def count_adult(source):
     counts = {}
     for split in ("train", "test"):
         values = read(source, split, ADULT, batch_size=4096)
@@ -207,30 +208,32 @@ def check_adult(source):
             int((values["occupation"] == b"?").sum()),
             float(values["age"].sum()),
         ]
-    # Counted with gzip, grep and awk.
-    assert counts == {"train": [32561, 7841, 1843, 1256257], "test": [16281, 3846, 966, 631173]}
+    return counts
 
 
 @pytest.mark.slow
 def test_adult_from_files_fetched_by_hand(real_data, tmp_path):
-    check_adult(
+    counts = count_adult(
         tfds.Tfds(
             name="mtl.data.adult.builder.Adult",
             data_dir=str(tmp_path),
             manual_dir=str(real_data / "adult"),
         )
     )
+    # Counted with gzip, grep and awk.
+    assert counts == {"train": [32561, 7841, 1843, 1256257], "test": [16281, 3846, 966, 631173]}
 
 
 @pytest.mark.slow
 def test_adult_from_a_server(real_data, tmp_path, monkeypatch):
-    """The archive as UCI serves it, with the remark and the dots of its test file."""
+    """The archive as UCI serves it, with the remark and dots of its test file: the first rows."""
     from mtl.data.adult import builder
 
-    train, test = (
-        gzip.decompress((real_data / "adult" / f"adult.{part}.gz").read_bytes())
-        for part in ("data", "test")
-    )
+    parts = []
+    for part, rows in (("data", 2000), ("test", 1000)):
+        with gzip.open(real_data / "adult" / f"adult.{part}.gz") as file:
+            parts.append(b"".join(itertools.islice(file, rows)))
+    train, test = parts
     with zipfile.ZipFile(tmp_path / "adult.zip", "w") as archive:
         archive.writestr("adult.data", train)
         archive.writestr("adult.test", b"|1x3 Cross validator\n" + test.replace(b"K\n", b"K.\n"))
@@ -239,8 +242,10 @@ def test_adult_from_a_server(real_data, tmp_path, monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://localhost:{server.server_port}/adult.zip"
         monkeypatch.setattr(builder.Adult, "URL", url)
-        check_adult(tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir=str(tmp_path / "d")))
+        source = tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir=str(tmp_path / "d"))
+        counts = count_adult(source)
         server.shutdown()
+    assert counts == {"train": [2000, 499, 123, 77738], "test": [1000, 240, 58, 38088]}
 
 
 def test_adult_without_network_says_what_to_fetch(tmp_path, monkeypatch):

@@ -10,24 +10,37 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mtl.compat import functions
+
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+
+_KINDS = (
+    "AudioSummary",
+    "HistogramSummary",
+    "ImageSummary",
+    "ScalarSummary",
+    "TensorSummary",
+    "TensorSummaryV2",
+)
 
 
 def taken() -> tf.Tensor | None:
     """All that was made, merged into a string scalar, and taken out of the graph's collection.
 
-    TensorFlow would merge it outside of the loop over steps, where it cannot be read. Neither can
-    what lies in a branch or a loop within the step be read here: it is told of once.
+    TensorFlow would merge it outside of the loop over steps, where it cannot be read. What lies in
+    a branch, a loop or a `tf.function` within the step cannot be read here: it is told of once.
     """
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     found, here = list(collection), tf1.get_default_graph()
     collection.clear()
     made = [tensor for tensor in found if tensor.graph is here]
     hidden = [tensor.op.name for tensor in found if tensor.graph is not here]
+    called = functions.called_operations(here)
+    hidden += [operation.name for operation in called if operation.type in _KINDS]
     if hidden:
-        names = ", ".join(hidden)
-        _log.warning("Made in a branch or a loop, and so not written: summary %s", names)
+        where, names = "a branch, a loop or a tf.function", ", ".join(dict.fromkeys(hidden))
+        _log.warning("Made in %s, and so not written: summary %s", where, names)
     return tf1.summary.merge(made, collections=[]) if made else None
 
 

@@ -13,6 +13,12 @@ tf1 = tf.compat.v1
 KINDS = {"network/scalar", "network/histogram", "network/image/image", "network/text"}
 
 
+@tf.function(autograph=False)
+def _told_in_a_function(tower):
+    tf1.summary.scalar("function", tf.reduce_mean(tower))
+    return tower
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Telling:
     """A network that tells of its towers in every way."""
@@ -28,6 +34,7 @@ class _Telling:
         tf1.summary.text("text", tf.constant("said"))
         if self.hidden:
             tf.cond(tower[0, 0] > -1e9, lambda: tf1.summary.scalar("branch", 1.0), lambda: "")
+            towers["sign"] = _told_in_a_function(tower)
         return towers
 
 
@@ -59,12 +66,13 @@ def _read(directory):
 
 @pytest.mark.parametrize("steps_per_call", [1, 7])
 def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_call):
-    """All but those in a branch, which is told of once."""
+    """All but those in a branch or a function, which are told of once."""
     made = _make(_Telling(hidden=True), steps_per_call=steps_per_call)
     with caplog.at_level(logging.WARNING, "mtl"):
         made.train(str(tmp_path))
     said = [line for line in caplog.messages if line.startswith("Made")]
-    assert said == ["Made in a branch or a loop, and so not written: summary branch"]
+    where = "a branch, a loop or a tf.function"
+    assert said == [f"Made in {where}, and so not written: summary branch, function"]
     found = _read(tmp_path)
     assert set(found) == KINDS | {"told", "sign/loss"}
     for tag, values in found.items():

@@ -61,11 +61,12 @@ def server():
 
 @pytest.fixture(scope="session")
 def launch_in(server, tmp_path_factory):
-    """launch_in(directory, "train", "--gin_file", "x.gin")."""
+    """launch_in(directory, "train", "--gin_file", "x.gin"); no file beyond `file_bytes`."""
 
-    def run(directory, verb: str, *args: str) -> Result:
+    def run(directory, verb: str, *args: str, file_bytes: int | None = None) -> Result:
         output = str(tmp_path_factory.mktemp("output") / verb)
         request = {"argv": [f"launch.{verb}", *args], "cwd": str(directory), "output": output}
+        request["file_bytes"] = file_bytes
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = json.loads(server.stdout.readline())["code"]

@@ -1,13 +1,14 @@
 """Runs launchers in forks of one process that has imported TensorFlow, which takes seconds.
 
-Reads a line {"argv": [...], "cwd": "...", "output": "..."} and answers {"code": 2}; argv is what
-follows `python -m`, and the fork writes <output>.out and <output>.err. The processes that
-`launch.cluster` starts are forks of that fork.
+Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null} and answers
+{"code": 2}; argv is what follows `python -m`, and the fork writes <output>.out and <output>.err,
+and no file beyond `file_bytes`. The processes that `launch.cluster` starts are forks of that fork.
 """
 
 import json
 import logging
 import os
+import resource
 import runpy
 import signal
 import subprocess
@@ -31,8 +32,10 @@ def main() -> None:
         print(json.dumps({"code": _wait(child)}), flush=True)
 
 
-def _run(argv, cwd, output):
+def _run(argv, cwd, output, file_bytes):
     os.chdir(cwd)
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     sys.path[0] = cwd
     for descriptor, kind in ((0, None), (1, ".out"), (2, ".err")):
         path = output + kind if kind else os.devnull

@@ -310,6 +310,24 @@ def test_standard_output_that_takes_nothing(output, code, says, run):
     assert done.stderr.startswith(says) and len(done.stderr.splitlines()) == bool(says)
 
 
+@pytest.mark.parametrize(
+    "verb, args",
+    [
+        ("train", ["--gin_param", "Run.train_steps = 40"]),
+        ("evaluate", ["--split", "train"]),
+        ("predict", ["--output", "scores.csv"]),
+        ("export", ["--export_dir", "out"]),
+    ],
+)
+def test_files_that_may_not_grow_are_one_line_and_leave_nothing(verb, args, run, launch):
+    """As under `ulimit -f`."""
+    before = {path for path in run.parent.rglob("*") if path.is_file()}
+    done = launch(verb, "--model_dir", "run", *args, file_bytes=1000)
+    assert "File too large" in done.error, done
+    left = {path for path in run.parent.rglob("*") if path.is_file()} - before
+    assert not [path for path in left if "tfevents" not in path.name], left
+
+
 def test_the_saved_configuration_stands_alone(run, launch_in, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     model_dir, data = str(run), f'data_dir = "{run.parent / "data"}"'

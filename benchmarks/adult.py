@@ -15,6 +15,7 @@ from absl import app, flags
 from sklearn import compose, ensemble, linear_model, metrics, pipeline, preprocessing
 
 from launch import config
+from mtl.runs import verbs
 
 _DIR = flags.DEFINE_string("adult_dir", "data/adult", "Holds adult.data.gz and adult.test.gz.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the network; the table shows mean and spread.")
@@ -87,7 +88,7 @@ def main(_) -> None:
     runs = []
     for seed in range(1, _SEEDS.value + 1):
         with tempfile.TemporaryDirectory() as model_dir:
-            runs.append(load(seed).train(model_dir)[0])
+            runs.append(verbs.train(load(seed), model_dir)[0])
     print(f"{'test AUC':<24}" + "".join(f"{task:>16}" for task in tasks))
     for name, by_task in scores.items():
         print(f"{name:<24}" + "".join(f"{by_task[task]:>16.4f}" for task in tasks))

@@ -29,6 +29,7 @@ from matplotlib import pyplot
 from benchmarks import rows
 from launch import config
 from mtl import experiment as experiment_lib
+from mtl.runs import verbs
 
 _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by default.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of every row.", 1)
@@ -77,7 +78,7 @@ class Data:
         """{task: metric} on the evaluation split, of the tasks that were trained."""
         experiment = self.experiment(files, params, seed)
         with tempfile.TemporaryDirectory() as model_dir:
-            metrics, _ = experiment.train(model_dir)
+            metrics, _ = verbs.train(experiment, model_dir)
         tasks = experiment.model.tasks
         return {task: float(metrics[f"{task}/{self.metric}"]) for task in tasks}
 

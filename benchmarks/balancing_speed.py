@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import heads, model, networks, training_loop, types
+from mtl import heads, model, networks, types
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers, update
+from mtl.step import training_loop
 
 tf1 = tf.compat.v1
 

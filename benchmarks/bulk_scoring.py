@@ -25,6 +25,7 @@ from absl import flags
 
 from benchmarks import overhead, rows
 from mtl import networks, scoring
+from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 
@@ -59,8 +60,8 @@ def export(units: str, folder: str) -> str:
     made = overhead.an_experiment(layers[0], steps_per_call=10, steps=10)
     shared = dataclasses.replace(made.model, network=networks.SharedBottom(trunk=trunk))
     made = dataclasses.replace(made, model=shared)
-    made.train(os.path.join(folder, "run"))
-    return made.export(os.path.join(folder, "run"), os.path.join(folder, "export"))
+    verbs.train(made, os.path.join(folder, "run"))
+    return verbs.export(made, os.path.join(folder, "run"), os.path.join(folder, "export"))
 
 
 def write_inputs(folder: str) -> list[bytes]:

@@ -27,8 +27,9 @@ from sklearn import metrics
 from benchmarks import noisy_labels, rows
 from mtl import checks, clip_audit, experiment
 from mtl.balancing import example_clipping
-from mtl.clip_audit import finished, statistics, tables, visits
+from mtl.clip_audit import statistics, tables, visits
 from mtl.optimization import adaptive_clipping, clipping, optimizers, update
+from mtl.runs import checkpoint_audit, verbs
 
 # Tests import several benchmarks into one process.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)
@@ -65,7 +66,7 @@ _EPOCH_STEPS = 80
 
 def trained(made: experiment.Experiment, model_dir: str) -> float:
     """The accuracy on the test split."""
-    found, _ = made.train(model_dir)
+    found, _ = verbs.train(made, model_dir)
     return float(found[f"{made.model.tasks[0]}/accuracy"])
 
 
@@ -104,7 +105,7 @@ def _at_start(
     """How well the norms tell them before anything is learned."""
     directory = os.path.join(model_dir, "at_start")
     first = os.path.join(model_dir, "model.ckpt-0")
-    finished.audit(made, model_dir, made.clip_audit, [first], directory)
+    checkpoint_audit.audit(made, model_dir, made.clip_audit, [first], directory)
     found, _ = visits.read(directory)
     return judged(found["norm"], is_wrong[found["id"]])
 

@@ -18,11 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import rows
-from mtl import clip_audit, compat, features, fitting, heads, model, networks
+from mtl import clip_audit, compat, features, heads, model, networks
 from mtl.balancing import example_clipping
 from mtl.clip_audit import visits
 from mtl.data import numbered
 from mtl.optimization import optimizers, update
+from mtl.runs import fitting
 
 tf1 = tf.compat.v1
 

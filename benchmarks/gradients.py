@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import averaging, freezing, masks, training_loop, types
+from mtl import types
 from mtl.optimization import (
     adaptive_clipping,
     clipping,
@@ -26,6 +26,8 @@ from mtl.optimization import (
     transforms,
     update,
 )
+from mtl.step import training_loop
+from mtl.variables import averaging, freezing, masks
 
 tf1 = tf.compat.v1
 

@@ -17,6 +17,7 @@ import time
 from absl import app, flags
 
 from benchmarks import overhead
+from mtl.runs import verbs
 
 _EVALUATIONS = flags.DEFINE_integer("evaluations", 200, "How many, 100 steps apart.")
 _EVERY = 100
@@ -25,7 +26,7 @@ _EVERY = 100
 def _train(model_dir: str, evaluations: int) -> None:
     made = overhead.an_experiment(16, 100, evaluations * _EVERY)
     run = dataclasses.replace(made.run, checkpoint_steps=_EVERY)
-    dataclasses.replace(made, run=run).train(model_dir)
+    verbs.train(dataclasses.replace(made, run=run), model_dir)
 
 
 def _evaluated(model_dir: pathlib.Path) -> int:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from launch import config
+from mtl.runs import verbs
 
 _ALL = (
     "tasks=100",
@@ -120,7 +121,7 @@ def _train(folder: pathlib.Path) -> None:
     threading.Thread(target=watch, daemon=True).start()
     experiment = config.load([str(folder / "run.gin")])
     tell(loaded=time.perf_counter() - started)
-    experiment.train(str(model_dir), on_start)
+    verbs.train(experiment, str(model_dir), on_start)
     tell(whole=time.perf_counter() - started, peak_of_all=_peak())
 
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from benchmarks import relabelled, rows
 from launch import config
-from mtl import experiment, features, heads, model, networks, spec
+from mtl import checkpoints, experiment, features, heads, model, networks, spec
 from mtl.data import idx, pipeline, source, subset
-from mtl.monitoring import checkpoints
 from mtl.optimization import optimizers, schedules, update
 
 _MOST = 1_000_000

@@ -17,9 +17,11 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from mtl import compat, experiment, features, heads, model, networks, spec, storage
+from mtl import compat, experiment, features, heads, model, networks, spec
 from mtl.data import pipeline
+from mtl.files import storage
 from mtl.optimization import optimizers, update
+from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 
@@ -116,7 +118,7 @@ def trained(units: int, steps: int, steps_per_call: int) -> float:
     """Steps per second between the first and the last summary of a whole training run."""
     warm_up = steps // 10 // 100 * 100
     with tempfile.TemporaryDirectory() as model_dir:
-        an_experiment(units, steps_per_call, warm_up + steps).train(model_dir)
+        verbs.train(an_experiment(units, steps_per_call, warm_up + steps), model_dir)
         times = {
             event.step: event.wall_time
             for file in storage.listed(model_dir, "events")

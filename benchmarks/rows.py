@@ -15,7 +15,8 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from mtl import atomic, checks
+from mtl import checks
+from mtl.files import atomic
 
 METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all by default.")
 OUTPUT = flags.DEFINE_string("output", None, "Where results lie; runs/<benchmark> by default.")

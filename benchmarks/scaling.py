@@ -28,7 +28,10 @@ from absl import app, flags
 
 from benchmarks import overhead
 from launch import cluster as launch_cluster
-from mtl import cluster, compat, distribution, experiment, features, storage
+from mtl import compat, distribution, experiment, features
+from mtl.distribution import tf_config
+from mtl.files import storage
+from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 
@@ -79,7 +82,7 @@ def trained(strategy: str, steps: int, model_dir: str) -> float:
     """Steps per second of a whole training run, between its first and its last summary."""
     steps_per_call = experiment.Run.steps_per_call  # With a strategy it is 1 all the same.
     made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
-    dataclasses.replace(made, distribution=_place(strategy)).train(model_dir)
+    verbs.train(dataclasses.replace(made, distribution=_place(strategy)), model_dir)
     times = {
         event.step: event.wall_time
         for file in storage.listed(model_dir, "events")
@@ -99,7 +102,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
     server = place.cluster and tf.distribute.Server(
         place.cluster.jobs, place.cluster.job, place.cluster.index
     )
-    if place.job == cluster.SERVER:
+    if place.job == tf_config.SERVER:
         server.join()
 
     def model_fn(batch):

@@ -19,7 +19,9 @@ from absl import flags
 from benchmarks import rows
 from launch import config
 from mtl import experiment as experiment_lib
-from mtl import serving, storage
+from mtl import serving
+from mtl.files import storage
+from mtl.runs import verbs
 from mtl.serving import loaded
 from mtl.serving import rows as rows_lib
 
@@ -39,7 +41,7 @@ def main() -> None:
     """Prints a markdown table."""
     folder = os.path.join(rows.output("serving"), EXPERIMENT.value)
     run = _experiment()
-    run.train(os.path.join(folder, "run"))
+    verbs.train(run, os.path.join(folder, "run"))
     held_out = rows_lib.read(
         lambda: run.data.dataset(
             run.data.eval_split, training=False, seed=1, with_labels=False
@@ -51,7 +53,9 @@ def main() -> None:
     for name, optimized in _VARIANTS.items():
         settings = dataclasses.replace(run.serving, optimized=optimized)
         exporting = dataclasses.replace(run, serving=settings)
-        paths[name] = exporting.export(os.path.join(folder, "run"), f"{folder}/{name}", "best")
+        paths[name] = verbs.export(
+            exporting, os.path.join(folder, "run"), f"{folder}/{name}", "best"
+        )
     print(_table(paths, held_out.examples(), _labels(run)))
 
 

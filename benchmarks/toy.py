@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import model as model_lib
-from mtl import training_loop, types, whole_batch
+from mtl import types
 from mtl.optimization import optimizers, update
+from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
 

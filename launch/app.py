@@ -13,7 +13,8 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from launch import config, imports, streams, trust
-from mtl import checks, experiment, storage
+from mtl import checks, experiment
+from mtl.files import storage
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file", [], "A gin file that describes the run. Repeatable; later files win."

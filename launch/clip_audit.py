@@ -10,6 +10,7 @@ import sys
 from absl import flags
 
 from launch import app
+from mtl.runs import verbs
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."
@@ -31,8 +32,8 @@ COMPARE = flags.DEFINE_multi_string(
 def main() -> None:
     """Flags -> experiment -> audit -> the page."""
     experiment, model_dir = app.load()
-    path = experiment.audit_clipping(
-        model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value
+    path = verbs.audit_clipping(
+        experiment, model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value
     )
     with open(path) as file:
         print(file.read())

@@ -23,7 +23,7 @@ from absl import flags
 
 from launch import app, launcher_watch
 from mtl import checks
-from mtl.monitoring import lock
+from mtl.checkpoints import lock
 
 WORKERS = flags.DEFINE_integer("workers", 2, "How many processes train, the chief included.")
 SERVERS = flags.DEFINE_integer("ps", 0, "How many parameter servers hold the variables.")
@@ -32,7 +32,7 @@ RESTARTS = flags.DEFINE_integer(
     "restarts", 0, "How often all are started again after one was lost or stopped."
 )
 
-_log = logging.getLogger("mtl.cluster")
+_log = logging.getLogger("mtl.distribution.tf_config")
 
 # How long the others have to save and end, once one has failed.
 _GRACE_SECS = 30.0

@@ -17,7 +17,8 @@ import gin
 import tensorflow as tf
 
 from launch import gin_files, gin_usage, trust
-from mtl import atomic, checks, checksums, experiment
+from mtl import checks, experiment
+from mtl.files import atomic, checksums
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "

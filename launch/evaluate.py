@@ -7,6 +7,7 @@ from absl import flags
 
 from launch import app
 from mtl.monitoring import summary
+from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
@@ -15,7 +16,7 @@ SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pip
 def main() -> None:
     """Flags -> experiment -> evaluate -> table."""
     experiment, model_dir = app.load()
-    metrics = experiment.evaluate(model_dir, SPLIT.value, CHECKPOINT.value)
+    metrics = verbs.evaluate(experiment, model_dir, SPLIT.value, CHECKPOINT.value)
     print(summary.metrics_table(metrics))
 
 

@@ -9,6 +9,7 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring
+from mtl.runs import verbs
 from mtl.serving import deployment, metadata, onnx
 
 CHECKPOINT = app.define_checkpoint()
@@ -39,7 +40,7 @@ def main() -> None:
         if ONNX.value:
             differences.append(onnx.write(written, ONNX.value))
 
-    path = experiment.export(model_dir, folder, CHECKPOINT.value, convert)
+    path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert)
     script = deployment.write(folder, experiment.serving.model_name)
     print("Exported", path)
     facts = metadata.read(path)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gin import config_parser
 
-from launch import imports, trust
+from launch import imports, old_names, trust
 from mtl import checks
 
 _DEEPEST = 30
@@ -37,6 +37,7 @@ class Names:
         Raises:
           UserError: there is no such module, it lacks one that it imports itself, or it exits.
         """
+        statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
         try:
             module = importlib.import_module(statement.module)
@@ -82,6 +83,7 @@ class Names:
 
     def known(self, selector: str) -> str:
         """The selector itself, which must be a full one."""
+        selector = old_names.current_selector(selector)
         if not self.resolve(selector):
             raise checks.UserError(self.unknown(selector))
         return selector
@@ -92,6 +94,7 @@ class Names:
         Raises:
           UserError: it is the end of none, or of several.
         """
+        selector = old_names.current_selector(selector)
         if self.resolve(selector):
             return selector
         ending = [full for full in self._classes if full.endswith(f".{selector}")]

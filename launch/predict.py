@@ -16,6 +16,7 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring, serving
+from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipeline.eval_split)")
@@ -101,7 +102,7 @@ def main() -> None:
     experiment, model_dir = app.load()
     plan = _plan([], experiment, model_dir)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
-    rows = experiment.predict(model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
+    rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.maker(plan.format_name, plan.escape_formulas)
     with scoring.writing(plan.output, plan.format_name) as write:
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
@@ -157,7 +158,7 @@ def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:
-        with experiment.scorer(model_dir, CHECKPOINT.value) as model:
+        with verbs.open_scorer(experiment, model_dir, CHECKPOINT.value) as model:
             yield model
 
 

@@ -20,8 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from launch import app, config, gin_files, trust
-from mtl import checks, experiment, storage
+from mtl import checks, experiment
+from mtl.files import storage
 from mtl.monitoring import summary
+from mtl.runs import verbs
 
 _log = logging.getLogger("mtl.stages")
 
@@ -65,7 +67,8 @@ class Stage:
 
     def train(self) -> tuple[dict[str, Any], int]:
         """Trains what is left; the metrics, and the number of steps."""
-        return self.load().train(self.model_dir, on_start=lambda: config.save(self.model_dir))
+        experiment = self.load()
+        return verbs.train(experiment, self.model_dir, lambda: config.save(self.model_dir))
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:

@@ -8,13 +8,14 @@ Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
 
 from launch import app, config, launcher_watch
 from mtl.monitoring import summary
+from mtl.runs import verbs
 
 
 def main() -> None:
     """Flags -> experiment -> train -> summary."""
     launcher_watch.start()
     experiment, model_dir = app.load()
-    metrics, steps = experiment.train(model_dir, on_start=lambda: config.save(model_dir))
+    metrics, steps = verbs.train(experiment, model_dir, on_start=lambda: config.save(model_dir))
     if metrics:  # They are told by the process that evaluates.
         print(summary.of_training(model_dir, metrics, steps, experiment.serving.model_name))
 

@@ -8,12 +8,13 @@ The gin file binds Experiment.warm_start; a run writes the same into MODEL_DIR/w
 """
 
 from launch import app
+from mtl.runs import verbs
 
 
 def main() -> None:
     """Flags -> experiment -> plan -> table."""
     experiment, _ = app.load()
-    print(experiment.plan_warm_start().table())
+    print(verbs.plan_warm_start(experiment).table())
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import averaging, checks, compat, row_names, summaries, training_loop, types, whole_batch
-from mtl import compute as compute_lib
+from mtl import checks, compat, types
 from mtl import features as features_lib
-from mtl import freezing as freezing_lib
-from mtl import metrics as metrics_lib
-from mtl import quantization as quantization_lib
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
+from mtl.heads import metrics as metrics_lib
 from mtl.heads import together
-from mtl.optimization import gradients as gradients_lib
+from mtl.layers import precision
+from mtl.layers import quantization as quantization_lib
 from mtl.optimization import schedules
+from mtl.step import gradients as gradients_lib
+from mtl.step import summaries, training_loop, whole_batch
+from mtl.variables import averaging, row_names
+from mtl.variables import freezing as freezing_lib
 
 tf1 = tf.compat.v1
 
@@ -147,7 +149,7 @@ class MultiTaskModel:
         statistics: features_lib.Statistics,
         loop: Mapping[str, Any] | None = None,
         slices: int = 1,
-        compute: compute_lib.Compute = compute_lib.PLAIN,
+        compute: precision.Compute = precision.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
@@ -279,7 +281,7 @@ class MultiTaskModel:
         """{field: [B, ...]} -> {task: [B, H]}."""
         inputs = features_lib.encode(self.columns, features, statistics)
         with tf1.variable_scope("network"):
-            return compute_lib.computed(
+            return precision.computed(
                 lambda inside: self.network(inside, self.tasks, training), inputs, training
             )
 

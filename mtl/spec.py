@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, literals
+from mtl import checks
+from mtl.files import literals
 
 tf1 = tf.compat.v1
 

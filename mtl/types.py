@@ -36,7 +36,7 @@ class Towers(dict[str, tf.Tensor]):
 
     Attributes:
       shared: tensors [B, ...] that separate what tasks share from what each has of its own; a
-        network takes them from `compute.shared`, as they have 32 bits whatever it computes in.
+        network takes them from `precision.shared`, as they have 32 bits whatever it computes in.
     """
 
     def __init__(self, towers: Tensors, shared: Sequence[tf.Tensor] = ()):

@@ -8,8 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from mtl import checks, features, freezing, given_files, masks
+from mtl import checks, features
+from mtl.checkpoints import given_files
+from mtl.runs import verbs
 from mtl.scoring import local
+from mtl.variables import freezing, masks
 from tests import tiny
 
 pytestmark = pytest.mark.slow  # tests/fuzz/run_files_test.py tries what reads each file.
@@ -49,7 +52,7 @@ def _trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
     (directory / "words.txt").write_text("".join(f"{word}\n" for word in WORDS))
     np.save(directory / "mask.npy", np.arange(8) % 2)
-    _made(directory).train(str(directory / "run"))
+    verbs.train(_made(directory), str(directory / "run"))
     return directory
 
 
@@ -61,10 +64,10 @@ def _copy(trained, tmp_path):
 def _verbs(directory, train_steps=4):
     made, run = _made(directory, train_steps), str(directory / "run")
     return {
-        "evaluate": lambda: made.evaluate(run),
-        "predict": lambda: list(made.predict(run)),
-        "export": lambda: made.export(run, str(directory / "export")),
-        "train": lambda: made.train(run),
+        "evaluate": lambda: verbs.evaluate(made, run),
+        "predict": lambda: list(verbs.predict(made, run)),
+        "export": lambda: verbs.export(made, run, str(directory / "export")),
+        "train": lambda: verbs.train(made, run),
     }
 
 
@@ -174,4 +177,4 @@ def test_a_new_run_may_change_its_files_and_a_file_may_move(copy):
         (copy / name).rename(moved / name)
     given_files.check(_made(moved).model.training_files, str(copy / "fresh"))
     with pytest.raises(checks.UserError, match="has changed: put the old file back"):
-        _made(moved).evaluate(str(copy / "run"))
+        verbs.evaluate(_made(moved), str(copy / "run"))

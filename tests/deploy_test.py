@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from launch import app
-from mtl import cluster
+from mtl.distribution import tf_config
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[1] / "deploy"
 VALUES = {"NAME": "digits", "IMAGE": "mtl:gpu", "CLAIM": "runs", "GIN_FILE": "x.gin"}
@@ -48,7 +48,7 @@ def _places(started, monkeypatch):
     names = []
     for process in started:
         monkeypatch.setenv("TF_CONFIG", json.dumps(process["place"]))
-        names.append(cluster.read().name)
+        names.append(tf_config.read().name)
     return names
 
 

@@ -14,10 +14,13 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
 from launch import config
-from mtl import checks, checksums, evaluation, experiment, features, heads, networks
+from mtl import checkpoints, checks, experiment, features, heads, networks
+from mtl.checkpoints import run_directory
 from mtl.data import pipeline
-from mtl.monitoring import checkpoints, interruption, run_directory
+from mtl.distribution import interruption
+from mtl.files import checksums
 from mtl.optimization import optimizers
+from mtl.runs import evaluation, verbs
 from tests import tiny
 
 # A run that was stopped at the first of these steps and continued to the second.
@@ -56,8 +59,9 @@ np.savez(outputs, **found)
 def _train(directory, steps_per_call):
     """Stops and continues; what each call of train returned."""
     return [
-        tiny.make(steps_per_call=steps_per_call, train_steps=last, keep_checkpoints=10).train(
-            str(directory)
+        verbs.train(
+            tiny.make(steps_per_call=steps_per_call, train_steps=last, keep_checkpoints=10),
+            str(directory),
         )
         for last in STOPS
     ]
@@ -82,7 +86,7 @@ def _content(directory):
 
 def _predict(model_dir, split="test", checkpoint="latest", **settings):
     """{name: [B, ...]}."""
-    found = list(tiny.make(**settings).predict(str(model_dir), split, checkpoint))
+    found = list(verbs.predict(tiny.make(**settings), str(model_dir), split, checkpoint))
     return {name: np.stack([row[name] for row in found]) for name in found[0]}
 
 
@@ -143,7 +147,7 @@ def test_the_eval_directory_holds_every_metric_of_every_evaluation(trained):
 
 def test_another_split_is_written_apart(model_dir):
     before = tiny.scalars(model_dir / "eval")
-    metrics = tiny.make().evaluate(str(model_dir), "train")
+    metrics = verbs.evaluate(tiny.make(), str(model_dir), "train")
     assert tiny.scalars(model_dir / "eval") == pytest.approx(before, nan_ok=True)
     written = tiny.scalars(model_dir / "eval_train")
     assert written[45, "size/rmse"] == pytest.approx(metrics["size/rmse"])
@@ -152,7 +156,7 @@ def test_another_split_is_written_apart(model_dir):
 def test_a_finished_run_says_so_and_evaluates(model_dir, trained, caplog):
     weights = tiny.variables(model_dir)
     with caplog.at_level(logging.INFO, "mtl"):
-        metrics, steps = tiny.make(train_steps=45).train(str(model_dir))
+        metrics, steps = verbs.train(tiny.make(train_steps=45), str(model_dir))
     assert steps == 0
     assert "Nothing to train: step 45 of 45, all steps are done" in caplog.text
     assert metrics == pytest.approx(trained[1][-1][0], nan_ok=True)
@@ -216,7 +220,7 @@ def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path,
     directory, _ = trained
     checkpoint = "best" if kind == "best" else "latest"
     if kind == "manual":
-        export = tiny.make().export(str(directory), str(tmp_path / "manual"))
+        export = verbs.export(tiny.make(), str(directory), str(tmp_path / "manual"))
     elif kind == "best":
         export = _newest(directory / "export" / "best")
     else:
@@ -247,7 +251,7 @@ def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path,
 
 
 def test_absent_optional_features_take_their_defaults(trained, tmp_path):
-    export = tiny.make().export(str(trained[0]), str(tmp_path / "manual"))
+    export = verbs.export(tiny.make(), str(trained[0]), str(tmp_path / "manual"))
     x = tiny.SPLITS["test"]["x"][:4]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         meta = tf.compat.v1.saved_model.load(session, ["serve"], export)
@@ -281,7 +285,7 @@ def test_the_best_export_is_the_best_checkpoint(trained):
         "evaluations_since": [13, 20, 40, 45][::-1].index(step),
         "steps_since": [later for later in (13, 20, 40, 45) if later > step],
     }
-    metrics = tiny.make().evaluate(str(directory), checkpoint="best")
+    metrics = verbs.evaluate(tiny.make(), str(directory), checkpoint="best")
     assert metrics["global_step"] == step
     assert metrics["average_loss"] == pytest.approx(loss)
     assert tiny.checkpoint_steps(directory / "best") == [step]
@@ -301,10 +305,10 @@ def test_an_interrupted_evaluation_is_made_up_for(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints.BestExporter, "export", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            tiny.make(train_steps=20).train(str(tmp_path))
+            verbs.train(tiny.make(train_steps=20), str(tmp_path))
     assert tiny.checkpoint_steps(tmp_path) == [0, 20]
     assert not (tmp_path / "best").exists()
-    assert tiny.make(train_steps=20).train(str(tmp_path))[1] == 0
+    assert verbs.train(tiny.make(train_steps=20), str(tmp_path))[1] == 0
     assert tiny.checkpoint_steps(tmp_path / "best") == [20]
     assert _newest(tmp_path / "export" / "best").is_dir()
 
@@ -314,7 +318,7 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
     def run(patience):
         best = checkpoints.Best(metric="sign/label_mean", higher_is_better=False, patience=patience)
         made = tiny.make(best=best, checkpoint_steps=5, keep_checkpoints=2)
-        return made.train(str(tmp_path))
+        return verbs.train(made, str(tmp_path))
 
     metrics, steps = run(patience=2)
     assert (steps, metrics["global_step"]) == (15, 15)
@@ -331,7 +335,7 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
 
 def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplog):
     """As it does where its file `checkpoint` is deleted, and whatever else is left."""
-    tiny.make(train_steps=20, checkpoint_steps=10).train(str(tmp_path))
+    verbs.train(tiny.make(train_steps=20, checkpoint_steps=10), str(tmp_path))
     shutil.copytree(tmp_path / "best", tmp_path / "best_before")
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "warm_start.txt").write_text("of the run before\n")
@@ -343,8 +347,8 @@ def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplo
     far = {split: {**rows, "x": rows["x"] + 100} for split, rows in tiny.SPLITS.items()}
     best = checkpoints.Best(patience=3)
     with caplog.at_level(logging.INFO, "mtl"):
-        metrics, steps = tiny.make(far, best, train_steps=8, checkpoint_steps=4).train(
-            str(tmp_path)
+        metrics, steps = verbs.train(
+            tiny.make(far, best, train_steps=8, checkpoint_steps=4), str(tmp_path)
         )
     assert (steps, metrics["global_step"]) == (8, 8)
     record = json.loads(path.read_text())
@@ -375,27 +379,27 @@ def test_an_evaluation_by_hand_leaves_the_runs_own_curve_alone(trained, tmp_path
     files = sorted(model_dir.rglob("events*"))
     made, early = tiny.make(), str(model_dir / "model.ckpt-20")
     before = [path.read_bytes() for path in files]
-    assert made.evaluate(str(model_dir), checkpoint=early)["global_step"] == 20
-    assert made.evaluate(str(model_dir), split="test")["global_step"] == 45
+    assert verbs.evaluate(made, str(model_dir), checkpoint=early)["global_step"] == 20
+    assert verbs.evaluate(made, str(model_dir), split="test")["global_step"] == 45
     assert sorted(model_dir.rglob("events*")) == files
     assert [path.read_bytes() for path in files] == before
     for checkpoint in ("latest", early, str(model_dir / "model.ckpt-40")):
-        made.evaluate(str(model_dir), split="train", checkpoint=checkpoint)
+        verbs.evaluate(made, str(model_dir), split="train", checkpoint=checkpoint)
     assert list(_shown(model_dir / "eval_train", "average_loss")) == [20, 40]
 
 
 def test_checkpoint_secs_saves_by_time(tmp_path):
     run = {"checkpoint_steps": None, "keep_checkpoints": 9, "train_steps": 2}
-    tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1).train(str(tmp_path / "often"))
+    verbs.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), str(tmp_path / "often"))
     assert tiny.checkpoint_steps(tmp_path / "often") == [0, 1, 2]
-    tiny.make(**run, checkpoint_secs=1e6).train(str(tmp_path / "never"))
+    verbs.train(tiny.make(**run, checkpoint_secs=1e6), str(tmp_path / "never"))
     assert tiny.checkpoint_steps(tmp_path / "never") == [0, 2]
 
 
 def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path):
     made = tiny.make(best=checkpoints.Best(metric="sign/acuracy"))
     with pytest.raises(checks.UserError, match=r"^Best\.metric must .* mean 'sign/accuracy'\?$"):
-        made.train(str(tmp_path))
+        verbs.train(made, str(tmp_path))
     assert tiny.checkpoint_steps(tmp_path) == []
 
 
@@ -434,7 +438,7 @@ def test_a_wrong_or_a_missing_direction_is_refused_before_the_first_step(
     lifted = dataclasses.replace(made.model, heads=[_Lifted(name="sign"), *made.model.heads[1:]])
     made = dataclasses.replace(made, model=lifted)
     with pytest.raises(checks.UserError, match=r"^Best\.higher_is_better must be " + message):
-        made.train(str(tmp_path / "run"))
+        verbs.train(made, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -474,7 +478,7 @@ _NUMERIC = features.Numeric(names=["x"])
 def test_another_architecture_is_refused_and_nothing_overwritten(model_dir, changed, message):
     before = _content(model_dir)
     with pytest.raises(checks.UserError, match=message) as raised:
-        tiny.make(**changed, train_steps=60).train(str(model_dir))
+        verbs.train(tiny.make(**changed, train_steps=60), str(model_dir))
     assert "\n" not in str(raised.value)
     after = _content(model_dir)
     assert {path: after.get(path) for path in before} == before
@@ -485,9 +489,9 @@ def test_another_architecture_is_refused_and_nothing_overwritten(model_dir, chan
 def test_the_later_verbs_refuse_another_architecture(trained, tmp_path, verb):
     made, directory = tiny.make(network=_WIDER), str(trained[0])
     act = {
-        "evaluate": lambda: made.evaluate(directory),
-        "predict": lambda: list(made.predict(directory)),
-        "export": lambda: made.export(directory, str(tmp_path / "export")),
+        "evaluate": lambda: verbs.evaluate(made, directory),
+        "predict": lambda: list(verbs.predict(made, directory)),
+        "export": lambda: verbs.export(made, directory, str(tmp_path / "export")),
     }
     with pytest.raises(checks.UserError, match=r"has shape \[8, 4\] there and \[9, 4\] here"):
         act[verb]()
@@ -535,12 +539,12 @@ def _num_graphs():
 @pytest.mark.slow
 def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
     made = tiny.make()
-    made.evaluate(str(trained[0]))
+    verbs.evaluate(made, str(trained[0]))
     before = _num_graphs()
     for _ in range(2):
-        made.evaluate(str(trained[0]))
+        verbs.evaluate(made, str(trained[0]))
     assert _num_graphs() <= before
-    tiny.make(train_steps=3, checkpoint_steps=1).train(str(tmp_path))
+    verbs.train(tiny.make(train_steps=3, checkpoint_steps=1), str(tmp_path))
     assert _num_graphs() <= before + 1
 
 
@@ -549,9 +553,9 @@ def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
 def test_digits_reach_their_goal(tmp_path):
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"])
     assert isinstance(made.data, pipeline.Pipeline)
-    metrics, steps = made.train(str(tmp_path))
+    metrics, steps = verbs.train(made, str(tmp_path))
     assert steps == made.run.train_steps
     assert metrics["digit/accuracy"] >= 0.97
     assert metrics["parity/auc"] >= 0.99
-    best = made.evaluate(str(tmp_path), checkpoint="best")
+    best = verbs.evaluate(made, str(tmp_path), checkpoint="best")
     assert best["digit/accuracy"] >= metrics["digit/accuracy"]

@@ -3,6 +3,7 @@
 import pytest
 
 from mtl import checks
+from mtl.runs import verbs
 from tests import tiny
 
 
@@ -17,13 +18,13 @@ def test_a_run_in_a_folder_whose_name_is_a_pattern_of_others(tmp_path):
     before = sorted(neighbour.rglob("*"))
     run = str(tmp_path / "run*")
     made = tiny.make(train_steps=4, checkpoint_steps=2, keep_checkpoints=1)
-    _, steps = made.train(run)
+    _, steps = verbs.train(made, run)
     assert steps == 4 and tiny.checkpoint_steps(run) == [4]
-    _, steps = tiny.make(train_steps=6, checkpoint_steps=2, keep_checkpoints=1).train(run)
+    _, steps = verbs.train(tiny.make(train_steps=6, checkpoint_steps=2, keep_checkpoints=1), run)
     assert steps == 2 and tiny.checkpoint_steps(run) == [6]
-    assert made.evaluate(run)["global_step"] == 6
-    assert len(list(made.predict(run, checkpoint="best"))) == 48
-    assert made.export(run, str(tmp_path / "export?"))
+    assert verbs.evaluate(made, run)["global_step"] == 6
+    assert len(list(verbs.predict(made, run, checkpoint="best"))) == 48
+    assert verbs.export(made, run, str(tmp_path / "export?"))
     assert sorted(neighbour.rglob("*")) == before
 
 
@@ -31,13 +32,13 @@ def test_a_run_in_a_folder_whose_name_is_a_pattern_of_others(tmp_path):
 def test_a_name_under_which_tensorflow_finds_nothing_is_refused_first(tmp_path, name):
     run, made = str(tmp_path / name), tiny.make()
     for verb in (
-        made.train,
-        made.evaluate,
-        lambda run: list(made.predict(run)),
-        lambda run: made.export(run, str(tmp_path / "export")),
+        verbs.train,
+        verbs.evaluate,
+        lambda made, run: list(verbs.predict(made, run)),
+        lambda made, run: verbs.export(made, run, str(tmp_path / "export")),
     ):
         with pytest.raises(checks.UserError, match="must have no backslash and no"):
-            verb(run)
+            verb(made, run)
     with pytest.raises(checks.UserError, match="--checkpoint must have no backslash"):
-        made.evaluate(str(tmp_path), checkpoint=run + "/model.ckpt-2")
+        verbs.evaluate(made, str(tmp_path), checkpoint=run + "/model.ckpt-2")
     assert not list(tmp_path.iterdir())

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from launch import config
-from mtl import checks, fitting, given_files, row_names
+from mtl import checkpoints, checks
+from mtl.checkpoints import given_files, run_directory
+from mtl.distribution import heartbeat
 from mtl.features import accumulators, statistics
-from mtl.monitoring import checkpoints, doubts, heartbeat, run_directory
-from tests.monitoring import leftovers_test
+from mtl.monitoring import doubts
+from mtl.runs import fitting
+from mtl.variables import row_names
+from tests.checkpoints import leftovers_test
 
 _RANDOM = np.random.default_rng(0)
 DAMAGE = {

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from launch import config
+from mtl.runs import verbs
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -27,7 +28,7 @@ def test_the_run_on_own_data_trains_as_it_is_printed(tmp_path, monkeypatch):
     _write_rows("test.csv", rng, 100)
     (tmp_path / "run.gin").write_text(re.search(r"```gin\n(.*?)```", README, re.S).group(1))
     experiment = config.load(["run.gin"], ["Run.train_steps = 100"])
-    metrics, steps = experiment.train("model")
+    metrics, steps = verbs.train(experiment, "model")
     assert steps == 100
     assert metrics["clicked/auc"] > 0.95
     assert metrics["minutes/rmse"] < 2.0

@@ -11,11 +11,11 @@ import resource
 import sys
 import traceback
 
-from mtl import checks, features
+from mtl import checkpoints, checks, features
 from mtl.balancing import methods, surgery
 from mtl.balancing import weighting as weighting_lib
 from mtl.data import sampling
-from mtl.monitoring import checkpoints
+from mtl.runs import verbs
 from tests import tiny
 
 STEPS = 40
@@ -67,7 +67,7 @@ def _train(
     """Trains; no file may grow beyond `max_bytes`, which is what a full disk looks like."""
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
-        make(SAMPLED if "sampled" in model_dir else None, train_steps).train(model_dir)
+        verbs.train(make(SAMPLED if "sampled" in model_dir else None, train_steps), model_dir)
     except SystemExit as error:
         return error.code
     except checks.UserError as error:

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
-from mtl.monitoring import interruption
+from mtl.distribution import interruption
 from tests import resume_member, tiny
 from tests.launch import conftest as processes
 

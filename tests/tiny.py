@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mtl import experiment, features, heads, model, networks, spec
+from mtl import checkpoints, experiment, features, heads, model, networks, spec
 from mtl.data import pipeline
-from mtl.monitoring import checkpoints
 from mtl.optimization import optimizers, update
 
 tf1 = tf.compat.v1

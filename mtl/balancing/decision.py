@@ -1,18 +1,18 @@
-"""One decision of a method: which tasks are there, what it keeps, and its draws of the step.
+"""One decision of a method: which tasks are there, what it keeps, and what it keeps.
 
 weights = decision.weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
 present = decision.present(gramian)                           # [T] bool
 monitors = decision.monitors(gramian, ["clicks", "sales"])    # {name: scalar}
 """
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import step_state, types
+from mtl import types
 from mtl.balancing.methods import method as method_lib
+from mtl.step import draws, step_state
 
 tf1 = tf.compat.v1
 
@@ -39,13 +39,6 @@ def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -
         return present(gramian)
     finite = tf.math.is_finite(losses) & tf.math.is_finite(tf.linalg.diag_part(gramian))
     return finite & tf.not_equal(losses, 0)
-
-
-def seed(index: int = 0) -> tf.Tensor:
-    """[2] int32 of the run and the global step: a restored run draws what it would have drawn."""
-    run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
-    step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)
-    return tf.stack([run & 0x7FFFFFFF, step])
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
@@ -102,13 +95,13 @@ def decided(
     """The new weights and state, by the tasks that are present; of absent tasks they stay."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     chosen = tf.where(_present(method, gramian, values))[:, 0]
-    draws = seed()
+    seed = draws.balancing_seed()
 
     def decide():
         tasks = method_lib.Tasks(
             gramian=_part(gramian, chosen),
             losses=_part(values, chosen),
-            seed=draws,
+            seed=seed,
             state={name: _part(value, chosen) for name, value in old.items()},
             names=tuple(losses),
             places=chosen,

@@ -10,11 +10,12 @@ from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
-from mtl import checks, patterns, replicas, types, whole_batch
-from mtl.balancing import decision
+from mtl import checks, types
 from mtl.example_gradients import ghost, parts
 from mtl.optimization import clipping
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import draws, replicas, whole_batch
+from mtl.step import gradients as gradients_lib
+from mtl.variables import patterns
 
 _log = logging.getLogger(__name__)
 
@@ -138,10 +139,10 @@ class ExampleClipping:
     ) -> types.Gradient:
         if gradient is None:
             return None
-        draws = tf.random.stateless_normal(
-            variable.shape, decision.seed(index), dtype=variable.dtype
+        noise = tf.random.stateless_normal(
+            variable.shape, draws.balancing_seed(index), dtype=variable.dtype
         )
-        return gradients_lib.add(gradient, self.noise_multiplier * self.max_norm / count * draws)
+        return gradients_lib.add(gradient, self.noise_multiplier * self.max_norm / count * noise)
 
 
 def _squared_norms(made: Collection[parts.Part], size: int) -> tf.Tensor:

@@ -11,9 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, patterns, replicas, types, whole_batch
+from mtl import checks, types
 from mtl.balancing import decision, task_gradients, tracking
 from mtl.balancing.methods import method as method_lib
+from mtl.step import draws, replicas, whole_batch
+from mtl.variables import patterns
 
 Gradients = list[types.Gradient]
 Monitors = dict[str, tf.Tensor]
@@ -271,7 +273,8 @@ class Combine:
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
             there = tf.gather(present, leaf.tasks)
             own = own if own is None else tf.boolean_mask(own, there)
-            values = self.method(tf.boolean_mask(leaf.rows, there), own, decision.seed(index))
+            seed = draws.balancing_seed(index)
+            values = self.method(tf.boolean_mask(leaf.rows, there), own, seed)
             values += tf.cast(decision.spoiled(gramian), values.dtype)
             chosen.append(leaf.like(values))
         return chosen

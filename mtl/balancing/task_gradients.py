@@ -11,9 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, patterns, replicas, types, whole_batch
+from mtl import checks, types
 from mtl.balancing import factors
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import gradients as gradients_lib
+from mtl.step import replicas, whole_batch
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, step_state
+from mtl import checks
 from mtl.balancing import task_gradients
+from mtl.step import step_state
 
 
 def tracked(

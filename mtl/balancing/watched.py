@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import checks, patterns, types, whole_batch
+from mtl import checks, types
 from mtl.balancing import decision, task_gradients
 from mtl.balancing import surgery as surgery_lib
+from mtl.step import whole_batch
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import types
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import gradients as gradients_lib
 
 Losses = Callable[[Any], types.Tensors]
 """A batch, in any nesting -> {task: losses [B]} with the variables that are there."""

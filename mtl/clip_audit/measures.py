@@ -12,7 +12,7 @@ from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import gradients as gradients_lib
 
 if TYPE_CHECKING:
     from mtl import model as model_lib

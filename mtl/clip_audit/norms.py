@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import patterns, types
+from mtl import types
 from mtl.clip_audit import brute_force
 from mtl.example_gradients import ghost, parts
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import gradients as gradients_lib
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import atomic, checks
+from mtl import checks
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import statistics, tables, visits
+from mtl.files import atomic
 from mtl.monitoring import chart
 
 _FROZEN = (

@@ -13,7 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import atomic
+from mtl.files import atomic
 
 Columns = Mapping[str, np.ndarray]
 

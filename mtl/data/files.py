@@ -15,7 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import checks
+from mtl.files import storage
 
 # What reading a damaged file can end with.
 _NO_TEXT = {

@@ -15,10 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, label_counts, literals, memory, types
+from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import sampling
+from mtl.data import label_counts, sampling
 from mtl.data import source as source_lib
+from mtl.distribution import memory
+from mtl.files import literals
 
 # What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
 _DATA_ERRORS = (*source_lib.REFUSALS, tf.errors.DataLossError, RuntimeError)

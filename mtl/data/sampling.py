@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, label_counts
+from mtl import checks
 from mtl import spec as spec_lib
+from mtl.data import label_counts
 from mtl.data import source as source_lib
 
 # Records that are read together: their labels are decoded at once.

@@ -17,9 +17,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from mtl import checks, storage
+from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import source
+from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 

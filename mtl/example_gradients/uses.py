@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import patterns
 from mtl.example_gradients import layouts, sizes
 from mtl.example_gradients import proof as proof_lib
+from mtl.variables import patterns
 
 MATRIX, CONVOLUTION, ROWS, ELEMENTWISE = "matrix", "convolution", "rows", "elementwise"
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, freezing, types
+from mtl import checks, types
 from mtl.features import accumulators, column, statistics
+from mtl.variables import freezing
 
 Boundaries = int | Sequence[float]
 
@@ -77,7 +78,7 @@ class Crossed:
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       prefix: starts the column's name.
-      trainable: False leaves its tables as they are, as `mtl.freezing` does by name.
+      trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
     """
 
     crosses: Sequence[Sequence[str]]

@@ -11,9 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, literals, row_names, types
+from mtl import checks, types
 from mtl.compat import graphs
 from mtl.features import accumulators, column, statistics
+from mtl.files import literals
+from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

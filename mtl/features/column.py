@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, freezing, layers, row_names, types
+from mtl import checks, layers, types
 from mtl.features import accumulators, statistics
+from mtl.variables import freezing, row_names
 
 POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
@@ -31,7 +32,7 @@ class PerField(abc.ABC):
       names: the fields.
       prefix: starts the name of the column, which is its variable scope; another prefix lets a
         second object of the same kind use the same field.
-      trainable: False leaves its tables as they are, as `mtl.freezing` does by name.
+      trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
     """
 
     names: Sequence[str]

@@ -10,8 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, freezing, types
+from mtl import checks, types
 from mtl.features import accumulators, statistics
+from mtl.variables import freezing
 
 
 def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:

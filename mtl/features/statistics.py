@@ -14,8 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, checksums, row_names, storage
+from mtl import checks
 from mtl.features import accumulators
+from mtl.files import checksums, storage
+from mtl.variables import row_names
 
 _FILE = "statistics.json"
 _FIX = "Copy it back, or start again in another --model_dir."

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from mtl import checks, compat, freezing, layers, metrics, objectives, types
-from mtl.heads import values
+from mtl import checks, compat, layers, types
+from mtl.heads import metrics, objectives, values
+from mtl.variables import freezing
 
 tf1 = tf.compat.v1
 
@@ -45,7 +46,7 @@ class Base:
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0; by default
         every example weighs 1. Losses and metrics are weighted alike.
-      trainable: False leaves the last layer as it is, as `mtl.freezing` does by name.
+      trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
     """
 
     name: str

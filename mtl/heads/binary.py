@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, literals, metrics, objectives, ranking, types
-from mtl.heads import base, values
+from mtl import checks, compat, types
+from mtl.files import literals
+from mtl.heads import base, metrics, objectives, ranking, values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Binary(base.Base):
 
     `loss_i = w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)`; see `objectives.binary_cross_entropy`.
     Predicts `probability` (of the positive class), `class_id` (0 or 1) and `class` (its name).
-    `auc` and `pr_auc` are exact as `mtl.ranking` says.
+    `auc` and `pr_auc` are exact as `mtl.heads.ranking` says.
 
     Attributes:
       positive: the label values that count as positive, the first of them naming the class; 1 by

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import compat, row_names
+from mtl import compat
 from mtl.heads import base, values
+from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compat, freezing, layers, metrics, types
-from mtl.heads import base, values
+from mtl import checks, compat, layers, types
+from mtl.heads import base, metrics, values
+from mtl.variables import freezing
 
 tf1 = tf.compat.v1
 
@@ -45,7 +46,7 @@ class EstimatorHead:
       name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
       head: a `tf.estimator.Head`; in place of a MultiHead give each of its heads on its own.
       label: the label field; the name of the task by default.
-      trainable: False leaves the last layer as it is, as `mtl.freezing` does by name.
+      trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
     """
 
     name: str

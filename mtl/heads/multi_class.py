@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, label_counts, metrics, types
-from mtl.heads import base, classes, classifiers, softmax
+from mtl import checks, types
+from mtl.data import label_counts
+from mtl.heads import base, classes, classifiers, metrics, softmax
 from mtl.heads import shots as shots_lib
 
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, metrics, objectives, ranking, types
+from mtl import checks, types
 from mtl.example_gradients import proof
-from mtl.heads import base, binary, classes, values
+from mtl.heads import base, binary, classes, metrics, objectives, ranking, values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class MultiLabel(classes.Classes):
     either multi-hot, a field of shape (C,) with 1, 0 or missing for each class, which weighs
     nothing on its own; or a list, a field of shape (None,) with the ids (int64) or names (string)
     of the classes that apply. Predicts `probabilities` [B, C] and `multi_hot` [B, C].
-    `auc` and `pr_auc` are means over the classes, exact as `mtl.ranking` says.
+    `auc` and `pr_auc` are means over the classes, exact as `mtl.heads.ranking` says.
 
     Attributes:
       classes: how many, or their names in the order of their ids; at least 2.

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from mtl import compat, layers, metrics, objectives, types
-from mtl.heads import base, classes
+from mtl import compat, layers, types
+from mtl.heads import base, classes, metrics, objectives
 
 tf1 = tf.compat.v1
 

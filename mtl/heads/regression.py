@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, metrics, objectives, types
-from mtl.heads import base, values
+from mtl import checks, compat, types
+from mtl.heads import base, metrics, objectives, values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

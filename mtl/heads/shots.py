@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, metrics
+from mtl import checks
+from mtl.heads import metrics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

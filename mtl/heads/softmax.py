@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, objectives
-from mtl.heads import values
+from mtl import checks
+from mtl.heads import objectives, values
 
 tf1 = tf.compat.v1
 

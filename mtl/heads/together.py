@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import metrics as metrics_lib
 from mtl import types
 from mtl.heads import base, binary, values
+from mtl.heads import metrics as metrics_lib
 
 FROM = 16
 

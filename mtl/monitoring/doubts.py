@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import atomic
+from mtl.files import atomic
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from mtl import training_loop
 from mtl.monitoring import doubts
+from mtl.step import training_loop
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl.monitoring import doubts, run_directory
+from mtl.checkpoints import run_directory
+from mtl.monitoring import doubts
 
 _CELLS = 3
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, freezing, layers, types
+from mtl import checks, layers, types
 from mtl.networks import trunk
+from mtl.variables import freezing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Convnet:
       activation: a name in `mtl.layers.ACTIVATIONS`.
       dropout: share of the units of each fully connected layer that are zeroed in training.
       batch_norm: normalises before each activation, in place of the bias.
-      trainable: False leaves all of it as it is, as `mtl.freezing` does by name.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
     """
 
     filters: Sequence[int] = (32, 64)

@@ -12,9 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compute, freezing, patterns, types
+from mtl import checks, types
 from mtl.compat import graphs
 from mtl.compat import keras as keras_lib
+from mtl.layers import precision
+from mtl.variables import freezing, patterns
 
 tf1 = tf.compat.v1
 
@@ -35,7 +37,7 @@ class KerasModel:
       build: makes the model; called in each graph anew, once for each scope that it is used in, in
         gin `@name` without parentheses. The model takes the one input, or {column: input} where
         there are several, and gives [B, H].
-      trainable: False leaves all of it as it is, as `mtl.freezing` does by name.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
     """
 
     build: Callable[[], Any]
@@ -71,13 +73,13 @@ class KerasModel:
         """A new one, or where the scope reuses variables the one that was made there."""
         scope = tf1.get_variable_scope()
         # A key that is no string stays out of saved graphs.
-        kept = graphs.outermost().get_collection_ref((self, scope.name, compute.dtype()))
+        kept = graphs.outermost().get_collection_ref((self, scope.name, precision.dtype()))
         if not kept or not scope.reuse:
             kept[:] = [self._made(inputs)]
         return kept[0]
 
     def _made(self, inputs: types.Tensors) -> Any:
-        with keras_lib.computing(compute.dtype()):
+        with keras_lib.computing(precision.dtype()):
             made = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
         checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
@@ -141,7 +143,7 @@ def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple
     """{id of a weight: the weight, and what the getter makes of it} where that is another."""
     made = {}
     for weight in weights:
-        dtype = compute.dtype() if keras_lib.is_cast(weight) else weight.dtype
+        dtype = precision.dtype() if keras_lib.is_cast(weight) else weight.dtype
         name = patterns.name(weight)
         value = getter(lambda *_, own=weight, **__: own, name, dtype=dtype, trainable=True)
         if value is not weight:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import freezing, types
+from mtl import types
 from mtl.networks import trunk
+from mtl.variables import freezing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class MLP:
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
       dropout: share of the units that are zeroed in training, in [0, 1); 0 for none.
       batch_norm: normalises before each activation, in place of the bias.
-      trainable: False leaves all of it as it is, as `mtl.freezing` does by name.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
     """
 
     layers: Sequence[int] = (128, 64)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, freezing, layers, types
+from mtl import checks, layers, types
 from mtl.networks import trunk
+from mtl.variables import freezing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class ResNet:
       filters: of the three sizes.
       shortcut: across a change of size "pad" takes every second pixel and fills up with channels
         of zeros, the paper's option A, as for its results; "projection" is a 1x1 convolution, B.
-      trainable: False leaves all of it as it is, as `mtl.freezing` does by name.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
     """
 
     depth: int = 20

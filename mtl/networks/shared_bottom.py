@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, compute, types
+from mtl import checks, types
+from mtl.layers import precision
 from mtl.networks import trunk
 
 
@@ -37,7 +38,7 @@ class SharedBottom:
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
         with tf.compat.v1.variable_scope("trunk"):
-            hidden, shared = compute.shared(self.trunk(inputs, training))
+            hidden, shared = precision.shared(self.trunk(inputs, training))
         towers = {task: self._towered(hidden, task, training) for task in tasks}
         return types.Towers(towers, shared=[shared])
 

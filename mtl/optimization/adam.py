@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import patterns
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

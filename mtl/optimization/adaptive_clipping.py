@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, patterns, step_state, types
+from mtl import checks, types
 from mtl.optimization import clipping
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import gradients as gradients_lib
+from mtl.step import step_state
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
@@ -34,8 +36,8 @@ class AGC:
         paper's lambda, from 0.01 for large batches to 0.16 for small ones.
       least_norm: what a smaller norm of weights counts as, above 0, so that what starts at zero
         can move.
-      skipped: patterns (see `mtl.patterns`) of what is not clipped; the last layer, of every head,
-        as the paper advises.
+      skipped: patterns (see `mtl.variables.patterns`) of what is not clipped; the last layer, of
+        every head, as the paper advises.
     """
 
     max_ratio: float = 0.01

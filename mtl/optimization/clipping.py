@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import checks, patterns, types
-from mtl.optimization import gradients as gradients_lib
+from mtl import checks, types
+from mtl.step import gradients as gradients_lib
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
@@ -146,8 +147,8 @@ class ByPattern:
     """Clips each group of variables in a way of its own, by the norm of the group.
 
     Attributes:
-      parts: {pattern (see `mtl.patterns`): a clipping}; the first pattern that matches a variable
-        counts, and what none matches is not clipped.
+      parts: {pattern (see `mtl.variables.patterns`): a clipping}; the first pattern that matches a
+        variable counts, and what none matches is not clipped.
     """
 
     parts: Mapping[str, types.Clipping]

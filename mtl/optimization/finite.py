@@ -12,8 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import compute, patterns, step_state, types
-from mtl.optimization import gradients as gradients_lib
+from mtl import types
+from mtl.layers import precision
+from mtl.step import gradients as gradients_lib
+from mtl.step import step_state
+from mtl.variables import patterns
 
 POLICIES = ("fail", "skip", "zero")
 
@@ -54,7 +57,7 @@ def guarded(
     """
     checked = Checked(losses, gradients_lib.squared_norms(gradients), variables)
     squares, moves, before, monitors = checked.squares, True, [], {}
-    scale, overflows = compute.loss_scale(), False
+    scale, overflows = precision.loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import checks, freezing, patterns, types
+from mtl import checks, types
 from mtl.compat import reduced
-from mtl.optimization import gradients as gradients_lib
 from mtl.optimization import schedules, wrapped
+from mtl.step import gradients as gradients_lib
+from mtl.variables import freezing, patterns
 
 tf1 = tf.compat.v1
 

@@ -8,9 +8,9 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from mtl import freezing as freezing_lib
-from mtl import patterns
 from mtl.optimization import schedules, update
+from mtl.variables import freezing as freezing_lib
+from mtl.variables import patterns
 
 
 @dataclasses.dataclass(frozen=True)

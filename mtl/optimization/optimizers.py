@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, patterns, types
+from mtl import checks, types
 from mtl.optimization import adam
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
@@ -231,8 +232,9 @@ class AdamW(Adam):
 
     Attributes:
       weight_decay: above 0.
-      not_decayed: patterns (see `mtl.patterns`) of the variables that do not decay; by default
-        biases and the scales and offsets of normalisations, which shrinking does not regularise.
+      not_decayed: patterns (see `mtl.variables.patterns`) of the variables that do not decay; by
+        default biases and the scales and offsets of normalisations, which shrinking does not
+        regularise.
     """
 
     weight_decay: float = 0.01

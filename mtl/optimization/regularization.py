@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import checks, freezing, patterns, types
-from mtl.optimization import gradients as gradients_lib
+from mtl import checks, types
+from mtl.step import gradients as gradients_lib
+from mtl.variables import freezing, patterns
 
 tf1 = tf.compat.v1
 
@@ -28,8 +29,8 @@ class Regularization:
     more. The value that is reported covers the same rows.
 
     Attributes:
-      l1: {pattern: factor}, factors above 0; see `mtl.patterns`. The factors of all patterns that
-        match a variable add up.
+      l1: {pattern: factor}, factors above 0; see `mtl.variables.patterns`. The factors of all
+        patterns that match a variable add up.
       l2: the same for the squared norm.
     """
 

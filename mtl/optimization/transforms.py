@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mtl import checks, freezing, layers, patterns, types
+from mtl import checks, types
 from mtl.compat import shards
-from mtl.optimization import gradients as gradients_lib
+from mtl.step import draws
+from mtl.step import gradients as gradients_lib
+from mtl.variables import freezing, patterns
 
 tf1 = tf.compat.v1
 
@@ -100,7 +102,7 @@ def _draws(
     name: str, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
     """Normal draws for the gradients of all shards of a variable, or of the one that is whole."""
-    seed = layers.step_seed(f"noise/{name}")
+    seed = draws.step_seed(f"noise/{name}")
     values = gradients_lib.values(gradients)
     whole = shards.whole_shape(variables[0])
     firsts = [shard.first if (shard := shards.of(variable)) else 0 for variable in variables]
@@ -108,16 +110,16 @@ def _draws(
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
-        draws = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
+        drawn = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
         # The place of each row among all of them.
         places = tf.argsort(tf.argsort(rows))
-        return tf.split(tf.gather(draws, places), [tf.shape(value)[0] for value in values])
-    draws = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)
+        return tf.split(tf.gather(drawn, places), [tf.shape(value)[0] for value in values])
+    drawn = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)
     return [
-        tf.gather(draws, gradient.indices + first)
+        tf.gather(drawn, gradient.indices + first)
         if isinstance(gradient, tf.IndexedSlices)
-        else draws[first : first + variable.shape[0]]
+        else drawn[first : first + variable.shape[0]]
         if shards.of(variable)
-        else draws
+        else drawn
         for gradient, variable, first in zip(gradients, variables, firsts, strict=True)
     ]

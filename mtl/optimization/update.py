@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import averaging, checks, patterns, types
+from mtl import checks, types
 from mtl.optimization import finite, groups, schedules
-from mtl.optimization import gradients as gradients_lib
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
+from mtl.step import gradients as gradients_lib
+from mtl.variables import averaging, patterns
 
 tf1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import patterns
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

@@ -11,8 +11,9 @@ from mtl.scoring.access import Access
 from mtl.scoring.blocks import maker
 from mtl.scoring.local import Checkpoint, SavedModel, newest
 from mtl.scoring.protection import Protection
+from mtl.scoring.protocol import Call
 from mtl.scoring.readers import Reader
-from mtl.scoring.remote import Call, connect
+from mtl.scoring.remote import connect
 from mtl.scoring.shards import plan, run
 from mtl.scoring.writers import FORMATS, writing
 

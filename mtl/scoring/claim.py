@@ -11,7 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import atomic, checks, storage
+from mtl import checks
+from mtl.files import atomic, storage
 
 _FILE = "scoring.json"
 

@@ -1,7 +1,7 @@
 """TensorFlow Serving's PredictionService, by its official messages.
 
 client = grpc_client.Grpc("localhost:8500", access.ANYONE)
-client.predict(remote.Call(model="income"), "examples", [example], ["income/probability"])
+client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
 import math
@@ -15,7 +15,7 @@ from google.protobuf import message
 from tensorflow_serving.apis import get_model_metadata_pb2, model_pb2, predict_pb2
 
 from mtl import checks
-from mtl.scoring import access, batches, remote
+from mtl.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,7 @@ _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_len
 
 
 class Grpc:
-    """A `remote.Client`."""
+    """A `protocol.Client`."""
 
     def __init__(self, address: str, secure: access.Access):
         self._secure = secure
@@ -51,14 +51,18 @@ class Grpc:
             )
         )
 
-    def metadata(self, call: remote.Call) -> remote.Metadata:
+    def metadata(self, call: protocol.Call) -> protocol.Metadata:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=_spec(call), metadata_field=["signature_def"]
         )
         return self._answer(self._get_metadata, request, call, _metadata)
 
     def predict(
-        self, call: remote.Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
+        self,
+        call: protocol.Call,
+        input_name: str,
+        examples: Sequence[bytes],
+        outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
         request = predict_pb2.PredictRequest(model_spec=_spec(call), output_filter=outputs)
         request.model_spec.signature_name = call.signature
@@ -72,7 +76,7 @@ class Grpc:
         self,
         method: Callable[..., Any],
         request: Any,
-        call: remote.Call,
+        call: protocol.Call,
         read: Callable[[Any], Result],
     ) -> Result:
         headers = list(self._secure.headers().items())
@@ -85,12 +89,12 @@ class Grpc:
             raise checks.UserError(f"--server must {rule}, got {_one_line(error)!r}.") from error
 
 
-def _metadata(reply: bytes) -> remote.Metadata:
+def _metadata(reply: bytes) -> protocol.Metadata:
     response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(reply)
     found = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(found)
     signatures = found.signature_def.items()
-    return remote.Metadata(
+    return protocol.Metadata(
         version=str(response.model_spec.version.value),
         inputs={name: _types(signature.inputs) for name, signature in signatures},
         outputs={name: _types(signature.outputs) for name, signature in signatures},
@@ -109,7 +113,7 @@ def _array(tensor: Any) -> np.ndarray:
     return tf.make_ndarray(tensor)
 
 
-def _spec(call: remote.Call) -> model_pb2.ModelSpec:
+def _spec(call: protocol.Call) -> model_pb2.ModelSpec:
     spec = model_pb2.ModelSpec(name=call.model)
     if call.is_label:
         spec.version_label = call.version
@@ -122,11 +126,11 @@ def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
     return {name: tf.as_dtype(info.dtype) for name, info in tensors.items()}
 
 
-def _failure(error: grpc.RpcError, call: remote.Call) -> Exception:
+def _failure(error: grpc.RpcError, call: protocol.Call) -> Exception:
     details = _one_line(error.details() or "")
     reason = f"{error.code().name} {details}".strip(". ")
     if error.code() in _TRANSIENT:
-        return remote.TransientError(reason)
+        return protocol.TransientError(reason)
     if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
         return batches.RefusedError(details)
     return checks.UserError(f"--server does not serve {call.model!r}: {reason}.")

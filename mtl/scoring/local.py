@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, checksums, compat, storage
+from mtl import checks, compat
 from mtl import spec as spec_lib
 from mtl.data import source
+from mtl.files import checksums, storage
 from mtl.scoring import batches
 from mtl.serving import metadata
 

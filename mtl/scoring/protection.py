@@ -12,7 +12,8 @@ from collections.abc import Hashable, Sequence
 
 import tensorflow as tf
 
-from mtl import atomic, checks, storage
+from mtl import checks
+from mtl.files import atomic, storage
 from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")

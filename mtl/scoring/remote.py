@@ -1,7 +1,7 @@
 """Models on a server that speaks TensorFlow Serving's protocols, gRPC or REST.
 
-model = remote.connect("localhost:8500", remote.Call(model="income", deadline_secs=5))
-model = remote.connect("http://localhost:8501", remote.Call(model="income", version="canary"))
+model = remote.connect("localhost:8500", protocol.Call(model="income", deadline_secs=5))
+model = remote.connect("http://localhost:8501", protocol.Call(model="income", version="canary"))
 """
 
 import dataclasses
@@ -10,88 +10,24 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.scoring import access, batches, local
+from mtl.scoring import access, batches, local, protocol, rest
 
 Result = TypeVar("Result")
 
 # The first wait before another attempt; each is twice as long as the one before.
 _WAIT_SECS = 0.2
-_MOST_SECS = 10**6
-
-
-class TransientError(Exception):
-    """An attempt failed for a reason that may pass: overload, a restart, the network."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Call:
-    """What is called, and how patiently.
-
-    Attributes:
-      model: its name on the server.
-      signature: one that takes serialized tf.Examples.
-      version: a number, or a label such as canary; "" is the newest when the client connects.
-        A number or the newest stays the same for all calls, whatever the server loads meanwhile.
-      deadline_secs: how long an attempt may take, from the first byte sent to the last received.
-      retries: how often a call is repeated that fails for a reason that may pass, after waits of
-        0.2, 0.4, 0.8 ... seconds, each up to half as long again by chance.
-    """
-
-    model: str
-    signature: str = "serving_default"
-    version: str = ""
-    deadline_secs: float = 10.0
-    retries: int = 4
-
-    def __post_init__(self):
-        for flag, text in (("model_name", self.model), ("model_version", self.version)):
-            is_text = not re.search("[\ud800-\udfff]", text)
-            checks.require(is_text, f"--{flag}", "be text", text)
-        checks.require(bool(self.model), "--model_name", "name a model of the server", self.model)
-        fits = self.is_label or int(self.version or 0) < 2**63
-        checks.require(fits, "--model_version", "be a label or below 2^63", self.version)
-        checks.positive("--deadline_secs", self.deadline_secs)
-        is_bound = self.deadline_secs <= _MOST_SECS
-        checks.require(is_bound, "--deadline_secs", f"be at most {_MOST_SECS}", self.deadline_secs)
-        checks.at_least("--retries", self.retries, 0)
-
-    @property
-    def is_label(self) -> bool:
-        """Whether the version is no number."""
-        return bool(self.version) and not re.fullmatch("[0-9]+", self.version)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Metadata:
-    """What a server says of a model: {signature: {input or output: dtype}}, and its version."""
-
-    version: str
-    inputs: Mapping[str, Mapping[str, tf.DType]]
-    outputs: Mapping[str, Mapping[str, tf.DType]]
-
-
-class Client(Protocol):
-    """One of the two protocols. Methods raise TransientError, RefusedError or UserError."""
-
-    def metadata(self, call: Call) -> Metadata:
-        """What the server says of `call.model`."""
-
-    def predict(
-        self, call: Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
-    ) -> dict[str, np.ndarray]:
-        """The named outputs for serialized tf.Examples [B]."""
 
 
 class Remote:
     """A signature of a model on a server."""
 
-    def __init__(self, client: Client, call: Call, server: str):
+    def __init__(self, client: protocol.Client, call: protocol.Call, server: str):
         """Asks the server for the model's signatures and its version.
 
         Raises:
@@ -119,15 +55,15 @@ class Remote:
         typed = {name: _typed(name, outputs, dtype) for name, dtype in self._outputs.items()}
         return local.per_row(typed, len(examples))
 
-    def _patiently(self, call: Call, attempt: Callable[[], Result]) -> Result:
+    def _patiently(self, call: protocol.Call, attempt: Callable[[], Result]) -> Result:
         for wait in range(call.retries):
             try:
                 return attempt()
-            except TransientError:
+            except protocol.TransientError:
                 time.sleep(_WAIT_SECS * 2**wait * random.uniform(1, 1.5))
         try:
             return attempt()
-        except TransientError as error:
+        except protocol.TransientError as error:
             rule = f"--server must answer within {call.deadline_secs:g} seconds"
             tried = f"{call.retries + 1} attempts failed: {error}."
             raise checks.UserError(f"{rule}, got {self._server!r}. {tried}") from error
@@ -179,7 +115,7 @@ def _kinds(dtype: tf.DType) -> set[type]:
     return {int, float} if dtype.is_floating else {int}
 
 
-def connect(server: str, call: Call, secure: access.Access = access.ANYONE) -> Remote:
+def connect(server: str, call: protocol.Call, secure: access.Access = access.ANYONE) -> Remote:
     """A model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
 
     Raises:
@@ -207,8 +143,6 @@ def _check_address(address: str, server: str) -> None:
 
 def _client(scheme: str, address: str, secure: access.Access) -> Any:
     if scheme != "grpc":
-        from mtl.scoring import rest
-
         return rest.Rest(scheme, address, secure)
     try:
         from mtl.scoring import grpc_client

@@ -1,7 +1,7 @@
 """TensorFlow Serving's REST interface.
 
 client = rest.Rest("http", "localhost:8501", access.ANYONE)
-client.predict(remote.Call(model="income"), "examples", [example], ["income/probability"])
+client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
 import base64
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.scoring import access, batches, deadlines, remote
+from mtl.scoring import access, batches, deadlines, protocol
 
 Result = TypeVar("Result")
 
@@ -31,7 +31,7 @@ _TRANSIENT = {408, 429, 500, 502, 503, 504}
 
 
 class Rest:
-    """A `remote.Client`."""
+    """A `protocol.Client`."""
 
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._secure = secure
@@ -41,11 +41,15 @@ class Rest:
                 http.client.HTTPSConnection, address, context=secure.context()
             )
 
-    def metadata(self, call: remote.Call) -> remote.Metadata:
+    def metadata(self, call: protocol.Call) -> protocol.Metadata:
         return self._answer("GET", f"{_path(call)}/metadata", None, call, _metadata)
 
     def predict(
-        self, call: remote.Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
+        self,
+        call: protocol.Call,
+        input_name: str,
+        examples: Sequence[bytes],
+        outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
         encoded = [{"b64": base64.b64encode(example).decode()} for example in examples]
         request = {"signature_name": call.signature, "inputs": {input_name: encoded}}
@@ -63,7 +67,7 @@ class Rest:
         method: str,
         path: str,
         request: Any,
-        call: remote.Call,
+        call: protocol.Call,
         read: Callable[[Any], Result],
     ) -> Result:
         status, text = self._exchange(method, path, request, call)
@@ -77,7 +81,7 @@ class Rest:
             raise checks.UserError(f"--server must {rule}, got {given!r}.") from error
 
     def _exchange(
-        self, method: str, path: str, request: Any, call: remote.Call
+        self, method: str, path: str, request: Any, call: protocol.Call
     ) -> tuple[int, bytes]:
         """The status and the body of the answer."""
         connection = self._connection(timeout=call.deadline_secs)
@@ -99,7 +103,7 @@ class Rest:
             ) from error
         # The last two where the header tells of more bytes than there can be.
         except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
-            raise remote.TransientError(_one_line(error)) from error
+            raise protocol.TransientError(_one_line(error)) from error
         finally:
             connection.close()
 
@@ -115,9 +119,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _metadata(answer: Any) -> remote.Metadata:
+def _metadata(answer: Any) -> protocol.Metadata:
     signatures = answer["metadata"]["signature_def"]["signature_def"].items()
-    return remote.Metadata(
+    return protocol.Metadata(
         version=_version(answer["model_spec"]["version"]),
         inputs={name: _types(signature["inputs"]) for name, signature in signatures},
         outputs={name: _types(signature["outputs"]) for name, signature in signatures},
@@ -130,15 +134,15 @@ def _version(value: Any) -> str:
     return str(value)
 
 
-def _failure(status: int, reason: str, call: remote.Call) -> Exception:
+def _failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
-        return remote.TransientError(f"HTTP {status} {reason}".strip(". "))
+        return protocol.TransientError(f"HTTP {status} {reason}".strip(". "))
     if status == 400:
         return batches.RefusedError(reason)
     return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")
 
 
-def _path(call: remote.Call) -> str:
+def _path(call: protocol.Call) -> str:
     path = f"/v1/models/{urllib.parse.quote(call.model, safe='')}"
     if not call.version:
         return path

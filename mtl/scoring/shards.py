@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import tensorflow as tf
 import tqdm
 
-from mtl import atomic, checks
+from mtl import checks
+from mtl.files import atomic
 from mtl.scoring import batches, blocks, claim, kept, protection, readers, writers
 
 _INPUTS_ONLY = protection.Protection()

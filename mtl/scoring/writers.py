@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl import atomic, checks, storage
+from mtl import checks
+from mtl.files import atomic, storage
 from mtl.scoring import blocks
 
 Write = Callable[[blocks.Block], None]

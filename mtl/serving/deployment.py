@@ -10,7 +10,7 @@ import re
 
 import tensorflow as tf
 
-from mtl import atomic
+from mtl.files import atomic
 from mtl.serving import versions
 
 FOLDER = "deploy"

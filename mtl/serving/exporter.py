@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import compat, row_names, types
+from mtl import compat, types
 from mtl import spec as spec_lib
 from mtl.compat import saved_model
 from mtl.serving import (
@@ -26,6 +26,7 @@ from mtl.serving import (
     versions,
     warm_up,
 )
+from mtl.variables import row_names
 
 _log = logging.getLogger(__name__)
 

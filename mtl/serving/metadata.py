@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checksums, literals, types
 from mtl import spec as spec_lib
+from mtl import types
 from mtl.compat import saved_model
+from mtl.files import checksums, literals
 from mtl.serving import settings
 
 FILE = "model.json"

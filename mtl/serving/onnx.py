@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import atomic, checks, storage
+from mtl import checks
+from mtl.files import atomic, storage
 from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
 
 _OPSET = 17

@@ -9,8 +9,9 @@ import os
 
 import tensorflow as tf
 
-from mtl import checks, storage
+from mtl import checks
 from mtl.compat import saved_model
+from mtl.files import storage
 from mtl.serving import folding, graphs, loaded, weights
 
 tf1 = tf.compat.v1

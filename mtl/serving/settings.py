@@ -8,8 +8,9 @@ serving.Serving.passthrough = ["row_id"]                 # comes back with the p
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from mtl import checks, patterns
+from mtl import checks
 from mtl import spec as spec_lib
+from mtl.variables import patterns
 
 DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
 
@@ -20,9 +21,9 @@ class Serving:
 
     Attributes:
       model_name: what clients call the model; in warm-up requests and the files for deployment.
-      signatures: patterns (see `mtl.patterns`) of the signatures that are written; all by default.
-        See `mtl.serving.signatures` for their names. "serving_default" is always there: where it is
-        not asked for it is the same as "lean", if there is one.
+      signatures: patterns (see `mtl.variables.patterns`) of the signatures that are written; all by
+        default. See `mtl.serving.signatures` for their names. "serving_default" is always there:
+        where it is not asked for it is the same as "lean", if there is one.
       outputs: the predictions, "<task>/<name>", that the signature "lean" gives; () leaves it out.
       passthrough: features that predict signatures return as they came, such as an id.
       units: {task: unit} of what a task predicts, for the metadata.

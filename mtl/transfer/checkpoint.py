@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mtl import atomic, storage
+from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import averaging, checks, patterns
-from mtl import row_names as row_names_lib
+from mtl import checks
 from mtl.transfer import plan
 from mtl.transfer import source as source_lib
+from mtl.variables import averaging, patterns
+from mtl.variables import row_names as row_names_lib
 
 
 @dataclasses.dataclass(frozen=True)

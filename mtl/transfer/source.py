@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import averaging, checks, storage
-from mtl import row_names as row_names_lib
-from mtl.monitoring import run_directory
+from mtl import checks
+from mtl.checkpoints import run_directory
+from mtl.files import storage
+from mtl.variables import averaging
+from mtl.variables import row_names as row_names_lib
 
 _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 

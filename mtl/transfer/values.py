@@ -15,9 +15,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from mtl import patterns
 from mtl.compat import shards
 from mtl.transfer import checkpoint, plan
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

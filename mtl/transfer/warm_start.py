@@ -13,13 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import atomic, checks, compat, patterns, types
+from mtl import checks, compat, types
 from mtl import features as features_lib
-from mtl import row_names as row_names_lib
 from mtl.compat import shards
+from mtl.files import atomic
 from mtl.transfer import decision, values
 from mtl.transfer import plan as plan_lib
 from mtl.transfer import source as source_lib
+from mtl.variables import patterns
+from mtl.variables import row_names as row_names_lib
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -51,8 +53,8 @@ class WarmStart:
     Attributes:
       source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
         checkpoint such as "runs/a/model.ckpt-500", or an exported SavedModel.
-      include: patterns (see `mtl.patterns`) of what is warm-started, in the names here. Each must
-        find a variable that the source holds.
+      include: patterns (see `mtl.variables.patterns`) of what is warm-started, in the names here.
+        Each must find a variable that the source holds.
       exclude: patterns of what is not, though it is included.
       rename: {pattern here: its replacement there}, as of `re.sub`, for what has another name in
         the source: {"^network/trunk/": "network/body/"}. The first that matches counts.

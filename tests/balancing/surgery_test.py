@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, whole_batch
+from mtl import checks
 from mtl.balancing import methods, surgery
 from mtl.balancing.methods import method as method_lib
 from mtl.optimization import optimizers, update
+from mtl.step import whole_batch
 from tests.balancing import surgery_methods
 from tests.optimization import training
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, whole_batch
+from mtl import checks
 from mtl.balancing import surgery, watched
 from mtl.optimization import optimizers, update
+from mtl.step import whole_batch
 from tests.optimization import training
 
 tf1 = tf.compat.v1

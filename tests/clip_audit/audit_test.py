@@ -10,6 +10,7 @@ import tensorflow as tf
 from mtl import checks, clip_audit, experiment, layers, networks, types
 from mtl.clip_audit import statistics, visits
 from mtl.example_gradients import twins
+from mtl.runs import verbs
 from tests import tiny
 
 ROWS = 96
@@ -28,7 +29,7 @@ def trained(request, tmp_path_factory):
     model_dir = str(tmp_path_factory.mktemp("run"))
     for steps in (12, 24):
         made = make(request.param, train_steps=steps, checkpoint_steps=12, steps_per_call=5)
-        made.train(model_dir)
+        verbs.train(made, model_dir)
     return made, model_dir
 
 
@@ -50,7 +51,7 @@ def test_the_norms_are_those_of_the_weights_before_the_step(trained):
     made, model_dir = trained
     output = f"{model_dir}/of_one"
     path = f"{model_dir}/model.ckpt-12"
-    summary = made.audit_clipping(model_dir, path, output)
+    summary = verbs.audit_clipping(made, model_dir, path, output)
     rows, _ = visits.read(output)
     in_training, _ = visits.read(f"{model_dir}/clip_audit/training")
     step = in_training["batch"] == 12
@@ -75,13 +76,13 @@ def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation
         return found
 
     monkeypatch.setattr(twins, "before", watched)
-    make(dropout, train_steps=2, checkpoint_steps=2).train(str(tmp_path))
+    verbs.train(make(dropout, train_steps=2, checkpoint_steps=2), str(tmp_path))
     assert shared == [is_shared] * 3
 
 
 def test_a_visit_for_each_checkpoint_and_a_report(trained):
     made, model_dir = trained
-    summary = made.audit_clipping(model_dir, others=[f"{model_dir}/clip_audit/training"])
+    summary = verbs.audit_clipping(made, model_dir, others=[f"{model_dir}/clip_audit/training"])
     directory = summary.removesuffix("/summary.md")
     rows, batches = visits.read(directory)
     assert sorted(set(batches["step"])) == tiny.checkpoint_steps(model_dir) == [0, 12, 24]
@@ -108,8 +109,8 @@ class Steps:
 
 def test_a_trained_dense_layer_on_steps(tmp_path, caplog):
     made = tiny.make(network=Steps(), train_steps=2, checkpoint_steps=2)
-    made.train(str(tmp_path))
-    made.audit_clipping(str(tmp_path), f"{tmp_path}/model.ckpt-2")
+    verbs.train(made, str(tmp_path))
+    verbs.audit_clipping(made, str(tmp_path), f"{tmp_path}/model.ckpt-2")
     _, batches = visits.read(f"{tmp_path}/clip_audit/checkpoints")
     assert (batches["layer/network"] > 0).all() and "a pass for each" not in caplog.text
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import layers, networks, quantization
+from mtl import layers, networks
 from mtl.clip_audit import measures, norms
 from mtl.compat import keras as compat_keras
 from mtl.features import column
 from mtl.heads import classifiers
+from mtl.layers import quantization
 from tests.networks import keras_models
 
 tf1 = tf.compat.v1

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import layers, whole_batch
+from mtl import layers
 from mtl.balancing import methods, surgery, weighting
 from mtl.optimization import optimizers, update
+from mtl.step import whole_batch
 from tests.conformance import balancers
 from tests.optimization import training
 

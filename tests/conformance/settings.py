@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import mtl
-from mtl import experiment, features, heads, model, networks, quantization, spec
+from mtl import experiment, features, heads, model, networks, spec
 from mtl.balancing import methods
 from mtl.compat import estimator
 from mtl.data import csv, long_tail, pipeline
 from mtl.heads import classifiers
+from mtl.layers import quantization
 from mtl.optimization import clipping, optimizers, update
 
 # What code makes, and no gin file.
@@ -20,14 +21,14 @@ _NO_PARTS = (
     "mtl.scoring",
     "mtl.serving.rows",
     "mtl.serving.versions",
-    "mtl.cluster",
+    "mtl.distribution.tf_config",
     "mtl.features.column",
     "mtl.features.statistics",
     "mtl.heads.base",
     "mtl.heads.classes",
     "mtl.optimization.finite",
-    "mtl.row_names",
-    "mtl.sharding",
+    "mtl.variables.row_names",
+    "mtl.variables.sharding",
     "mtl.transfer.plan",
 )
 

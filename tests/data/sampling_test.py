@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, experiment, features, heads, label_counts, spec
-from mtl.data import pipeline, sampling
+from mtl import checks, experiment, features, heads, spec
+from mtl.data import label_counts, pipeline, sampling
 from mtl.heads import softmax
 from tests import tiny
 

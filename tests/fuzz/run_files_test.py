@@ -10,8 +10,12 @@ import pytest
 import tensorflow as tf
 
 from launch import config
-from mtl import atomic, checks, checksums, features, fitting, given_files, row_names
-from mtl.monitoring import balancing, checkpoints, doubts, input_state, lock, run_directory
+from mtl import checkpoints, checks, features
+from mtl.checkpoints import given_files, input_state, lock, run_directory
+from mtl.files import atomic, checksums
+from mtl.monitoring import balancing_picture, doubts
+from mtl.runs import fitting
+from mtl.variables import row_names
 from tests import tiny
 from tests.fuzz import cases
 
@@ -137,12 +141,12 @@ READERS = {
     "input/*.index": (_input,),
     "input/*.checksums": (_input,),
     "warnings.json": (doubts.told,),
-    "events.out.tfevents.1.x": (balancing.read,),
+    "events.out.tfevents.1.x": (balancing_picture.read,),
     lock.FILE: (_locked,),
 }
 # Readers that may take what is there: a state of the input that cannot be used starts anew, and a
 # list of checkpoints may name an earlier one.
-LENIENT = (doubts.told, balancing.read, _locked)
+LENIENT = (doubts.told, balancing_picture.read, _locked)
 
 
 def _also_right(read, name, data, found) -> bool:

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from mtl import checks, compat, heads, metrics
-from mtl.heads import shots
+from mtl import checks, compat, heads
+from mtl.heads import metrics, shots
 from tests import tiny
 from tests.heads import harness
 

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from launch import cluster
-from mtl import members
+from mtl.runs import members
 from tests import tiny
 from tests.launch import conftest, toy
 
@@ -37,7 +37,7 @@ from __gin__ import dynamic_registration
 from mtl import distribution
 from mtl import experiment
 from mtl import networks
-from mtl import resources
+from mtl.distribution import resources
 from mtl import transfer
 from mtl.data import pipeline
 include "tagged.gin"

@@ -10,7 +10,8 @@ import gin
 import pytest
 
 from launch import config, gin_files, gin_names, gin_usage
-from mtl import checks, experiment, heads, settings, spec
+from mtl import checks, experiment, heads, spec
+from mtl.checkpoints import settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = "from __gin__ import dynamic_registration\n"

@@ -8,7 +8,7 @@ from tests.launch import toy
 SECOND = """\
 from __gin__ import dynamic_registration
 from mtl import experiment
-from mtl import refit
+from mtl.transfer import refit
 include "toy.gin"
 toy_dir = "runs/toy"
 experiment.Experiment.refit = @refit.NearestMean()

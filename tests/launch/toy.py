@@ -12,7 +12,7 @@ from mtl import model
 from mtl import spec
 from mtl.data import csv
 from mtl.data import pipeline
-from mtl.monitoring import checkpoints
+from mtl import checkpoints
 from mtl.optimization import optimizers
 from mtl.optimization import update
 

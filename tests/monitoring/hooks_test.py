@@ -16,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 from launch import app
-from mtl import training_loop
 from mtl.monitoring import doubts, hooks
+from mtl.step import training_loop
 from tests import tiny
 
 tf1 = tf.compat.v1

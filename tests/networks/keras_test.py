@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, freezing, heads, model, networks, quantization
+from mtl import checks, features, heads, model, networks
 from mtl.balancing import example_clipping, surgery
 from mtl.clip_audit import measures
 from mtl.compat import keras
+from mtl.layers import quantization
 from mtl.optimization import optimizers, update
+from mtl.variables import freezing
 from tests.networks import keras_models
 from tests.optimization import training
 

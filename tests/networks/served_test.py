@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from launch import config
 from mtl.compat import keras
+from mtl.runs import verbs
 
 PARAMS = ("Run.train_steps = 120", "Run.checkpoint_steps = 60", "Cosine.decay_steps = 120")
 
@@ -26,14 +27,14 @@ def test_trains_on_digits_and_serves_what_it_predicts(name, tmp_path):
     if name == "digits_keras" and not keras.in_use().startswith("2."):
         pytest.skip("needs tf-keras")
     made = config.load([f"gin_configs/experiments/{name}.gin"], PARAMS)
-    metrics, steps = made.train(str(tmp_path))
+    metrics, steps = verbs.train(made, str(tmp_path))
     assert steps == 120 and metrics["digit/accuracy"] > 0.7 and metrics["parity/auc"] > 0.9
-    again = made.evaluate(str(tmp_path), checkpoint="best")
+    again = verbs.evaluate(made, str(tmp_path), checkpoint="best")
     assert again["digit/accuracy"] >= metrics["digit/accuracy"]
 
     batches = made.data.dataset("test", training=False, seed=0).as_numpy_iterator()
     images = np.concatenate([features["image"] for features, _ in batches])
-    predicted = list(made.predict(str(tmp_path), checkpoint="best"))
+    predicted = list(verbs.predict(made, str(tmp_path), checkpoint="best"))
     export = max((tmp_path / "export" / "best").iterdir())
     serve = tf.saved_model.load(str(export)).signatures["serving_default"]
     served = serve(examples=tf.constant(_examples(images)))

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.optimization import adaptive_clipping, clipping, gradients, optimizers, update
+from mtl.optimization import adaptive_clipping, clipping, optimizers, update
+from mtl.step import gradients
 from tests.optimization import training
 
 tf1 = tf.compat.v1

@@ -5,8 +5,8 @@ import pathlib
 import gin
 import pytest
 
-from mtl import averaging, quantization
 from mtl.balancing import example_clipping, methods, surgery, weighting
+from mtl.layers import quantization
 from mtl.optimization import (
     adaptive_clipping,
     clipping,
@@ -16,6 +16,7 @@ from mtl.optimization import (
     transforms,
     update,
 )
+from mtl.variables import averaging
 
 ROOT = pathlib.Path(__file__).parents[2] / "gin_configs"
 OPTIMIZERS = {

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from mtl import freezing
 from mtl.optimization import idle, optimizers, schedules, update
+from mtl.variables import freezing
 
 TABLE, KERNEL = "features/job/embedding", "network/trunk/kernel"
 ENDS = schedules.Piecewise(boundaries=[9], values=[1.0, 1e-9])

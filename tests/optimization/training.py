@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from mtl import training_loop
+from mtl.step import training_loop
 
 tf1 = tf.compat.v1
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl.runs import verbs
 from tests import tiny
 from tests.scoring import servers
 
@@ -58,16 +59,16 @@ def _example(index, x, word):
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("scoring")
     made, model_dir, base = tiny.make(), str(directory / "run"), directory / "served"
-    made.train(model_dir)
+    verbs.train(made, model_dir)
     base.mkdir()
     for version in ("1", "2"):
-        shutil.copytree(made.export(model_dir, str(directory / "exported")), base / version)
+        shutil.copytree(verbs.export(made, model_dir, str(directory / "exported")), base / version)
     rows = tiny.SPLITS["test"]
     examples = [
         _example(i, x, word)
         for i, (x, word) in enumerate(zip(rows["x"], rows["word"], strict=True))
     ]
-    predicted = list(made.predict(model_dir))
+    predicted = list(verbs.predict(made, model_dir))
     expected = {name: np.array([row[name] for row in predicted]) for name in predicted[0]}
     return Trained(made, model_dir, str(base), examples, expected)
 

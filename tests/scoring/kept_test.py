@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat
+from mtl.runs import verbs
 from mtl.scoring import kept
 from tests import tiny
 
@@ -13,7 +14,7 @@ tf1 = tf.compat.v1
 
 def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
     keep = ["word", "size", "x", "kind"]
-    rows = list(trained.experiment.predict(trained.model_dir, keep=keep))
+    rows = list(verbs.predict(trained.experiment, trained.model_dir, keep=keep))
     assert list(rows[0]) == [*keep, *trained.expected]
     for name in keep:
         found = [row[name] for row in rows]
@@ -21,7 +22,7 @@ def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
     for name, expected in trained.expected.items():
         np.testing.assert_array_equal([row[name] for row in rows], expected)
     # Told by itself: the row that holds these features is the one that is predicted.
-    model = trained.experiment.scorer(trained.model_dir)
+    model = verbs.open_scorer(trained.experiment, trained.model_dir)
     with model as predict:
         alone = predict(trained.examples[17:18])
     assert alone["size/value"] == pytest.approx(rows[17]["size/value"])
@@ -29,15 +30,15 @@ def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
 
 
 def test_another_split_and_nothing_kept(trained):
-    rows = trained.experiment.predict(trained.model_dir, "train", keep=["sign"])
+    rows = verbs.predict(trained.experiment, trained.model_dir, "train", keep=["sign"])
     assert [row["sign"] for row in rows] == tiny.SPLITS["train"]["sign"].tolist()
-    rows = list(trained.experiment.predict(trained.model_dir, keep=[]))
+    rows = list(verbs.predict(trained.experiment, trained.model_dir, keep=[]))
     assert list(rows[0]) == list(trained.expected)
 
 
 def test_a_field_that_is_not_there(trained):
     with pytest.raises(checks.UserError, match="--keep must be one of x, word, .*mean 'sign'"):
-        next(trained.experiment.predict(trained.model_dir, keep=["sing"]))
+        next(verbs.predict(trained.experiment, trained.model_dir, keep=["sing"]))
 
 
 def model_fn(features, labels, mode):

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, scoring
+from mtl.runs import verbs
 from mtl.scoring import batches
 from tests.scoring import servers
 
@@ -46,7 +47,7 @@ def test_saved_model_and_checkpoint(trained):
     assert_as_expected(saved_model(trained.examples), trained)
     with pytest.raises(batches.RefusedError, match="Could not parse"):
         saved_model([b"\xff"])
-    with trained.experiment.scorer(trained.model_dir) as model:
+    with verbs.open_scorer(trained.experiment, trained.model_dir) as model:
         assert_as_expected(model(trained.examples), trained)
         with pytest.raises(batches.RefusedError, match="Could not parse"):
             model([b"\xff"])

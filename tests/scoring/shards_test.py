@@ -14,7 +14,8 @@ from pyarrow import parquet
 
 from mtl import checks, scoring
 from mtl.scoring import batches
-from tests import atomic_test, tiny
+from tests import tiny
+from tests.files import atomic_test
 
 
 class Sums:

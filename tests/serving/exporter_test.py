@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mtl import checks, experiment, heads, serving
 from mtl.compat import saved_model
+from mtl.runs import verbs
 from mtl.serving import loaded, metadata, rows, verification, versions
 from tests import tiny
 from tests.serving import conftest
@@ -260,7 +261,7 @@ def test_training_goes_on_without_the_export(tmp_path, caplog):
         made.model, heads=[*made.model.heads, Noisy(name="size2", label="size")]
     )
     with caplog.at_level(logging.ERROR, "mtl"):
-        _, steps = dataclasses.replace(made, model=noisy).train(str(tmp_path))
+        _, steps = verbs.train(dataclasses.replace(made, model=noisy), str(tmp_path))
     assert steps == 1
     assert "Not exported: the served graph holds RandomUniform" in caplog.text
     assert versions.numbers(str(tmp_path / "export" / "best")) == []
@@ -273,7 +274,7 @@ def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     monkeypatch.setattr(
         serving.Exporter, "_written", lambda *args: exported.append(args) or write(*args)
     )
-    tiny.make(train_steps=1, checkpoint_steps=1).train(str(tmp_path))
+    verbs.train(tiny.make(train_steps=1, checkpoint_steps=1), str(tmp_path))
     (latest,), (best,) = (
         versions.numbers(str(tmp_path / "export" / kind)) for kind in ("latest", "best")
     )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, checksums, spec
+from mtl import checks, spec
+from mtl.files import checksums
 from mtl.serving import inputs, metadata, rows, settings
 
 tf1 = tf.compat.v1

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, freezing, transfer
-from mtl.monitoring import run_directory
+from mtl import checks, transfer
+from mtl.checkpoints import run_directory
+from mtl.runs import verbs
+from mtl.variables import freezing
 from tests import tiny
 
 
 @pytest.fixture(scope="module", name="run")
 def _run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
-    tiny.make(train_steps=10, checkpoint_steps=10).train(str(directory))
+    verbs.train(tiny.make(train_steps=10, checkpoint_steps=10), str(directory))
     return str(directory)
 
 
@@ -32,16 +34,16 @@ def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
         np.testing.assert_array_equal(again[name], value)
         assert again[name].dtype == value.dtype
     tf.io.gfile.copy(f"{run}/row_names.json", str(tmp_path / "edited" / "row_names.json"))
-    before = list(tiny.make().predict(run))
+    before = list(verbs.predict(tiny.make(), run))
     made = tiny.make()
     for name in tf.io.gfile.listdir(f"{run}/statistics"):
         tf.io.gfile.makedirs(str(tmp_path / "edited" / "statistics"))
         target = str(tmp_path / "edited" / "statistics" / name)
         tf.io.gfile.copy(f"{run}/statistics/{name}", target)
-    after = list(made.predict(str(tmp_path / "edited")))
+    after = list(verbs.predict(made, str(tmp_path / "edited")))
     for old, new in zip(before, after, strict=True):
         np.testing.assert_allclose(new["size/value"], old["size/value"] + 3, rtol=1e-5)
-    _, steps = tiny.make(train_steps=7, checkpoint_steps=10).train(str(tmp_path / "edited"))
+    _, steps = verbs.train(tiny.make(train_steps=7, checkpoint_steps=10), str(tmp_path / "edited"))
     assert steps == 2
 
 
@@ -58,7 +60,7 @@ def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
     made = tiny.make(train_steps=5)
     model = dataclasses.replace(made.model, freezing=freezing.Freezing(frozen=[f"^{name}$"]))
     start = transfer.WarmStart(source=str(tmp_path / "edited"))
-    dataclasses.replace(made, model=model, warm_start=start).train(str(tmp_path / "run"))
+    verbs.train(dataclasses.replace(made, model=model, warm_start=start), str(tmp_path / "run"))
     after = tiny.variables(tmp_path / "run")
     np.testing.assert_array_equal(after[name], values[name])
     other = "head/kind/logits/kernel"

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, features, heads, networks, transfer
 from mtl.optimization import optimizers
+from mtl.runs import verbs
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -23,7 +24,7 @@ WORDS = "features/categorical_word/embedding"
 def _source(tmp_path_factory):
     """A finished run: words blue, green, red by frequency; kinds 0, 1, 2."""
     directory = tmp_path_factory.mktemp("source")
-    tiny.make(train_steps=20, checkpoint_steps=10).train(str(directory))
+    verbs.train(tiny.make(train_steps=20, checkpoint_steps=10), str(directory))
     return directory
 
 
@@ -196,7 +197,7 @@ def test_names_that_python_would_cut_into_lines(tmp_path, given):
         made[where] = dataclasses.replace(
             experiment, model=dataclasses.replace(experiment.model, heads=heads_)
         )
-    made["source"].train(str(tmp_path / "source"))
+    verbs.train(made["source"], str(tmp_path / "source"))
     warmed = _with(made["run"], source=str(tmp_path / "source"), slots=True)
     values, plain = _start(warmed, tmp_path / "run")
     saved = tiny.variables(tmp_path / "source")
@@ -258,7 +259,7 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
     copy, runs = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(source, copy)
     made = _with(tiny.make(train_steps=1, checkpoint_steps=1), source=str(copy))
-    made.train(str(runs))
+    verbs.train(made, str(runs))
     reader = tf.train.load_checkpoint(str(runs / "model.ckpt-0"))
     for name, value in tiny.variables(source).items():
         if name.startswith(("network/", "head/")) and "Adam" not in name:
@@ -266,7 +267,7 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
     # Without the source, and other weights by now.
     shutil.rmtree(copy)
     longer = dataclasses.replace(made, run=dataclasses.replace(made.run, train_steps=2))
-    _, steps = longer.train(str(runs))
+    _, steps = verbs.train(longer, str(runs))
     assert steps == 1
 
 

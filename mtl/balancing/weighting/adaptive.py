@@ -10,8 +10,9 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, step_state, types
+from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.step import step_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

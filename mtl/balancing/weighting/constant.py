@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from mtl import checks, layers, types
+from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.step import draws
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,6 @@ class RandomLossWeighting:
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """{task: scalar} -> {task: scalar}."""
         del step
-        seed = layers.step_seed("random_loss_weighting")
+        seed = draws.step_seed("random_loss_weighting")
         weights = _DISTRIBUTIONS[self.distribution](len(losses), seed)
         return base.scaled(weights, losses)

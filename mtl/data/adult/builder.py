@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from mtl import storage
 from mtl.data import files
+from mtl.files import storage
 
 # In the order of the files; the numbers are whole.
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")

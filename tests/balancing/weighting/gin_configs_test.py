@@ -7,6 +7,7 @@ import pytest
 
 from launch import config
 from mtl.balancing import weighting
+from mtl.runs import verbs
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -65,7 +66,7 @@ def test_trains_and_shows_its_weights(name, tmp_path, monkeypatch):
         "experiment.Run.checkpoint_steps = 30",
         "experiment.Run.summary_steps = 10",
     ]
-    _, steps = _experiment(name, tmp_path, *params).train(str(tmp_path / "run"))
+    _, steps = verbs.train(_experiment(name, tmp_path, *params), str(tmp_path / "run"))
     assert steps == 30
     shown = tiny.scalars(tmp_path / "run")
     weights = {task: shown[30, f"weight/{task}"] for task in TASKS}

@@ -1,0 +1,10 @@
+"""What a run keeps: checkpoints, the best of them, the state of the input, one lock.
+
+from mtl import checkpoints
+checkpoints.Best.metric = "digit/accuracy"
+checkpoints.Best.patience = 5
+"""
+
+from mtl.checkpoints.best import Best, BestExporter, BestKeeper
+
+__all__ = ["Best", "BestExporter", "BestKeeper"]

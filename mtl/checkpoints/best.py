@@ -1,0 +1,190 @@
+"""Which evaluated checkpoint is the best, and how long to wait for a better one.
+
+from mtl import checkpoints
+checkpoints.Best.metric = "digit/accuracy"
+checkpoints.Best.patience = 5
+
+Which direction is better is known of every metric that a head declares in `directions`.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, compat
+from mtl.files import atomic, checksums, storage
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Best:
+    """Which checkpoint is the best, and when to stop looking for a better one.
+
+    Attributes:
+      metric: an evaluation metric, such as "digit/accuracy". "average_loss", the sum over the tasks
+        of theirs, counts every row alike; "loss" is Estimator's mean over batches.
+      higher_is_better: of the metric; None where it is known, as of losses and all metrics that the
+        head declares in `directions`. A mean, say, has no direction unless it is set here.
+      patience: stop after so many evaluations in a row without a better one; None never stops.
+    """
+
+    metric: str = "average_loss"
+    higher_is_better: bool | None = None
+    patience: int | None = None
+
+    def __post_init__(self):
+        checks.is_a("Best.metric", self.metric, str, "name an evaluation metric")
+        if self.higher_is_better is not None:
+            rule = "be True, False or None"
+            checks.is_a("Best.higher_is_better", self.higher_is_better, bool, rule)
+        if self.patience is not None:
+            checks.whole("Best.patience", self.patience, 1)
+
+    def directed(self, known: bool | None) -> "Best":
+        """The same with the direction of its metric; `known` is None where no head declares it.
+
+        Raises:
+          UserError: the setting contradicts it.
+        """
+        if known is None:
+            return self
+        rule = f"be {known} for {self.metric!r}, or left out"
+        fits = self.higher_is_better in (known, None)
+        checks.require(fits, "Best.higher_is_better", rule, self.higher_is_better)
+        return dataclasses.replace(self, higher_is_better=known)
+
+    def require_direction(self) -> None:
+        """Fails where neither a head nor the setting tells which values are better."""
+        rule = f"be True or False for {self.metric!r}, whose direction its head does not declare"
+        checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Whether `value` beats `best`; NaN never does."""
+        if best is None or math.isnan(best):
+            return not math.isnan(value)
+        return value > best if self.higher_is_better else value < best
+
+
+class BestKeeper:
+    """Keeps the best checkpoint in `<model_dir>/best`; the record outlives restarts.
+
+    `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
+    steps_since}, the number and the steps of the evaluations that were no better than the best,
+    and {value, step, checkpoint} of the best once there is one.
+    """
+
+    def __init__(self, best: Best, model_dir: str):
+        self._best, self._dir = best, os.path.join(model_dir, "best")
+        self._path = os.path.join(self._dir, "best.json")
+        self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
+
+    def read(self) -> dict[str, Any]:
+        """The record, or {} before the first evaluation or after the goal was changed."""
+        if not tf.io.gfile.exists(self._path):
+            return {}
+        record = checksums.read_json(
+            self._path, "Delete it: the next evaluation is then the best so far."
+        )
+        return record if self._goal.items() <= record.items() else {}
+
+    def rewind(self, step: int) -> None:
+        """Forgets the evaluations of later steps, which a run that goes on from here does not know.
+
+        They are of another training, or are trained once more. A best among them is the best no
+        longer: the next one to be evaluated takes its place, and exactly trained again it comes
+        back. A record of an older version does not tell the steps: patience begins anew.
+        """
+        record = self.read()
+        if record.get("last_step", 0) <= step:
+            return
+        steps = [since for since in record.get("steps_since", []) if since <= step]
+        best_step = record.get("step", 0)
+        last_step = max([best_step, *steps])
+        if best_step > step or not last_step:
+            # Nothing names the weights any more; they go when the next best comes.
+            for name in ("best.json", "checkpoint"):
+                if tf.io.gfile.exists(os.path.join(self._dir, name)):
+                    tf.io.gfile.remove(os.path.join(self._dir, name))
+            return
+        since = {"evaluations_since": len(steps), "steps_since": steps}
+        self._write({**record, "last_step": last_step, **since})
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last evaluation, 0 before the first."""
+        return self.read().get("last_step", 0)
+
+    def should_stop(self) -> bool:
+        """Whether `patience` evaluations in a row were no better."""
+        patience = self._best.patience
+        return patience is not None and self.read().get("evaluations_since", 0) >= patience
+
+    def is_best(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether an evaluation is a new one, and better than all before; one with a NaN never is.
+
+        Not even by a metric that knows nothing of the predictions that are NaN.
+        """
+        is_new = int(metrics["global_step"]) > self.last_step
+        has_nan = any(
+            name.endswith("/nan_predictions") and value > 0 for name, value in metrics.items()
+        )
+        return (
+            is_new
+            and not has_nan
+            and self._best.is_better(float(metrics[self._best.metric]), self.read().get("value"))
+        )
+
+    def update(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
+        """Takes in an evaluation, and its checkpoint if that is the best."""
+        record, step = self.read(), int(metrics["global_step"])
+        if step <= self.last_step:
+            return
+        tf.io.gfile.makedirs(self._dir)
+        since, steps = record.get("evaluations_since", 0) + 1, record.get("steps_since", [])
+        steps = [*steps, step]
+        if self.is_best(metrics):
+            value, since, steps = float(metrics[self._best.metric]), 0, []
+            record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
+        record |= {**self._goal, "last_step": step}
+        self._write({**record, "evaluations_since": since, "steps_since": steps})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        atomic.write(self._path, checksums.sealed(record))
+
+    def _keep(self, checkpoint: str) -> str:
+        name = os.path.basename(checkpoint)
+        older = storage.listed(self._dir, "model.ckpt-")
+        for file in storage.listed(*os.path.split(f"{checkpoint}.")):
+            kept = os.path.join(self._dir, os.path.basename(file))
+            tf.io.gfile.copy(file, kept, overwrite=True)
+            storage.sync([kept])
+        # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
+        atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
+        for file in older:
+            if not os.path.basename(file).startswith(name + "."):
+                tf.io.gfile.remove(file)
+        return name
+
+
+class BestExporter(compat.estimator.Exporter):
+    """Keeps the best checkpoint and exports it, once, as `<model_dir>/export/best/<version>`."""
+
+    def __init__(self, keeper: BestKeeper, export: Callable[[Any, str, str], str | None]):
+        self._keeper, self._export = keeper, export
+
+    @property
+    def name(self):
+        return "best"
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        exported = None
+        if self._keeper.is_best(eval_result):
+            exported = self._export(estimator, export_path, checkpoint_path)
+        # Last, so that a run that is killed before it exports the best once more.
+        self._keeper.update(checkpoint_path, eval_result)
+        return exported

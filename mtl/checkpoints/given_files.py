@@ -1,0 +1,48 @@
+"""Files that a user gives and a run hangs on, such as a vocabulary: they must stay as they were.
+
+given_files.keep({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
+given_files.check({"features/categorical_job": "words.txt"}, "runs/a")
+
+Their checksums lie in `<model_dir>/given_files.json`, by what they are for: a file may move, not
+change. What a run of an earlier version did not record is recorded when its training goes on.
+"""
+
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.files import checksums
+
+FILE = "given_files.json"
+_FIX = "Copy it back, or delete it if the files it tells of have not changed."
+
+
+def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
+    """Records the checksums of {what it is for: path}, of a run that goes on after a check."""
+    recorded = {} if is_new else check(files, model_dir)
+    there = {what: path for what, path in files.items() if tf.io.gfile.exists(path)}
+    found = {**recorded, **{what: checksums.of_file(path) for what, path in there.items()}}
+    path = os.path.join(model_dir, FILE)
+    if found != recorded:
+        checksums.write_json(path, found)
+    elif not found and tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+
+
+def check(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
+    """Fails if a file is not as when the run was started; {what it is for: checksum} of the run.
+
+    Raises:
+      UserError: in one line, which file and what to do.
+    """
+    record = os.path.join(model_dir, FILE)
+    recorded = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
+    for what, path in files.items():
+        # Whoever reads it says best that it is gone.
+        same = not tf.io.gfile.exists(path) or checksums.matches(path, recorded.get(what))
+        rule = f"be as when the run in {model_dir} was started"
+        fix = "It has changed: put the old file back, or start again in another --model_dir."
+        checks.require(same, f"the file of {what}", rule, path, fix)
+    return recorded

@@ -1,0 +1,135 @@
+"""Where the input of a run stands, saved with every checkpoint: the next example, what is shuffled.
+
+state = input_state.InputState(model_dir, settings=pipeline)
+state.watch(iterator)                      # while the graph is built
+state.save(session, step=500)              # <model_dir>/input/0of1-<settings>-500
+state.restore(session, step=500)           # False where nothing was saved for this step
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.checkpoints import settings as settings_lib
+from mtl.files import checksums, storage
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+_FOLDER = "input"
+_CHECKSUMS = ".checksums"
+_FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
+
+
+def _files(path: str) -> list[str]:
+    """What TensorFlow saved under a path."""
+    return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
+
+
+class InputState:
+    """The iterator of one process, in files beside those of the model.
+
+    They lie apart from the checkpoint, because they hold the buffers of one process and are of no
+    use to an evaluation. Each is written before the checkpoint of its step, so that a checkpoint is
+    never without.
+
+    Args:
+      model_dir: the run.
+      settings: what the order of the examples depends on. A state of settings that mean something
+        else is not used; one that an earlier version saved is, where they are written alike.
+      readers: how many processes read a part of the data each.
+      rank: which of them this is.
+    """
+
+    def __init__(self, model_dir: str, settings: Any, readers: int = 1, rank: int = 0):
+        self._folder = os.path.join(model_dir, _FOLDER)
+        self._digest = settings_lib.digest(settings)
+        self._earlier = settings_lib.digest_of_repr(settings)
+        self._readers, self._rank = readers, rank
+        self._saver: tf1.train.Saver | None = None
+        self._can_be_saved = True
+
+    def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
+        """Where the state at this step lies, of this process or another."""
+        prefix = f"{self._rank if rank is None else rank}of{self._readers}"
+        return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
+
+    def is_saved(self, step: int, digest: str | None = None) -> bool:
+        """Whether that of every process was saved at this step."""
+        paths = [self.path(step, rank, digest) for rank in range(self._readers)]
+        return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
+
+    def wait(self, step: int) -> None:
+        """Returns once every process has saved; the heartbeat ends a wait in vain."""
+        while self._can_be_saved and not self.is_saved(step):
+            time.sleep(0.01)
+
+    def watch(self, iterator: Any, trusted: bool = False) -> None:
+        """Takes the iterator whose state it is, in the graph that is being built.
+
+        TensorFlow takes a shuffle inside of a function for state that it cannot save, though it
+        can: where an input is `trusted` it is saved all the same.
+        """
+        policy = "ignore" if trusted else "fail"
+        saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
+        self._saver = tf1.train.Saver([saveable], max_to_keep=0)
+
+    def save(self, session: tf1.Session, step: int) -> None:
+        """Saves the state of the input after this step.
+
+        A source that cannot tell its state, such as a Python generator, is told of once.
+        """
+        if not self._can_be_saved:
+            return
+        tf.io.gfile.makedirs(self._folder)
+        try:
+            self._saver.save(session, self.path(step), write_meta_graph=False, write_state=False)
+            self._seal(self.path(step))
+        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+            self._can_be_saved = False
+            why = "the state of this input cannot be saved"
+            _log.warning("A run that goes on starts the order of its data anew: %s.", why)
+            _log.debug("%s", error)
+
+    def _seal(self, path: str) -> None:
+        """Writes the checksums of the files: of a damaged one TensorFlow may end the process."""
+        found = {file.removeprefix(path): checksums.of_file(file) for file in _files(path)}
+        checksums.write_json(f"{path}{_CHECKSUMS}", found)
+
+    def _require_intact(self, path: str) -> None:
+        record = f"{path}{_CHECKSUMS}"
+        if tf.io.gfile.exists(record):  # Earlier versions wrote none.
+            for ending, expected in checksums.read_json(record, _FIX).items():
+                checksums.require(f"{path}{ending}", expected, _FIX)
+
+    def restore(self, session: tf1.Session, step: int) -> bool:
+        """Goes on after the examples of this step, if that of every process was saved.
+
+        Raises:
+          UserError: it was saved, and is damaged.
+        """
+        digests = [d for d in (self._digest, self._earlier) if self.is_saved(step, d)]
+        if not digests:
+            return False
+        path = self.path(step, digest=digests[0])
+        self._require_intact(path)
+        try:
+            self._saver.restore(session, path)
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+            raise checksums.damaged(f"{path}.*", "its checksum is another one", _FIX) from error
+        except (tf.errors.OpError, ValueError):
+            return False
+        return True
+
+    def keep(self, steps: Iterable[int]) -> None:
+        """Removes the states of all other steps."""
+        kept = list(steps)
+        for digest in {self._digest, self._earlier}:
+            names = {os.path.basename(self.path(step, digest=digest)) for step in kept}
+            for path in storage.listed(*os.path.split(self.path("", digest=digest))):
+                if os.path.basename(path).partition(".")[0] not in names:
+                    tf.io.gfile.remove(path)

@@ -1,0 +1,69 @@
+"""What a process that was killed left in a model_dir: half-written, or no longer wanted.
+
+leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
+leftovers.unused("runs/digits", ["runs/digits/model.ckpt-20"])
+"""
+
+import os
+import re
+from collections.abc import Sequence
+
+from mtl.files import storage
+
+_HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-9a-f]{32}\.tmp")
+_FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
+_UNPUBLISHED = ".partial-"
+
+_FILE = r"\.(?P<kind>index|meta|checksums|data-\d{5}-of-(?P<shards>\d{5}))"
+_CHECKPOINT = re.compile(r"(?P<name>model\.ckpt-(?P<step>\d+))" + _FILE)
+_INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
+
+
+def checkpoints(directory: str) -> list[str]:
+    """The checkpoints whose index lies there, listed or not, in no order."""
+    found = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
+    names = [name.removesuffix(".index") for name in found if name.endswith(".index")]
+    return [os.path.join(directory, name) for name in names]
+
+
+def half_written(model_dir: str) -> list[str]:
+    """The files and folders that were being written."""
+    lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
+    exports = storage.listed(os.path.join(model_dir, "export"))
+    unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
+    return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
+
+
+def unused(model_dir: str, named: Sequence[str]) -> list[str]:
+    """Returns files that belong to no checkpoint of `named`, the list of them.
+
+    Checkpoints that are not whole, such as one whose removal was interrupted; and states of the
+    input that are not, or are older than all that is named: a later one may be of a step that was
+    not listed yet. A whole checkpoint is a copy that somebody keeps.
+    """
+    names = [os.path.basename(path) for path in named]
+    steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]
+    if not names or len(steps) < len(names):
+        return []
+    found = _unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
+    return found + _unnamed(os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps))
+
+
+def _unnamed(folder: str, pattern: re.Pattern[str], steps: Sequence[int], oldest: int) -> list[str]:
+    groups: dict[str, list[re.Match[str]]] = {}
+    for path in storage.listed(folder):
+        if match := pattern.fullmatch(os.path.basename(path)):
+            groups.setdefault(match["name"], []).append(match)
+    old = [
+        match.string
+        for files in groups.values()
+        for match in files
+        if (step := int(match["step"])) not in steps
+        if step < oldest or not _is_whole(files)
+    ]
+    return [os.path.join(folder, name) for name in old]
+
+
+def _is_whole(files: Sequence[re.Match[str]]) -> bool:
+    shards = [int(file["shards"]) for file in files if file["shards"]]
+    return len(shards) == max(shards, default=-1) and any(f["kind"] == "index" for f in files)

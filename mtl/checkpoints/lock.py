@@ -1,0 +1,130 @@
+"""One training at a time in a model_dir; evaluations, predictions and exports go on beside it.
+
+with lock.held("runs/digits"):          # UserError: process 4711 on host a trains there since ...
+    ...
+lock.require_free("runs/digits")        # before processes are started that would take it
+
+It is the operating system's lock on a file there, which ends with its process, however that ends.
+Object stores have no locks: there nobody but the user sees to it, and a line says so.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+from mtl import checks
+from mtl.files import storage
+
+FILE = "train.lock"
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_SECS = 0.3
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextlib.contextmanager
+def held(model_dir: str) -> Iterator[None]:
+    """Holds the lock of a folder that can be written.
+
+    Raises:
+      UserError: another training holds it.
+    """
+    path = os.path.join(model_dir, FILE)
+    descriptor = _taken(path) if storage.is_local(path) else None
+    if descriptor is None:
+        _log.info("%s cannot be locked: make sure that nothing else trains there.", model_dir)
+        yield
+        return
+    try:
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, _holder(), 0)
+        yield
+    finally:
+        # While it is still held, so that it is not another one's.
+        with contextlib.suppress(OSError):
+            os.remove(path)
+        os.close(descriptor)
+
+
+def require_free(model_dir: str) -> None:
+    """Fails where a training holds the lock; writes nothing."""
+    path = os.path.join(model_dir, FILE)
+    if storage.is_local(path):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = _open(path, os.O_RDONLY)
+            try:
+                # Shared, so that two that look do not refuse each other.
+                _is_locked(descriptor, path, fcntl.LOCK_SH)
+            finally:
+                os.close(descriptor)
+
+
+def _taken(path: str) -> int | None:
+    """The locked file; None where the file system knows no locks."""
+    while True:
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, descriptor)
+            if not _is_locked(descriptor, path, fcntl.LOCK_EX):
+                return None
+            if _is_at(descriptor, path):  # Else whoever held it removed it in between.
+                opened.pop_all()
+                return descriptor
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        # Whoever shares the folder may train there next.
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        rule = f"hold no {FILE} that cannot be opened"
+        fix = f"{error.strerror}: if nobody trains there, delete it."
+        checks.fail("--model_dir", rule, os.path.dirname(path), fix)
+
+
+def _is_locked(descriptor: int, path: str, kind: int) -> bool:
+    """Locks an open file; False where the file system knows no locks."""
+    # Whoever only looks holds it for an instant.
+    until = time.monotonic() + _PATIENCE_SECS
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return False
+        if time.monotonic() > until:
+            _refuse(path, os.pread(descriptor, 4096, 0))
+        time.sleep(_PATIENCE_SECS / 10)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _holder() -> bytes:
+    since = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode()
+
+
+def _refuse(path: str, told: bytes) -> NoReturn:
+    try:
+        who = "process {pid} on {host} trains there since {since}".format(**json.loads(told))
+    except (ValueError, KeyError, TypeError):  # It has not written it yet.
+        who = "another process trains there"
+    fix = f"{who[0].upper()}{who[1:]}: wait for it, stop it, or choose another folder."
+    checks.fail("--model_dir", "be of one training at a time", os.path.dirname(path), fix)

@@ -1,0 +1,66 @@
+"""Refuses a checkpoint that does not fit the model, before anything is restored.
+
+model_fn = mismatch.refusing(model_fn, "runs/digits/model.ckpt-500")
+mismatch.require_same("runs/digits/model.ckpt-500", saved, wanted)      # {name: shape} each
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, compat
+from mtl.compat import shards, zeros_saver
+from mtl.variables import averaging, patterns
+
+tf1 = tf.compat.v1
+
+
+def refusing(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
+    """`model_fn`, refusing `checkpoint` before anything is restored if it does not fit its graph.
+
+    Training needs a place for every saved variable; other modes leave out the optimizer's. A run
+    of a version whose averages knew no decays of rows goes on from averages that are as of now.
+    """
+    if checkpoint is None:
+        return model_fn
+    saved = dict(tf.train.list_variables(checkpoint))
+
+    def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+        spec = model_fn(features, labels, mode)
+        wanted = {patterns.name(v): shards.whole_shape(v) for v in tf1.global_variables()}
+        is_training = mode == compat.estimator.ModeKeys.TRAIN
+        used = {name: saved[name] for name in saved if is_training or name in wanted}
+        # One decay alone cannot be made up: it tells how far the others were brought.
+        knows_decays = any(map(averaging.is_decay, saved))
+        lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
+        require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
+        if lacking:
+            zeros_saver.add(lacking)
+        return spec
+
+    return checked
+
+
+def require_same(
+    checkpoint: str, saved: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
+) -> None:
+    """Raises a UserError that names the first variable in which `saved` and `wanted` differ."""
+    both = sorted(set(saved) & set(wanted))
+    problems = [
+        f"{name!r} has shape {list(saved[name])} there and {list(wanted[name])} here"
+        for name in both
+        if list(saved[name]) != list(wanted[name])
+    ]
+    problems += [f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))]
+    problems += [f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))]
+    if problems:
+        others = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
+        names = {name.rpartition("/")[0] for name in set(saved) ^ set(wanted)}
+        is_optimizers = names <= {*both, ""} and problems[0].startswith("it ")
+        what = "optimizer" if is_optimizers else "architecture"
+        raise checks.UserError(
+            f"checkpoint {checkpoint} is of another {what}: {problems[0]}{others}. "
+            "Choose another --model_dir, or train with the config.gin that lies beside it."
+        )

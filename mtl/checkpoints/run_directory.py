@@ -1,0 +1,337 @@
+"""What lies in a model_dir: the latest checkpoint, whole, and nothing half-written.
+
+with run_directory.locked("runs/digits"):               # by one training at a time
+    ...
+with run_directory.claimed("runs/digits") as keep:      # taken back if it fails before keep()
+    path = run_directory.latest("runs/digits")          # or None
+run_directory.repair("runs/digits")                     # before a run goes on
+run_directory.require_intact(path)                      # once a restore has failed
+"""
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.checkpoints import leftovers, lock
+from mtl.files import atomic, storage
+
+_log = logging.getLogger(__name__)
+
+# What a training writes; see the table in docs/architecture.md.
+_OWN = re.compile(
+    r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
+    r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
+    r"|config\.gin(\.partial)?|warm_start(\.txt)?|balancing\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
+)
+_NOTES = ("given_files.json", "row_names.json", "warnings.json")
+# Folders that other verbs write to as well.
+_SHARED = ("export", "clip_audit")
+
+# TensorFlow's reader of checkpoints also raises Python's own errors.
+_READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+
+
+def saved(directory: str) -> list[str]:
+    """The checkpoints in `directory`, oldest first; none where none was ever saved."""
+    state = _listed(directory)
+    if state is not None:
+        others = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
+        return [*others, state.model_checkpoint_path]
+    if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
+        return []
+    # The list itself is damaged: what lies there tells as much.
+    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    # Where none is whole, the last one tells why.
+    return [path for path in found if _opens(path) is None] or found
+
+
+def _listed(directory: str) -> Any:
+    """What TensorFlow's list of checkpoints says, None where there is none or it is damaged."""
+    try:
+        state = tf.train.get_checkpoint_state(directory)
+    except ValueError:  # It holds no text, or nothing.
+        return None
+    if state is None:
+        return None
+    names = [state.model_checkpoint_path, *state.all_model_checkpoint_paths]
+    is_sound = all(re.search(r"-\d+$", name) or is_checkpoint(name) for name in names)
+    return state if is_sound else None
+
+
+def step_in_name(path: str) -> int:
+    """The global step of `model.ckpt-<step>`; under another name, the one that it holds."""
+    found = re.search(r"-([0-9]+)$", path)
+    return int(found.group(1)) if found else step_saved(path)
+
+
+def latest(directory: str) -> str | None:
+    """The latest checkpoint in `directory`, None where none was ever saved.
+
+    Raises:
+      UserError: the files of the one that was saved last are gone or cannot be read.
+    """
+    paths = saved(directory)
+    if not paths:
+        return None
+    error = _opens(paths[-1])
+    if error is not None:
+        raise _unreadable(paths[-1], error) from error
+    return paths[-1]
+
+
+def repair(directory: str) -> None:
+    """Makes the newest checkpoint that is whole the latest; reads it all, against its checksums.
+
+    Files that a killed process left half-written are removed. Without a list a run starts anew:
+    checkpoints of an earlier run are moved out of its way, or a damaged list would bring them back.
+
+    Raises:
+      UserError: there are checkpoints, and none of them is whole.
+    """
+    if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
+        _set_aside(directory)
+    state, paths = _listed(directory), _not_removed(saved(directory))
+    whole, damaged = list(paths), {}
+    while whole and (error := _damage(whole[-1])):
+        damaged[whole.pop()] = error
+    if damaged and not whole:
+        raise _unreadable(paths[-1], damaged[paths[-1]])
+    for path, error in damaged.items():
+        _log.warning("Checkpoint %s is damaged: %s.", path, reason(error))
+    if damaged:
+        _log.warning("Going back to %s.", whole[-1])
+    if whole and (whole != saved(directory) or state is None):
+        _list(directory, whole)
+    # A list that was cut off, and one by hand, does not name them all.
+    is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
+    unused = leftovers.unused(directory, paths) if is_list else []
+    for path in [*leftovers.half_written(directory), *unused]:
+        _remove(path)
+
+
+def _not_removed(checkpoints: Sequence[str]) -> list[str]:
+    """All but older ones that `add` was removing when its process was killed."""
+    return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
+
+
+def _set_aside(directory: str) -> None:
+    """Moves the checkpoints that lie there into a folder of their own."""
+    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    if not found:
+        return
+    numbers = itertools.count(1)
+    folders = (os.path.join(directory, f"earlier-{number}") for number in numbers)
+    folder = next(folder for folder in folders if not tf.io.gfile.exists(folder))
+    tf.io.gfile.makedirs(folder)
+    for file in (file for path in found for file in _files(path)):
+        tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)))
+    last = os.path.basename(found[-1])
+    _log.warning(
+        "There is no file 'checkpoint' in %s: the run starts anew. The checkpoints that lay there, "
+        "up to %s, are in %s now: remove it if you do not need them.",
+        directory,
+        last,
+        folder,
+    )
+
+
+def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
+    """Makes a checkpoint that was just saved the latest, once all of it is on its disk.
+
+    All but the last `keep` are removed, none of a step after `evaluated`.
+    """
+    storage.sync(_files(checkpoint))
+    directory = os.path.dirname(checkpoint)
+    paths = [path for path in saved(directory) if path != checkpoint] + [checkpoint]
+    old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
+    _list(directory, paths)
+    # The list names them until they are gone: killed in between, the next start knows what to do.
+    for file in (file for path in old for file in _files(path)):
+        tf.io.gfile.remove(file)
+    if old:
+        _list(directory, [path for path in paths if path not in old])
+
+
+def _files(checkpoint: str) -> list[str]:
+    """Those of a checkpoint, its index first; TensorFlow would look for them by a pattern."""
+    index = f"{checkpoint}.index"
+    found = storage.listed(*os.path.split(f"{checkpoint}."))
+    return sorted(found, key=lambda file: file != index)
+
+
+def is_checkpoint(path: str) -> bool:
+    """Whether there are files of such a checkpoint; the first format had one without an ending."""
+    is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    return is_file or tf.io.gfile.exists(f"{path}.index")
+
+
+def _list(directory: str, paths: Sequence[str]) -> None:
+    """Writes the list of checkpoints that TensorFlow reads."""
+    names = [os.path.basename(path) for path in paths]
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    atomic.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
+
+
+def _opens(checkpoint: str) -> Exception | None:
+    """Why not even the step can be read; None where it can."""
+    try:
+        tf.train.load_variable(checkpoint, "global_step")
+    except _READ_ERRORS as error:
+        return error
+    return None
+
+
+def _damage(checkpoint: str) -> Exception | None:
+    try:
+        for name, _ in tf.train.list_variables(checkpoint):
+            tf.train.load_variable(checkpoint, name)
+    except _READ_ERRORS as error:
+        return error
+    return None
+
+
+def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
+    problem, fix = reason(error), "Copy it back, or delete the file 'checkpoint' beside it"
+    return checks.UserError(
+        f"checkpoint {checkpoint} cannot be read: {problem}. {fix} to start again."
+    )
+
+
+def step_of(model_dir: str) -> int:
+    """The global step of the latest checkpoint in `model_dir`; 0 without one."""
+    path = latest(model_dir)
+    return step_saved(path) if path else 0
+
+
+def step_saved(checkpoint: str) -> int:
+    """The global step that a checkpoint holds, whatever its name."""
+    return int(tf.train.load_variable(checkpoint, "global_step"))
+
+
+def checkpoint_path(model_dir: str, which: str) -> str:
+    """The checkpoint that "latest", "best" or a path names.
+
+    Raises:
+      UserError: if there is none.
+    """
+    storage.require_plain("--model_dir", model_dir)
+    storage.require_plain("--checkpoint", which)
+    if which in ("latest", "best"):
+        directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
+        path = latest(directory)
+    else:
+        path = which if is_checkpoint(which) else None
+    if path is None:
+        kept = saved(model_dir)
+        shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept
+        fix = f"There are: {', '.join(shown)}." if kept else "There is none yet."
+        checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
+    return path
+
+
+def require_intact(checkpoint: str) -> None:
+    """Fails unless every variable of the checkpoint can be read; reads them all."""
+    error = _damage(checkpoint)
+    if error is not None:
+        raise _unreadable(checkpoint, error) from error
+
+
+@contextlib.contextmanager
+def locked(model_dir: str) -> Iterator[None]:
+    """Makes sure that `model_dir` can be written, and that nothing else trains there.
+
+    A folder made for a run that left nothing is removed.
+    """
+    is_new = not tf.io.gfile.isdir(model_dir)
+    require_writable("--model_dir", model_dir)
+    try:
+        with lock.held(model_dir):
+            yield
+    finally:
+        if is_new:
+            _remove_empty(model_dir)
+
+
+@contextlib.contextmanager
+def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
+    """Takes back what a run that failed wrote into its folder, which is locked, and nothing else.
+
+    Gives a function to call once there is something to keep. A run that goes on from an earlier one
+    is always kept, up to there with its notes as they were.
+    """
+    before, notes = set(_written(model_dir)), _notes(model_dir)
+    kept: set[bool] = set()
+    is_new = latest(model_dir) is None
+    try:
+        yield lambda: kept.add(True)
+    except BaseException:
+        if not kept and not is_new:
+            _restore(notes, model_dir)
+        elif not kept:
+            for path in set(_written(model_dir)) - before:
+                _remove(path)
+            for folder in (os.path.join(model_dir, name) for name in _SHARED):
+                _remove_empty(folder)
+        raise
+
+
+def require_writable(where: str, directory: str) -> None:
+    """Fails unless files can be written into `directory`, which is made if need be."""
+    probe = os.path.join(directory, f".{uuid.uuid4().hex}")
+    with storage.writing(where, "a folder", directory):
+        tf.io.gfile.makedirs(directory)
+        with tf.io.gfile.GFile(probe, "w") as file:
+            file.write("")
+        tf.io.gfile.remove(probe)
+
+
+def _written(model_dir: str) -> list[str]:
+    """What lies in a folder and may be of its training: not a user's own, nor an evaluation's."""
+    folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
+    lying = [path for folder in folders for path in storage.listed(folder)]
+    return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
+
+
+def _notes(model_dir: str) -> dict[str, bytes]:
+    """{path: content} of the small files that a start writes before a checkpoint is restored."""
+    found = {}
+    for path in (os.path.join(model_dir, name) for name in _NOTES):
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as file:
+                found[path] = file.read()
+    return found
+
+
+def _restore(notes: Mapping[str, bytes], model_dir: str) -> None:
+    now = _notes(model_dir)
+    for path in set(now) - set(notes):
+        _remove(path)
+    for path, content in notes.items():
+        if now.get(path) != content:
+            atomic.write(path, content)
+
+
+def _remove_empty(folder: str) -> None:
+    if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
+        tf.io.gfile.rmtree(folder)
+
+
+def _remove(path: str) -> None:
+    (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in one line, without where in the graph."""
+    text = str(error)
+    found = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
+    return found.group(1).rstrip(".") if found else type(error).__name__

@@ -1,0 +1,177 @@
+"""When a run saves checkpoints, each with the state of its input, so that it can go on exactly.
+
+votes = saving.Votes(interruption, shared=False)
+hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=inputs, votes=votes,
+                     evaluate=evaluate, keep=3, evaluated=lambda: math.inf)
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.checkpoints import input_state, run_directory
+from mtl.distribution import interruption as interruption_lib
+from mtl.step import replicas, training_loop
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+ALL_CHECKPOINTS = 2**31 - 1
+"""What a saver is told to keep, since `Saving` removes what is old."""
+
+
+class Votes:
+    """What processes that train in step agree on after every step: go on, be stopped, or end.
+
+    Args:
+      interruption: whether this process was asked to stop.
+      shared: whether there are other processes; a vote costs a sum of two numbers over them.
+    """
+
+    def __init__(self, interruption: interruption_lib.Interruption, shared: bool):
+        self._interruption, self._ends = interruption, False
+        self._own = self._all = None
+        if shared:
+            self._own = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
+            self._all = replicas.total(self._own)
+
+    def args(self, step: tf.Tensor) -> tf1.train.SessionRunArgs:
+        """What a session call fetches, and is given."""
+        if self._own is None:
+            return tf1.train.SessionRunArgs([step])
+        own = [float(self._interruption.requested), float(self._ends)]
+        return tf1.train.SessionRunArgs([step, self._all], {self._own: own})
+
+    def count(self, fetched: list[Any]) -> tuple[bool, bool]:
+        """Whether to stop, to be started again, and whether to end."""
+        if self._own is None:
+            return self._interruption.requested, self._ends
+        stops, ends = fetched[1]
+        return bool(stops), bool(ends)
+
+    def end(self, run_context: tf1.train.SessionRunContext) -> None:
+        """Ends training: alone now, else after one more step, which all take together."""
+        self._ends = True
+        if self._own is None:
+            run_context.request_stop()
+
+    def leave(self, step: int) -> None:
+        """Ends this process, once all is saved."""
+        self._interruption.leave(f"at step {step}, which is saved")
+
+
+class Saving(tf1.train.SessionRunHook):
+    """Saves at the first step, at each multiple of so many steps or each so many seconds, and last.
+
+    The state of the input is saved first, so that no checkpoint is without. A run that is asked to
+    stop saves after the step in progress, and leaves.
+
+    Args:
+      result: the steps.
+      model_dir: where the checkpoints lie.
+      saved: the checkpoint that training goes on from; None for a new run.
+      every: (steps, seconds), one of them None.
+      inputs: the state of the input of this process.
+      votes: when to stop.
+      evaluate: called with each checkpoint of a step trained; whether training shall end.
+      keep: how many of the latest checkpoints are kept.
+      evaluated: up to which step older ones are no longer needed.
+      before: called with the step before its checkpoint is written, for what belongs to it.
+      is_chief: whether the checkpoints are those of this process. The others take part, as a sum
+        over all may be saved, and write theirs to a scratch folder.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        model_dir: str,
+        *,
+        saved: str | None,
+        every: tuple[int | None, float | None],
+        inputs: input_state.InputState,
+        votes: Votes,
+        evaluate: Callable[[str], bool],
+        keep: int,
+        evaluated: Callable[[], float],
+        before: Callable[[int], None] = lambda step: None,
+        is_chief: bool = True,
+    ):
+        self._result, self._dir, self._saved = result, model_dir, saved
+        self._every, self._timer = every[0], tf1.train.SecondOrStepTimer(every[1], every[0])
+        self._inputs, self._votes, self._evaluate = inputs, votes, evaluate
+        self._keep, self._evaluated = keep, evaluated
+        self._before, self._is_chief = before, is_chief
+
+    def after_create_session(self, session, coord):
+        step = int(session.run(tf1.train.get_global_step(session.graph)))
+        is_saved = self._saved and run_directory.step_in_name(self._saved) == step
+        # A session that is made anew after an error starts from what was saved last.
+        is_again = self._timer.last_triggered_step() is not None
+        if not (is_saved or is_again):
+            self._save(session, step)
+        elif not self._inputs.restore(session, step):
+            _log.info("Step %d was saved without this input: its order starts anew.", step)
+        self._timer.update_last_triggered_step(step)
+        if self._is_chief:
+            tf1.summary.FileWriterCache.get(self._dir).add_graph(session.graph)
+
+    def before_run(self, run_context):
+        return self._votes.args(self._result.step)
+
+    def after_run(self, run_context, run_values):
+        step, session = int(run_values.results[0]), run_context.session
+        stops, ends = self._votes.count(run_values.results)
+        if stops:
+            if step != self._timer.last_triggered_step():
+                self._save(session, step)
+            self._votes.leave(step)
+        if self._is_due(step) and self._evaluate(self._save(session, step)):
+            self._votes.end(run_context)
+        if ends:
+            run_context.request_stop()
+
+    def end(self, session):
+        step = int(session.run(tf1.train.get_global_step(session.graph)))
+        if step != self._timer.last_triggered_step():
+            self._evaluate(self._save(session, step))
+
+    def _is_due(self, step: int) -> bool:
+        last = self._timer.last_triggered_step()
+        if self._every:
+            return step // self._every > last // self._every
+        return step != last and self._timer.should_trigger_for_step(step)
+
+    def _save(self, session: tf1.Session, step: int) -> str:
+        """Saves, so that at any moment there is a last checkpoint that is whole."""
+        (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
+        self._timer.update_last_triggered_step(step)
+        try:
+            self._before(step)
+            self._inputs.save(session, step)
+            if not self._is_chief:
+                with tempfile.TemporaryDirectory() as scratch:
+                    saver.save(session, os.path.join(scratch, "model.ckpt"), global_step=step)
+                return ""
+            self._inputs.wait(step)
+            prefix = os.path.join(self._dir, "model.ckpt")
+            path = saver.save(session, prefix, global_step=step, write_state=False)
+            run_directory.add(path, self._keep, self._evaluated())
+        except (tf.errors.OpError, OSError) as error:
+            raise self._unsaved(step, error) from error
+        finally:
+            kept = map(run_directory.step_in_name, run_directory.saved(self._dir))
+            self._inputs.keep([*kept, step])
+        return path
+
+    def _unsaved(self, step: int, error: Exception) -> checks.UserError:
+        last = run_directory.saved(self._dir)
+        reason = run_directory.reason(error)
+        kept = f"The last one is {last[-1]}." if last else "There is none yet."
+        return checks.UserError(
+            f"the checkpoint of step {step} cannot be written to {self._dir}: {reason}. {kept}"
+        )

@@ -1,0 +1,138 @@
+"""Signs of life between the processes of a cluster, in files of the folder they share.
+
+with heartbeat.Heartbeat(model_dir, "worker-0", watched=["chief-0"], timeout_secs=60) as beat:
+    beat.wait_for("chief-0", "training")
+    ...
+
+A process that ends in any other way than by leaving the `with` without an error is missed by those
+that watch it: they say so and end as well, with the code that says "start again".
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from mtl.distribution import interruption
+
+_FOLDER = "cluster"
+DONE, FAILED, STOPPED = "done", "failed", "was stopped"
+
+
+class Heartbeat:
+    """Says that this process lives, and ends it when one that it watches does not.
+
+    Clocks of machines differ, so that a sign counts from the moment it is seen to change, and a
+    process that stood still itself does not count that time against the others.
+
+    Args:
+      model_dir: the folder that all processes share.
+      name: of this process.
+      watched: the names of others.
+      timeout_secs: after how long without a sign one is given up.
+    """
+
+    def __init__(self, model_dir: str, name: str, watched: Sequence[str], timeout_secs: float):
+        self._folder, self._name = os.path.join(model_dir, _FOLDER), name
+        self._timeout, self._interval = timeout_secs, min(1.0, timeout_secs / 10)
+        self._signs = {other: self._read(other) for other in watched}
+        self._silent = dict.fromkeys(watched, 0.0)
+        self._fresh: set[str] = set()
+        self._said: dict[str, Any] = {"phase": "starting"}
+        self._beats, self._writing, self._ended = 0, threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        tf.io.gfile.makedirs(self._folder)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.say(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
+
+    def say(self, phase: str, **more: Any) -> None:
+        """Tells the others what this process does."""
+        said = {"phase": phase, **more}
+        if said != self._said:
+            self._said = said
+            self._beat()
+
+    def wait_for(self, other: str, phase: str) -> dict[str, Any]:
+        """What `other` says once it is in this phase; the watch ends a wait in vain."""
+        while True:
+            said = self._signs[other]
+            if other in self._fresh and said.get("phase") in (phase, DONE):
+                return said
+            time.sleep(0.1)
+
+    def phase(self, other: str) -> str | None:
+        """What `other` says it does; None before its first sign."""
+        return self._signs[other].get("phase") if other in self._fresh else None
+
+    def stopped(self) -> str | None:
+        """Who of those watched was asked to stop; None where nobody was."""
+        return next((other for other in self._signs if self.phase(other) == STOPPED), None)
+
+    def leave(self, phase: str) -> NoReturn:
+        """Ends this process, wherever it waits: as one that is DONE, or to be started again."""
+        self._ended.set()
+        self._thread.join()
+        self.say(phase)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0 if phase == DONE else interruption.START_AGAIN)
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while not self._ended.wait(self._interval):
+            now = time.monotonic()
+            passed, looked = min(now - looked, 3 * self._interval), now
+            with contextlib.suppress(tf.errors.OpError):  # The next sign may get through.
+                self._beat()
+            for other in self._signs:
+                self._look_at(other, passed)
+
+    def _look_at(self, other: str, passed: float) -> None:
+        sign = self._read(other)
+        self._silent[other] += passed
+        if sign != self._signs[other]:
+            self._signs[other], self._silent[other] = sign, 0.0
+            self._fresh.add(other)
+        phase, silent = self.phase(other), self._silent[other]
+        if phase == FAILED:
+            self._give_up(f"{other} {FAILED}")
+        elif silent > self._timeout and phase == STOPPED:  # Time to save the same step, and leave.
+            self._give_up(f"{other} {STOPPED}")
+        elif silent > self._timeout and phase != DONE:
+            self._give_up(f"{other} has given no sign of life for {silent:.0f} s")
+
+    def _give_up(self, why: str) -> NoReturn:
+        print(f"Error: {why}: {self._name} ends. Start all again to go on.", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(interruption.START_AGAIN)
+
+    def _beat(self) -> None:
+        path = os.path.join(self._folder, self._name)
+        with self._writing:
+            self._beats += 1
+            # Not *.partial: the chief removes those when it starts, and others live already.
+            with tf.io.gfile.GFile(f"{path}.next", "w") as file:
+                json.dump({**self._said, "process": os.getpid(), "beat": self._beats}, file)
+            tf.io.gfile.rename(f"{path}.next", path, overwrite=True)
+
+    def _read(self, other: str) -> dict[str, Any]:
+        path = os.path.join(self._folder, other)
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                said = json.load(file)
+        except (tf.errors.OpError, ValueError, RecursionError):
+            return {}
+        return said if isinstance(said, dict) else {}

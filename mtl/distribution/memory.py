@@ -1,0 +1,85 @@
+"""What surely does not fit into memory is refused before it is taken.
+
+memory.require("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
+memory.require_variables(tf1.global_variables())
+
+The estimates are lower bounds, and they are held against all memory that the process may ever use,
+not what is free at the moment: what is refused could not have run.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.variables import patterns
+
+STRING = 24
+"""Bytes of a text in TensorFlow, beside those of long texts."""
+
+SLOT = 24
+"""Bytes that TensorFlow takes for each record that a buffer may hold, at once."""
+
+_GROUPS = "/sys/fs/cgroup"
+
+
+def limit() -> float:
+    """How many bytes this process may use, swap included; infinite where it is no Linux."""
+    known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
+    if "MemTotal" not in known:
+        return math.inf
+    total, swap = (1024 * int(known[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
+    return min(total, *_limits_of_groups(), math.inf) + swap
+
+
+def _limits_of_groups() -> Iterator[float]:
+    """Those of the control groups that the process is in, of version 1 and 2."""
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        # Within a container the path may be that of the host, and its root the container's own.
+        names = [name for name in group.split("/") if name]
+        for depth in range(len(names) + 1):
+            limit = _read(os.path.join(_GROUPS, folder, *names[:depth], file)).strip()
+            if limit.isdigit():  # "max" is none.
+                yield float(limit)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def require(where: str, value: Any, size: float, what: str) -> None:
+    """Fails if `size` bytes, the least that a setting takes, are more than there is memory."""
+    most = limit()
+    fix = f"{what} at least {_gigabytes(size)}, and this process may use {_gigabytes(most)}."
+    checks.require(size <= most, where, "fit into memory", value, fix)
+
+
+def require_variables(variables: Sequence[tf.Variable]) -> None:
+    """Fails if the variables of a graph, with the state of optimizers, surely do not fit.
+
+    It says which of them is the largest. Where there is a GPU, they lie in its memory.
+    """
+    if not variables or tf.config.list_physical_devices("GPU"):
+        return
+    largest, size = max(variables, key=_size), sum(map(_size, variables))
+    what = f"It is the largest of {len(variables)} variables, which take"
+    require(f"variable {patterns.name(largest)!r}", tuple(largest.shape), size, what)
+
+
+def _size(variable: tf.Variable) -> int:
+    return (variable.shape.num_elements() or 0) * variable.dtype.size
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:.3g} GB"

@@ -1,0 +1,92 @@
+"""Threads, memory and devices that a process takes of its machine.
+
+from mtl.distribution import resources
+distribution.Distribution.resources = @resources.Resources()
+resources.Resources.intra_op_threads = 4
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from mtl import checks, compat
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a process takes of its machine.
+
+    Attributes:
+      intra_op_threads: that one op may use; 0 takes all cores.
+      inter_op_threads: in which ops run beside each other; 0 takes as many as there are cores.
+      memory_growth: whether the memory of GPUs is taken as it is needed, so that other processes
+        may use them; else all of it is taken at the start.
+    """
+
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    memory_growth: bool = False
+
+    def __post_init__(self):
+        for setting in ("intra_op_threads", "inter_op_threads"):
+            checks.whole(f"Resources.{setting}", getattr(self, setting), 0)
+        checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
+
+    def session_config(self) -> tf1.ConfigProto:
+        """What a session is told."""
+        config = tf1.ConfigProto(
+            intra_op_parallelism_threads=self.intra_op_threads,
+            inter_op_parallelism_threads=self.inter_op_threads,
+        )
+        config.gpu_options.allow_growth = self.memory_growth
+        return config
+
+    def take(self) -> None:
+        """Tells TensorFlow, before a strategy or an op outside of a session uses the GPUs."""
+        if not self.memory_growth:
+            return
+        with _before_first_use("Resources.memory_growth"):
+            for gpu in tf.config.list_physical_devices("GPU"):
+                if not tf.config.experimental.get_memory_growth(gpu):
+                    tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def configured(
+    config: compat.estimator.RunConfig, session_config: tf1.ConfigProto
+) -> compat.estimator.RunConfig:
+    """`config`, whose session is told this beside what Estimator tells it by itself."""
+    merged = tf1.ConfigProto(allow_soft_placement=True)
+    # One pass of the graph optimizer, which is Estimator's default too.
+    merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
+    if config.session_config is not None:
+        merged = config.session_config
+    merged.MergeFrom(session_config)
+    return config.replace(session_config=merged)
+
+
+def split_cpu(count: int) -> None:
+    """Makes so many devices of the processor.
+
+    Raises:
+      UserError: TensorFlow uses it already, as one.
+    """
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
+        return
+    with _before_first_use("Distribution.devices"):
+        parts = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(cpu, parts)
+
+
+@contextlib.contextmanager
+def _before_first_use(where: str) -> Iterator[None]:
+    """Explains what TensorFlow refuses once it has taken the devices."""
+    try:
+        yield
+    except RuntimeError as error:
+        rule = "be chosen before TensorFlow is used"
+        raise checks.UserError(f"{where} must {rule}: start a new process.") from error

@@ -1,0 +1,73 @@
+"""Files that take their place when they are complete, and what is no place for one.
+
+atomic.write("runs/digits/balancing.svg", text)
+with atomic.replacing("models/digits.onnx") as partial:
+    ...                                               # write into `partial`
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Hashable, Iterator
+
+import tensorflow as tf
+
+from mtl.files import storage
+
+_PARTIAL = ".partial"
+
+
+def write(path: str, content: str | bytes) -> None:
+    """Writes a file that appears under its name when it is complete, and on its disk."""
+    with replacing(path) as partial, tf.io.gfile.GFile(partial, "wb") as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Gives where to write; it takes the place of `path` at the end, and is gone after an error.
+
+    Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
+    so does a link, whose target is replaced.
+    """
+    if is_special(path):
+        yield path
+        return
+    target = absolute(path)
+    partial = target + _PARTIAL
+    try:
+        yield partial
+        storage.sync([partial])
+        tf.io.gfile.rename(partial, target, overwrite=True)
+        storage.sync([os.path.dirname(target) or "."])
+    finally:
+        with contextlib.suppress(tf.errors.OpError):
+            if tf.io.gfile.exists(partial):
+                tf.io.gfile.remove(partial)
+
+
+def is_special(path: str) -> bool:
+    """Whether a path is a pipe, a device or a socket: there, but no regular file and no folder."""
+    if not storage.is_local(path) or not os.path.exists(path):
+        return False
+    mode = os.stat(path).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def absolute(path: str) -> str:
+    """One name for a file, however its folders are reached."""
+    return os.path.realpath(path) if storage.is_local(path) else path
+
+
+def identity(path: str) -> Hashable:
+    """What two paths have in common that name the same file, also by links of either kind."""
+    path = absolute(path)
+    if not storage.is_local(path) or not os.path.exists(path):
+        return path
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def touched(path: str) -> set[Hashable]:
+    """The identities of all that `replacing` writes to or renames."""
+    return {identity(path), identity(absolute(path) + _PARTIAL)}

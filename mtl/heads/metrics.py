@@ -1,0 +1,222 @@
+"""Streaming metrics: what is summed over a split, and what is read off the sums.
+
+sums = {"weight": tf.reduce_sum(weights), "loss": tf.reduce_sum(weights * losses)}
+metrics.stream(sums, lambda sums: {"average_loss": metrics.ratio(sums["loss"], sums["weight"])})
+
+A total that is more than a sum, such as a variance, is a `Total`: `metrics.Moments`,
+`mtl.heads.ranking`. A metric that the split leaves undefined (a task without labelled rows, AUC
+with one class) is NaN: a 0 would pass for a perfect loss or a useless model.
+"""
+
+import dataclasses
+import fnmatch
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from mtl import types
+
+tf1 = tf.compat.v1
+
+CALIBRATION_BINS = 15
+
+
+# Of metrics that warn, whatever the head: fewer and smaller is better.
+_OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
+
+
+class Total(Protocol):
+    """What a batch adds to a state over a split, and what is read off the state."""
+
+    state: Sequence[tf.TensorSpec]
+    """The local variables: zeros at first, none where a dimension is unknown."""
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Takes the batch in."""
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Any:
+        """What the states of all replicas come to."""
+
+
+def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
+    """Those of a head's metrics whose order it declares, with whether higher is better.
+
+    They come as in `head.directions`, the one that tells most first.
+    """
+    directions = {**getattr(head, "directions", {"average_loss": False}), **_OF_ALL_HEADS}
+    return [
+        (name, higher)
+        for pattern, higher in directions.items()
+        for name in names
+        if fnmatch.fnmatchcase(name, pattern)
+    ]
+
+
+def stream(
+    sums: Mapping[str, tf.Tensor | Total], summarize: Callable[[Any], Mapping[str, tf.Tensor]]
+) -> types.Metrics:
+    """Adds up `sums` over batches and replicas in float64; the metrics are `summarize(totals)`.
+
+    Args:
+      sums: {name: tensor of static shape that adds up over the rows of a split, or a `Total`}.
+      summarize: {name: float64 totals, or what a `Total` reads} -> {metric: scalar}.
+    """
+    totals = {
+        name: _Sum(sums[name]) if isinstance(sums[name], tf.Tensor) else sums[name]
+        for name in sorted(sums)
+    }
+    states = [[_variable(name, spec) for spec in total.state] for name, total in totals.items()]
+    added = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
+    update = tf.group(added)
+
+    def read(strategy, *states):
+        values = {}
+        for (name, total), state in zip(totals.items(), states, strict=True):
+            by_variable = [strategy.experimental_local_results(variable) for variable in state]
+            replicas = zip(*by_variable, strict=True)
+            values[name] = total.read([[v.read_value() for v in replica] for replica in replicas])
+        return {name: tf.cast(value, tf.float32) for name, value in summarize(values).items()}
+
+    values = tf.distribute.get_replica_context().merge_call(read, args=states)
+    return {metric: (value, update) for metric, value in values.items()}
+
+
+def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
+    """A local variable of each replica."""
+    return tf1.Variable(
+        lambda: tf.zeros([size or 0 for size in spec.shape], spec.dtype),
+        trainable=False,
+        collections=[tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES],
+        name=name,
+        use_resource=True,
+        shape=spec.shape,
+        validate_shape=spec.shape.is_fully_defined(),
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.NONE,
+    )
+
+
+class _Sum:
+    """A plain sum, in float64."""
+
+    def __init__(self, value: tf.Tensor):
+        self._value = tf.cast(value, tf.float64)
+        self.state = [tf.TensorSpec(value.shape, tf.float64)]
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        return state[0].assign_add(self._value, read_value=False)
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
+        return tf.add_n([total for (total,) in replicas])
+
+
+class Spread(NamedTuple):
+    """The mean of values, and the sum of their squared distances from it, both float64."""
+
+    mean: tf.Tensor
+    squares: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Mean and variance by the distances from the mean, however far that is from 0.
+
+    Those of two sets join exactly: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and
+    a pairwise algorithm for computing sample variances", 1979. Sums of squares would leave nothing
+    of a spread that is a millionth of the mean. Equal values have a spread of exactly 0.
+
+    Attributes:
+      values: any shape; finite where the weight is above 0.
+      weights: of the same shape.
+    """
+
+    values: tf.Tensor
+    weights: tf.Tensor
+
+    state = (tf.TensorSpec([3], tf.float64),)  # The weight, the mean, the squared distances.
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Joins the batch with what came before."""
+        values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
+        some = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
+        distances = tf.where(weights > 0, values - some, 0)
+        weight = tf.reduce_sum(weights)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(weights * distances), weight)
+        squares = tf.reduce_sum(weights * (distances - mean) ** 2)
+        batch = tf.where(weight > 0, tf.stack([weight, some + mean, squares]), 0)
+        return state[0].assign(_joined(state[0].read_value(), batch), read_value=False)
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
+        """The mean, NaN of nothing, and the squared distances from it."""
+        weight, mean, squares = tf.unstack(functools.reduce(_joined, [s for (s,) in replicas]))
+        return Spread(tf.where(weight > 0, mean, float("nan")), squares)
+
+
+def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """The moments of two sets together."""
+    weight = one[0] + other[0]
+    distance, share = other[1] - one[1], tf.math.divide_no_nan(other[0], weight)
+    squares = one[2] + other[2] + distance**2 * one[0] * share
+    return tf.stack([weight, one[1] + distance * share, squares])
+
+
+def total(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
+    """sum(values * weights) in float64, over one axis or all."""
+    return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
+
+
+def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
+    """The quotient; NaN where the denominator is 0."""
+    return tf.where(
+        tf.equal(denominator, 0),
+        tf.constant(float("nan"), denominator.dtype),
+        tf.math.divide_no_nan(numerator, denominator),
+    )
+
+
+def mean_defined(values: tf.Tensor) -> tf.Tensor:
+    """The mean of the values that are not NaN."""
+    defined = ~tf.math.is_nan(values)
+    kept = tf.where(defined, values, 0)
+    return ratio(tf.reduce_sum(kept), tf.reduce_sum(tf.cast(defined, values.dtype)))
+
+
+def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
+    """[B, C], [B] -> [B]: the chance that the target is among the first k, ties broken at random.
+
+    A tie is no hit of its own: C equal logits hit with a chance of k / C.
+    """
+    own = tf.gather(logits, targets, batch_dims=1)[:, tf.newaxis]
+    above = tf.reduce_sum(tf.cast(logits > own, tf.float32), axis=-1)
+    level = tf.reduce_sum(tf.cast(tf.equal(logits, own), tf.float32), axis=-1)
+    return tf.clip_by_value((k - above) / tf.maximum(level, 1), 0, 1)
+
+
+def binned(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
+    """Sums [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
+
+    Bins below 0 or beyond the end count as the first or the last.
+    """
+    bins = tf.clip_by_value(bins, 0, num_bins - 1)
+    columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
+    if bins.shape.rank == 2:
+        bins += num_bins * tf.range(columns)
+    counts = tf.math.unsorted_segment_sum(tf.cast(weights, tf.float64), bins, columns * num_bins)
+    return tf.reshape(counts, [num_bins] if bins.shape.rank == 1 else [columns, num_bins])
+
+
+def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """[B] x 3 -> [15]: the weight by which probabilities exceed targets, by probability."""
+    bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
+    return binned(bins, weights * (probabilities - targets), CALIBRATION_BINS)
+
+
+def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Expected calibration error: the mean over 15 equal bins of |mean probability - share|.
+
+    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
+    arXiv:1706.04599; here of the positive class's probability.
+    """
+    return ratio(tf.reduce_sum(tf.abs(excess), -1), weight)

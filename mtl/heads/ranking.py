@@ -1,0 +1,273 @@
+"""How well scores rank positives above negatives, over all rows of a split.
+
+sums = {"scores": ranking.scores(logits, weights * targets, weights * (1 - targets))}
+metrics.stream(sums, lambda sums: {"auc": ranking.auc(sums["scores"])[0]})
+
+The areas are exact up to `MAX_CELLS` different scores. More are merged with their neighbours, as
+are those of heads with more than `MAX_EXACT_CLASSES` classes; then `auc_error_bound` and
+`pr_auc_error_bound` say how far off the areas are at most. Both are 0 where these are exact.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl.heads import metrics
+
+MAX_CELLS = 2**20
+"""How many different scores are told apart: 24 bytes each, twice."""
+
+MAX_EXACT_CLASSES = 128
+"""Sorting the scores of more classes than this would take longer than their network."""
+
+BOUND = "_error_bound"
+"""Ends the names of the metrics that bound how far off others are."""
+
+_HISTOGRAM_BINS = 2**20
+# Such scores are binned by asinh, which is even near 0 and relative far from it, up to 11013.
+_MAX_ASINH = 10.0
+_SCORE_BITS = 32
+_LEAST_CAPACITY = 2**12
+
+
+class Cells(NamedTuple):
+    """How much positives and negatives weigh at every score.
+
+    Attributes:
+      classes: [N] ints, ascending.
+      positives: [N] weights, by ascending score within each class.
+      negatives: the same of the negatives.
+      num_classes: C.
+      is_merged: a bool scalar: whether a cell may hold different scores.
+    """
+
+    classes: tf.Tensor
+    positives: tf.Tensor
+    negatives: tf.Tensor
+    num_classes: int
+    is_merged: tf.Tensor
+
+
+def scores(
+    logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
+) -> metrics.Total:
+    """A batch of scores, [B] or [B, C] each: and how much they weigh as either label.
+
+    Where classes are tasks, each of them is told apart as exactly as it would be alone.
+    """
+    if logits.shape.rank == 2 and are_tasks:
+        return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
+    if logits.shape.rank == 2 and logits.shape[-1] > MAX_EXACT_CLASSES:
+        return _Histogram(logits, positives, negatives)
+    return _Different(logits, positives, negatives)
+
+
+class _Different:
+    """The different scores and their weights, as a growing buffer that is compacted where full.
+
+    A score is an integer in the order of floats, behind that of its class. Where there are more
+    than `most`, their last bits are dropped, of all alike, so that what came early and late
+    stays in one order.
+    """
+
+    state = (
+        tf.TensorSpec([None], tf.int64),  # Keys.
+        tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
+        tf.TensorSpec([], tf.int64),  # How many of them are in use.
+        tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
+    )
+
+    def __init__(
+        self,
+        logits: tf.Tensor,
+        positives: tf.Tensor,
+        negatives: tf.Tensor,
+        most: int | None = None,
+    ):
+        self._most = most or MAX_CELLS
+        self._num_classes = 1 if logits.shape.rank == 1 else logits.shape[-1]
+        classes = 0 if logits.shape.rank == 1 else tf.range(self._num_classes, dtype=tf.int64)
+        self._keys = tf.reshape(_ordered(logits) + classes * 2**_SCORE_BITS, [-1])
+        weights = [tf.reshape(weight, [-1]) for weight in (positives, negatives)]
+        self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Appends the batch; where the buffer is full, merges equal scores and makes room."""
+        keys, weights, used, dropped = (variable.handle for variable in state)
+        start = _read(used, tf.int64)
+        end = start + tf.size(self._keys, tf.int64)
+
+        def append() -> tf.Tensor:
+            with tf.control_dependencies(
+                [_put(keys, start, end, self._keys), _put(weights, start, end, self._weights)]
+            ):
+                return tf.identity(end)
+
+        def compact() -> tf.Tensor:
+            all_keys = tf.concat([_read(keys, tf.int64)[:start], self._keys], 0)
+            all_weights = tf.concat([_read(weights, tf.float64)[:start], self._weights], 0)
+            some, total, bits = _compacted(
+                all_keys, all_weights, _read(dropped, tf.int64), self._most
+            )
+            count = tf.size(some)
+            spare = [[0, tf.maximum(count, _LEAST_CAPACITY)]]
+            with tf.control_dependencies(
+                [
+                    _assign(keys, tf.pad(some, spare)),
+                    _assign(weights, tf.pad(total, [*spare, [0, 0]])),
+                    _assign(dropped, bits),
+                ]
+            ):
+                return tf.cast(count, tf.int64)
+
+        capacity = tf.raw_ops.VariableShape(input=keys, out_type=tf.int64)[0]
+        return _assign(used, tf.cond(end <= capacity, append, compact))
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
+        """The cells of all replicas."""
+        keys = tf.concat([keys[:used] for keys, _, used, _ in replicas], 0)
+        weights = tf.concat([weights[:used] for _, weights, used, _ in replicas], 0)
+        dropped = tf.reduce_max(tf.stack([dropped for *_, dropped in replicas]))
+        keys, weights, dropped = _compacted(keys, weights, dropped, self._most)
+        classes = tf.bitwise.right_shift(keys, tf.constant(_SCORE_BITS, tf.int64))
+        return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped > 0)
+
+
+def _ordered(logits: tf.Tensor) -> tf.Tensor:
+    """float32 -> int64 in [0, 2^32), in the same order; -0 and 0 are one."""
+    bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
+    half = 2 ** (_SCORE_BITS - 1)
+    return tf.where(bits >= 0, half + bits, -bits)
+
+
+def _compacted(
+    keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor, most: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Different keys in ascending order, at most so many; their weights; the dropped bits."""
+    keys = _without(keys, dropped)
+    order = tf.argsort(keys)
+    keys, weights = tf.gather(keys, order), tf.gather(weights, order)
+    before = tf.concat([keys[:1], keys[:-1]], 0)
+    # The place of the first bit in which neighbours differ is the exponent of a float.
+    differing = tf.bitwise.bitwise_xor(keys, before)
+    exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
+    places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
+    by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
+    left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # Where so many bits are dropped.
+    too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > most, tf.int64))
+    dropped = tf.maximum(dropped, too_many)
+    keys, before = _without(keys, dropped), _without(before, dropped)
+    ids = tf.cumsum(tf.cast(tf.not_equal(keys, before), tf.int32))
+    return tf.math.segment_max(keys, ids), tf.math.segment_sum(weights, ids), dropped
+
+
+def _without(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    ones = tf.constant(-1, tf.int64)
+    return tf.bitwise.bitwise_and(keys, tf.bitwise.left_shift(ones, bits))
+
+
+# Within the scope of a strategy only the handles of variables act alike, in branches too.
+
+
+def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.ResourceStridedSliceAssign(
+        ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value
+    )
+
+
+class _Histogram:
+    """Scores of many classes, in bins fixed beforehand that take 16 MB in all."""
+
+    def __init__(self, logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor):
+        self._shape = [logits.shape[-1], _HISTOGRAM_BINS // logits.shape[-1]]
+        self.state = [tf.TensorSpec([2, *self._shape], tf.float64)]
+        num_bins = self._shape[1]
+        position = (tf.asinh(logits) / _MAX_ASINH + 1) / 2 * num_bins
+        bins = tf.cast(tf.clip_by_value(position, 0, num_bins - 1), tf.int32)
+        given = [metrics.binned(bins, weights, num_bins) for weights in (positives, negatives)]
+        self._binned = tf.stack(given)
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Adds the batch's weights."""
+        return state[0].assign_add(self._binned, read_value=False)
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
+        """A cell for each bin."""
+        num_classes, num_bins = self._shape
+        positives, negatives = tf.unstack(tf.add_n([binned for (binned,) in replicas]))
+        classes = tf.repeat(tf.range(num_classes), num_bins)
+        flat = [tf.reshape(weights, [-1]) for weights in (positives, negatives)]
+        return Cells(classes, *flat, num_classes, tf.constant(True))
+
+
+def areas(cells: Cells) -> dict[str, tf.Tensor]:
+    """`auc` and `pr_auc`, means over the classes for which they are defined, and their bounds."""
+    return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
+
+
+def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
+    """The same of each class, [C]: NaN where they are not defined."""
+    found = {"auc": auc(cells), "pr_auc": average_precision(cells)}
+    return {
+        f"{name}{suffix}": value
+        for name, values in found.items()
+        for suffix, value in zip(("", BOUND), values, strict=True)
+    }
+
+
+def auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
+    """[C]: the share of (positive, negative) pairs in the right order, ties by half; its bound.
+
+    NaN where a class of labels is absent. The bound is half of the share of pairs within a cell
+    where cells hold different scores, else 0.
+    """
+    positives, negatives = cells.positives, cells.negatives
+    all_negatives = _by_class(cells, negatives)
+    earlier = tf.gather(tf.cumsum(all_negatives, exclusive=True), cells.classes)
+    below = tf.cumsum(negatives, exclusive=True) - earlier
+    pairs = _by_class(cells, positives) * all_negatives
+    ordered = _by_class(cells, positives * (below + negatives / 2))
+    within = _by_class(cells, positives * negatives)
+    return metrics.ratio(ordered, pairs), _bound(cells, metrics.ratio(within / 2, pairs))
+
+
+def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
+    """[C]: the area under the precision-recall curve, as recall steps times precision; its bound.
+
+    NaN where there are no positives. The bound takes in every order of the scores within a cell
+    where cells hold different ones, else it is 0.
+    """
+    hits, flagged_wrongly = _above(cells, cells.positives), _above(cells, cells.negatives)
+    own = cells.positives
+    before, others = hits - own, flagged_wrongly - cells.negatives
+    precision = tf.math.divide_no_nan(hits, hits + flagged_wrongly)
+    best = tf.math.divide_no_nan(hits, hits + others)
+    worst = tf.math.divide_no_nan(before, before + flagged_wrongly)
+    positives = _by_class(cells, own)
+    area = metrics.ratio(_by_class(cells, own * precision), positives)
+    too_low = metrics.ratio(_by_class(cells, own * (best - precision)), positives)
+    too_high = metrics.ratio(_by_class(cells, own * (precision - worst)), positives)
+    return area, _bound(cells, tf.maximum(too_low, too_high))
+
+
+def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(values, cells.classes, cells.num_classes)
+
+
+def _above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
+    """[N]: the weight at or above the score of each cell, in its class."""
+    later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
+    return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
+
+
+def _bound(cells: Cells, bound: tf.Tensor) -> tf.Tensor:
+    return tf.where(cells.is_merged | tf.math.is_nan(bound), bound, 0)

@@ -1,0 +1,27 @@
+"""Layers as functions, and what they compute in: few values, 16 bits, or as they are.
+
+from mtl import layers
+hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]
+"""
+
+from mtl.layers.functions import (
+    ACTIVATIONS,
+    batch_norm,
+    conv,
+    dense,
+    dropout,
+    embedding,
+    max_pool,
+    with_kernel,
+)
+
+__all__ = [
+    "ACTIVATIONS",
+    "batch_norm",
+    "conv",
+    "dense",
+    "dropout",
+    "embedding",
+    "max_pool",
+    "with_kernel",
+]

@@ -1,0 +1,211 @@
+"""Layers as small functions on `get_variable`: no object holds state, scopes name everything.
+
+hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]
+hidden = layers.batch_norm(hidden, "hidden_0_norm", training)
+hidden = layers.dropout(hidden, 0.1, "hidden_0_dropout", training)
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from mtl.layers import quantization
+from mtl.step import draws, replicas
+from mtl.variables import freezing, sharding
+
+tf1 = tf.compat.v1
+
+ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "relu": tf.nn.relu,
+    "gelu": tf.nn.gelu,
+    "elu": tf.nn.elu,
+    "selu": tf.nn.selu,
+    "swish": tf.nn.swish,
+    "tanh": tf.tanh,
+    "sigmoid": tf.sigmoid,
+    "linear": tf.identity,
+}
+
+
+def dense(
+    inputs: tf.Tensor,
+    units: int,
+    name: str,
+    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    use_bias: bool = True,
+    bias_initializer: Callable | None = None,
+) -> tf.Tensor:
+    """[B, D] -> [B, units]: `activation(inputs @ kernel + bias)`, kernel Glorot-uniform."""
+    with tf1.variable_scope(name):
+        inputs = quantization.inputs(inputs)
+        kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
+        outputs = tf.linalg.matmul(inputs, kernel)
+        if use_bias:
+            initializer = bias_initializer or tf1.zeros_initializer()
+            outputs += tf1.get_variable("bias", [units], inputs.dtype, initializer)
+        return activation(outputs)
+
+
+def conv(
+    inputs: tf.Tensor,
+    filters: int,
+    name: str,
+    size: int = 3,
+    stride: int = 1,
+    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    use_bias: bool = True,
+    padding: str = "same",
+) -> tf.Tensor:
+    """[B, H, W, D] -> [B, H / stride, W / stride, filters], padded to keep the borders.
+
+    With the padding "valid" H and W lose `size - 1` first.
+    """
+    with tf1.variable_scope(name):
+        inputs = quantization.inputs(inputs)
+        shape = [size, size, inputs.shape[-1], filters]
+        initializer = tf1.variance_scaling_initializer(2.0)
+        kernel = tf1.get_variable("kernel", shape, inputs.dtype, initializer)
+        outputs = tf.nn.conv2d(inputs, kernel, strides=stride, padding=padding.upper())
+        if use_bias:
+            outputs += tf1.get_variable("bias", [filters], inputs.dtype, tf1.zeros_initializer())
+        return activation(outputs)
+
+
+def with_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
+    """A Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
+    settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
+    return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
+
+
+def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
+    """[B, H, W, C] -> [B, H / size, W / size, C], both rounded up: the largest of each square."""
+    names = {"MaxPool": _MAX_POOL}
+    with tf1.get_default_graph().gradient_override_map(names):
+        return tf.nn.max_pool2d(images, size, size, "SAME")
+
+
+_MAX_POOL = "MaxPoolBesideItsGradient"
+
+
+@tf.RegisterGradient(_MAX_POOL)
+def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
+    """oneDNN's, 15 times as fast, needs the pooling beside it: a branch pools once more."""
+    (images,) = op.inputs
+    settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
+    settings["padding"] = op.get_attr("padding").decode()
+    is_apart = upstream.graph is not op.graph
+    pooled = tf.raw_ops.MaxPool(input=images, **settings) if is_apart else op.outputs[0]
+    return tf.raw_ops.MaxPoolGrad(orig_input=images, orig_output=pooled, grad=upstream, **settings)
+
+
+def batch_norm(
+    inputs: tf.Tensor, name: str, training: bool, momentum: float = 0.99, epsilon: float = 1e-3
+) -> tf.Tensor:
+    """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015, arXiv:1502.03167).
+
+    In training the batch's own mean and variance are used and their moving averages are updated by
+    ops in `UPDATE_OPS`, which the update runs first; otherwise, and where the averages are frozen
+    (see `mtl.variables.freezing`), the averages are used. Replicas that train in step take the
+    moments of all their rows together, unless they are `mtl.step.replicas.apart`. The averages
+    follow `average += (1 - momentum) * (batch - average)`, with the biased variance; what is not
+    finite in a batch leaves them as they are.
+    """
+    with tf1.variable_scope(name):
+        shape = [inputs.shape[-1]]
+        gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
+        beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
+        averages = [
+            tf1.get_variable(
+                average,
+                shape,
+                tf.float32,
+                initializer,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.MEAN,
+            )
+            for average, initializer in (
+                ("moving_mean", tf1.zeros_initializer()),
+                ("moving_variance", tf1.ones_initializer()),
+            )
+        ]
+        moving = freezing.moves(averages[0]) if training else False
+        if moving is True and inputs.shape.rank == 4 and replicas.are_apart():
+            outputs, moments = _fused(inputs, gamma, beta, epsilon)
+        else:
+            values = tf.cast(inputs, tf.float32)  # Sums over a batch need more than 16 bits.
+            moments = averages if moving is False else _batch_moments(values)
+            if isinstance(moving, tf.Tensor):
+                moments = [tf.where(moving, *pair) for pair in zip(moments, averages, strict=True)]
+            mean, variance = moments
+            scale = gamma * tf.math.rsqrt(variance + epsilon)
+            outputs = _scaled(values, scale, is_constant=moving is False) + (beta - mean * scale)
+        if moving is not False:
+            _move(averages, moments, momentum)
+        return tf.cast(outputs, inputs.dtype)
+
+
+def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
+    """Values times a scale of their last axis; of a convolution its kernel where that is less."""
+    op = values.op
+    while op.type == "Identity":
+        op = op.inputs[0].op
+    count = values.shape.num_elements()
+    if is_constant and op.type == "Conv2D" and count is not None:
+        kernel = op.inputs[1]
+        if count > kernel.shape.num_elements():
+            return with_kernel(op, kernel * scale)
+    return values * scale
+
+
+def _fused(
+    images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
+) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
+    """Normalised images, and the moments of their batch: a third of the time of the parts."""
+    outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
+    count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
+    return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
+
+
+def _move(averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float) -> None:
+    # Where layers share averages, one moves them after the other.
+    is_shared = tf1.get_variable_scope().reuse
+    before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
+    with tf.control_dependencies(before):
+        values = [average.read_value() for average in averages]
+    for average, value, moment in zip(averages, values, moments, strict=True):
+        # Where the average itself stands in for the moment, the change is 0.
+        change = (1 - momentum) * (value - moment)
+        change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
+        update = average.assign_sub(change)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+
+
+def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
+    mean, variance = tf.nn.moments(inputs, list(range(inputs.shape.rank - 1)))
+    if replicas.are_apart():
+        return mean, variance
+    of_all = replicas.mean(mean)
+    return of_all, replicas.mean(variance + (mean - of_all) ** 2)
+
+
+def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
+    """Zeroes a share `rate` of the values in training and scales up the rest.
+
+    The draw depends only on the run's seed, the layer's scope and the global step, so a run that
+    was stopped and restored draws what it would have drawn. The graph must hold a global step.
+    """
+    if not training or rate == 0:
+        return inputs
+    with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
+        drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.step_seed(name))
+    return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
+
+
+def embedding(
+    ids: tf.Tensor, vocabulary_size: int, dimension: int, name: str = "embedding"
+) -> tf.Tensor:
+    """[...] ids in [0, vocabulary_size) -> [..., dimension]; its gradient is IndexedSlices."""
+    initializer = tf1.truncated_normal_initializer(stddev=dimension**-0.5)
+    table = sharding.table(name, [vocabulary_size, dimension], initializer)
+    return tf.nn.embedding_lookup(table, ids)

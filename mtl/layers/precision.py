@@ -1,0 +1,229 @@
+"""In which numbers, and by which compiler, the network of a training step computes.
+
+from mtl.layers import precision
+precision.Compute.precision = "bfloat16"          # or "float16", with a dynamic loss scale
+precision.Compute.xla = True
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.step import step_state
+
+tf1 = tf.compat.v1
+
+_FLOAT32 = "float32"
+PRECISIONS = (_FLOAT32, "bfloat16", "float16")
+
+StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Mixed precision and compilation of the network, forward and backward, in training.
+
+    P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740: activations and what
+    multiplies them have 16 bits; variables, gradients, optimizer state and checkpoints have 32, as
+    do columns, normalisations, heads, losses, balancing and the update. Evaluation, prediction and
+    exports compute in float32, so that what is measured is what is served, on any device.
+
+    In float16 small gradients vanish. Unlike in the paper it is not the loss that is multiplied: a
+    gradient is multiplied by the loss scale where it enters the network, and divided by it where it
+    leaves, at every variable and input. Nothing outside the network ever sees a scaled gradient.
+
+    The scale is halved, and nothing moves, at a step whose losses are finite and whose gradients
+    are not; after `growth_steps` finite steps in a row it is doubled. At 1 it is not to blame any
+    more: what happens then is for `Update.if_not_finite` to say, as for losses that are not finite.
+    The scale is saved with the model.
+
+    XLA compiles what it can of the network; columns, with their strings and looked-up tables, and
+    what TensorFlow finds unfit for it, run as they always do.
+
+    Attributes:
+      precision: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
+      xla: whether XLA compiles the network; worth its while on GPUs, and for many small layers.
+      initial_scale: of float16, at least 1; a power of 2, so that scaling is exact.
+      growth_steps: of float16; 2,000 as in `tf.keras.mixed_precision.LossScaleOptimizer`.
+    """
+
+    precision: str = _FLOAT32
+    xla: bool = False
+    initial_scale: float = 2.0**15
+    growth_steps: int = 2000
+
+    def __post_init__(self):
+        checks.one_of("Compute.precision", self.precision, PRECISIONS)
+        checks.is_a("Compute.xla", self.xla, bool, "be True or False")
+        where, scale = "Compute.initial_scale", self.initial_scale
+        checks.at_least(where, scale, 1)
+        checks.require(np.frexp(scale)[0] == 0.5, where, "be a power of 2", scale)
+        checks.is_a("Compute.growth_steps", self.growth_steps, int, "be a number of steps")
+        checks.at_least("Compute.growth_steps", self.growth_steps, 1)
+        fix = "This TensorFlow is built without XLA: set Compute.xla = False."
+        has_xla = not self.xla or tf.test.is_built_with_xla()
+        checks.require(has_xla, "Compute.xla", "be False", self.xla, fix)
+
+    def over(self, step_fn: StepFn) -> StepFn:
+        """`step_fn` with networks that compute as set."""
+
+        def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
+            token = _STEP.set(_Step(self))
+            try:
+                return step_fn(features, labels)
+            finally:
+                _STEP.reset(token)
+
+        return step
+
+
+def computed(
+    network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
+) -> types.Towers:
+    """The towers of a network: float32 in, float32 out, in between as the step computes.
+
+    What a step infers beside its training has 32 bits, as in evaluation.
+    """
+    step = _current() if training else _Step(PLAIN)
+    token = _STEP.set(step)
+    try:
+        with step.compiled():
+            inside = {name: step.enter(value) for name, value in inputs.items()}
+            with step.variables():
+                towers = network(inside)
+            outside = {task: step.leave(tower) for task, tower in towers.items()}
+    finally:
+        _STEP.reset(token)
+    return types.Towers(outside, getattr(towers, "shared", ()))
+
+
+def shared(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What goes on within a network, and the same for `types.Towers.shared`, in float32."""
+    step = _current()
+    outside = step.leave(hidden)
+    return step.enter(outside), outside
+
+
+def dtype() -> tf.DType:
+    """What a network computes in."""
+    return _current().dtype
+
+
+def loss_scale() -> "LossScale | None":
+    """Of the step that is being built; None where gradients are not scaled."""
+    return _current().scale
+
+
+class LossScale:
+    """What gradients within the network are multiplied by, from step to step.
+
+    Attributes:
+      value: of this step, a float32 scalar.
+    """
+
+    def __init__(self, initial: float, growth_steps: int):
+        self._growth_steps = growth_steps
+        with tf1.variable_scope("loss_scale"):
+            self._kept = step_state.variable("value", np.float32(initial))
+            self._since = step_state.variable("finite_steps", np.zeros([], np.int64))
+        self.value = self._kept.read_value()
+
+    def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
+        """Whether the scale is to blame, a bool scalar; leaves the next scale to UPDATE_OPS."""
+        overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
+        since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
+        grows = since >= self._growth_steps
+        smaller, greater = tf.maximum(self.value / 2, 1), tf.where(grows, 2.0, 1.0) * self.value
+        step_state.keep(self._kept, tf.where(overflows, smaller, greater))
+        step_state.keep(self._since, tf.where(overflows | grows, tf.zeros_like(since), since))
+        return overflows
+
+
+class _Step:
+    """The step that is being built."""
+
+    def __init__(self, compute: Compute):
+        self._xla = compute.xla
+        self.dtype = tf.as_dtype(compute.precision)
+        is_scaled = self.dtype == tf.float16
+        self.scale = LossScale(compute.initial_scale, compute.growth_steps) if is_scaled else None
+
+    @contextlib.contextmanager
+    def compiled(self) -> Iterator[None]:
+        """Within it XLA compiles, if it is to, ops and their gradients."""
+        if not self._xla:
+            yield
+            return
+        with tf.xla.experimental.jit_scope(), tf.variable_creator_scope(_uncompiled):
+            yield
+
+    def enter(self, value: tf.Tensor) -> tf.Tensor:
+        """Into the network; its gradient comes out unscaled."""
+        return self._cast(value, self.dtype, lambda gradient, scale: gradient / scale)
+
+    def leave(self, value: tf.Tensor) -> tf.Tensor:
+        """Out of the network; its gradient goes in scaled."""
+        return self._cast(value, tf.float32, lambda gradient, scale: gradient * scale)
+
+    @contextlib.contextmanager
+    def variables(self) -> Iterator[None]:
+        """Within it what is asked for in the numbers of the network is a float32 variable, cast."""
+        if self.dtype == tf.float32:
+            yield
+            return
+        scope, getter = tf1.get_variable_scope(), self._variable
+        # Keras names its weights by name scopes: none is to be entered anew.
+        with tf1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
+            yield
+
+    def _variable(
+        self, getter: Callable[..., Any], name: str, dtype: Any = tf.float32, **settings: Any
+    ) -> Any:
+        wanted = tf.as_dtype(dtype or tf.float32)
+        variable = getter(name, dtype=tf.float32 if wanted == self.dtype else wanted, **settings)
+        if settings.get("trainable") is False or not wanted.is_floating:
+            return variable
+        value = tf.convert_to_tensor(variable)
+        return self._cast(value, wanted, lambda gradient, scale: gradient / scale)
+
+    def _cast(
+        self,
+        value: tf.Tensor,
+        dtype: tf.DType,
+        rescaled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    ) -> tf.Tensor:
+        if self.scale is None:
+            return tf.cast(value, dtype)
+
+        @tf.custom_gradient
+        def cast(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
+                return tf.cast(rescaled(upstream, self.scale.value), value.dtype)
+
+            return tf.cast(value, dtype), gradient
+
+        return cast(value)
+
+
+def _current() -> _Step:
+    """The step that is being built; a plain one outside of training."""
+    return _STEP.get() or _Step(PLAIN)
+
+
+def _uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
+    """A variable creator: initial values are drawn as without XLA, which draws others."""
+    with tf.xla.experimental.jit_scope(compile_ops=False):
+        return next_creator(**settings)
+
+
+PLAIN = Compute()
+"""Numbers of 32 bits, compiled by TensorFlow alone."""
+
+_STEP: contextvars.ContextVar[_Step | None] = contextvars.ContextVar("compute", default=None)

@@ -1,0 +1,235 @@
+"""Quantisation-aware training of any network: weights and activations of few values, by pattern.
+
+model.MultiTaskModel.quantization = @quantization.Quantization()
+quantization.Quantization.weights = {"^network/trunk/.*/kernel$": @quantization.Uniform()}
+quantization.Quantization.activations = {"^network/trunk/hidden_": @quantization.Uniform()}
+quantization.Uniform.bits = 4
+
+The network's code stays as it is: what `get_variable` gives it are the quantised weights, and
+`layers.dense` and `layers.conv` quantise what goes in. Training, evaluation and the exported model
+compute with the same few values, in float arithmetic; what is saved, trained, averaged and
+warm-started are the float weights behind them.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.layers import straight_through
+from mtl.variables import freezing, patterns
+
+tf1 = tf.compat.v1
+
+# Of the running bound of activations, as of the averages of batch norm.
+_MOMENTUM = 0.99
+
+
+class Quantizer(Protocol):
+    """From float values to few ones, with a straight-through gradient."""
+
+    def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+        """Values of any shape and the largest magnitude, which broadcasts -> the same shape."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """`bound / n * round(n * clip(x / bound, -1, 1))`, `n = 2^(bits - 1) - 1`.
+
+    B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-
+    Only Inference", 2018, arXiv:1712.05877, in its symmetric form, with a bound for each output
+    unit of the weights.
+
+    Attributes:
+      bits: 2 to 16; 2 has three values.
+    """
+
+    bits: int = 8
+
+    def __post_init__(self):
+        checks.is_a("Uniform.bits", self.bits, int, "be a number of bits")
+        checks.require(2 <= self.bits <= 16, "Uniform.bits", "be in 2 .. 16", self.bits)
+
+    def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+        """[...] and the largest magnitude -> [...]."""
+        return straight_through.uniform(values, self.bits, bound)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Binary:
+    """`a sign(x)`; the gradient is that of `a x` where |x| is at most 1.
+
+    M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. With `scaled` a is
+    the mean of |x| over all axes but the last, as the weights of M. Rastegari et al., "XNOR-Net",
+    2016, arXiv:1603.05279, have it; no gradient goes through a.
+
+    Attributes:
+      scaled: for weights; without it a is 1, for activations.
+    """
+
+    scaled: bool = True
+
+    def __post_init__(self):
+        checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
+
+    def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+        """[...] -> [...]."""
+        del bound
+        signs = straight_through.sign(values)
+        if not self.scaled:
+            return signs
+        return signs * tf.stop_gradient(_over_units(tf.reduce_mean, tf.abs(values)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ternary:
+    """`a t(x)`, t in -1, 0, 1 and 0 where `|x| <= threshold mean|x|`, a the mean of the other |x|.
+
+    F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711; both means are over all axes
+    but the last, the paper's over the whole kernel. No gradient goes through a.
+
+    Attributes:
+      threshold: above 0; the paper's 0.7 is near the best for normal weights.
+    """
+
+    threshold: float = 0.7
+
+    def __post_init__(self):
+        checks.positive("Ternary.threshold", self.threshold)
+
+    def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+        """[...] -> [...]."""
+        del bound
+        sizes = tf.abs(values)
+        least = self.threshold * _over_units(tf.reduce_mean, sizes)
+        is_large = tf.cast(sizes > least, values.dtype)
+        total, count = (_over_units(tf.reduce_sum, x) for x in (sizes * is_large, is_large))
+        scale = tf.stop_gradient(tf.math.divide_no_nan(total, count))
+        return scale * straight_through.ternary(values, tf.stop_gradient(least))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """Chooses by pattern what is quantised; the first pattern that matches counts.
+
+    The bound of activations is the largest magnitude in the batch in training, where its running
+    average is kept as `<layer>/input_bound`; otherwise it is that average, so that a prediction
+    does not depend on the other rows of its batch.
+
+    Attributes:
+      weights: {pattern of variables: a quantizer}. A looked-up table among them gets a dense
+        gradient, and its step costs the whole table.
+      activations: {pattern of scopes of `layers.dense` and `layers.conv`: a quantizer} of inputs.
+    """
+
+    weights: Mapping[str, Quantizer] = dataclasses.field(default_factory=dict)
+    activations: Mapping[str, Quantizer] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        for setting in ("weights", "activations"):
+            where, given = f"Quantization.{setting}", getattr(self, setting)
+            checks.mapping(where, given, "map patterns to quantizers")
+            patterns.check(where, list(given))
+            for pattern, quantizer in given.items():
+                checks.part(f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", 2)
+
+    @contextlib.contextmanager
+    def over(self, training: bool) -> Iterator[None]:
+        """Quantises what is built in it.
+
+        Raises:
+          UserError: on leaving, if a pattern has matched nothing.
+        """
+        if not self.weights and not self.activations:
+            yield
+            return
+        scope = _Scope(self, training)
+        token = _SCOPE.set(scope)
+        try:
+            with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=scope.variable):
+                yield
+        finally:
+            _SCOPE.reset(token)
+        scope.require_used()
+
+
+def inputs(values: tf.Tensor) -> tf.Tensor:
+    """What goes into the layer whose scope this is, quantised if it is to be."""
+    scope = _SCOPE.get()
+    return scope.inputs(values) if scope else values
+
+
+class _Scope:
+    """The network that is being built; `seen` are the names of its weights and of its layers."""
+
+    def __init__(self, quantization: Quantization, training: bool):
+        self._quantization, self._training = quantization, training
+        self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
+
+    def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+        """A getter of variables: gives the quantised values of what is to be quantised."""
+        if settings.get("trainable") is False:
+            return getter(name, **settings)
+        quantizer = self._quantizer("weights", name)
+        if quantizer is None:
+            return getter(name, **settings)
+        # It is read as a whole in every step: there is no use in shards.
+        weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
+        return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
+
+    def inputs(self, values: tf.Tensor) -> tf.Tensor:
+        quantizer = self._quantizer("activations", tf1.get_variable_scope().name)
+        if quantizer is None:
+            return values
+        floats = tf.cast(values, tf.float32)
+        bound = _running_bound(floats, self._training)
+        return tf.cast(quantizer(floats, tf.stop_gradient(bound)), values.dtype)
+
+    def require_used(self) -> None:
+        """Fails if a pattern has matched nothing."""
+        for setting, names in self.seen.items():
+            for pattern in getattr(self._quantization, setting):
+                patterns.select(f"Quantization.{setting}", pattern, names)
+
+    def _quantizer(self, setting: str, name: str) -> Quantizer | None:
+        self.seen[setting].append(name)
+        chosen = getattr(self._quantization, setting)
+        return next((chosen[p] for p in chosen if patterns.matches(p, name)), None)
+
+
+def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
+    """The largest magnitude; a scalar."""
+    average = tf1.get_variable(
+        "input_bound",
+        [],
+        values.dtype,
+        tf1.zeros_initializer(),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.MEAN,
+    )
+    moves = freezing.moves(average) if training else False
+    if moves is False:
+        return average.read_value()
+    bound = tf.reduce_max(tf.abs(values))
+    if moves is not True:
+        bound = tf.where(moves, bound, average)
+    # The first bound stands for those before it.
+    share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
+    change = tf.cast(share, values.dtype) * (bound - average)
+    update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+    return bound
+
+
+def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
+    """Reduces all axes but the last, which is that of the units; a vector keeps none."""
+    axes = list(range(max(values.shape.rank - 1, 1)))
+    return function(values, axes, keepdims=True)
+
+
+_SCOPE: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("quantization", default=None)

@@ -1,0 +1,109 @@
+"""The audit of a run that is trained: its training split, once for each of its checkpoints.
+
+checkpoint_audit.audit(experiment, "runs/digits", settings, paths, "runs/digits/clip_audit/checkpoints")
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.checkpoints import mismatch
+from mtl import types
+from mtl.runs import fitting
+from mtl.variables import patterns
+from mtl import model as model_lib
+from mtl.clip_audit import audit as audit_lib
+from mtl.clip_audit import measures, visits
+from mtl import checkpoints
+from mtl.checkpoints import run_directory
+
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators
+
+tf1 = tf.compat.v1
+
+
+def audit(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    settings: audit_lib.ClipAudit,
+    paths: Sequence[str],
+    directory: str,
+) -> None:
+    """Records a visit of every sample for each checkpoint, in the order given.
+
+    Samples come in a random order, the same for all checkpoints, in batches as in training.
+
+    Args:
+      experiment: the run's settings.
+      model_dir: holds what the columns learned.
+      settings: of the audit.
+      paths: of checkpoints.
+      directory: where the visits are written; earlier ones are removed.
+
+    Raises:
+      UserError: a checkpoint is of another model.
+    """
+    statistics = fitting.load(model_dir)
+    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
+    data = settings.over(experiment.data, (experiment.data.shuffle_buffer, experiment.run.seed))
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
+        features, labels = iterator.get_next()
+
+        def measure(features: types.Tensors, labels: types.Tensors) -> tuple[Any, dict]:
+            weigh = _weigh(model, step)
+            return measures.measure(model, statistics, features, labels, weigh), {}
+
+        found, _ = model.freezing.over(measure)(features, labels)
+        audit_lib.warn_of_unknown(found)
+        fetches = (step, settings.ids(features, labels), found.examples, found.batch)
+        record = visits.Record(directory, settings)
+        with _session() as session:
+            for path in paths:
+                _restore(session, path)
+                session.run(iterator.initializer)
+                for values in _all(session, fetches):
+                    record.add(*values)
+                record.save(run_directory.step_in_name(path))
+
+
+def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
+    """By the weighting of the run, in the state that a checkpoint has of it."""
+
+    def weigh(losses: types.Tensors) -> types.Tensors:
+        means = {task: tf.reduce_mean(of) for task, of in losses.items()}
+        with tf1.variable_scope("balancing"):
+            weighted = model.weighting(means, step)
+        return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
+
+    return weigh
+
+
+def _session() -> tf1.Session:
+    session = tf1.Session()
+    session.run(tf1.tables_initializer())
+    return session
+
+
+def _restore(session: tf1.Session, path: str) -> None:
+    saved = dict(tf.train.list_variables(path))
+    variables = tf1.global_variables()
+    wanted = {patterns.name(v): v.shape.as_list() for v in variables}
+    used = {name: shape for name, shape in saved.items() if name in wanted}
+    mismatch.require_same(path, used, wanted)
+    reader = tf.train.load_checkpoint(path)
+    for variable in variables:
+        variable.load(reader.get_tensor(patterns.name(variable)), session)
+
+
+def _all(session: tf1.Session, fetches: Any) -> Iterator[tuple[int, np.ndarray, dict, dict]]:
+    while True:
+        try:
+            step, ids, examples, batch = session.run(fetches)
+        except tf.errors.OutOfRangeError:
+            return
+        yield int(step), ids, examples, batch

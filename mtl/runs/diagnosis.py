@@ -1,0 +1,41 @@
+"""What ended a run, in one line: a bad record, a damaged checkpoint, an assertion of the graph.
+
+with diagnosis.explained(data, heads, "runs/a/model.ckpt-500", "train", "test"):
+    estimator.train(...)
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.data import pipeline, source
+from mtl.checkpoints import run_directory
+
+# What a bad record, a damaged checkpoint or our own assertions end a run with.
+RUN_ERRORS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,
+    UnicodeDecodeError,
+)
+
+
+@contextlib.contextmanager
+def explained(
+    data: pipeline.Pipeline, heads: Sequence[types.Head], checkpoint: str | None, *splits: str
+) -> Iterator[None]:
+    """Turns what a user can fix into a UserError: of these splits, and of the checkpoint read."""
+    try:
+        yield
+    except RUN_ERRORS as error:
+        if checkpoint:
+            run_directory.require_intact(checkpoint)
+        problems = (data.diagnose(error, split, heads) for split in splits)
+        asserted = re.search(r"assertion failed: \[(.+?)\]", source.said(error))
+        message = next(filter(None, problems), None) or (asserted and asserted.group(1))
+        if message:
+            raise checks.UserError(message) from error
+        raise

@@ -1,0 +1,148 @@
+"""Evaluates checkpoints as a run saves them: metrics, exports, the best so far.
+
+evaluator = evaluation.Evaluator(experiment, "runs/digits")
+metrics = evaluator("runs/digits/model.ckpt-500")
+"""
+
+import functools
+import logging
+import os
+import re
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, compat, serving
+from mtl.monitoring import hooks, summary
+from mtl import checkpoints
+from mtl.checkpoints import run_directory
+from mtl.distribution import interruption as interruption_lib
+
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators, plausibility
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """Evaluates the checkpoints of one run, each once, in the order of their steps.
+
+    Args:
+      experiment: the run's settings.
+      model_dir: where it lies.
+      interruption: whether this process was asked to stop; between two batches it does.
+
+    Attributes:
+      keeper: the record of the best.
+      metrics: those of the last evaluation; None before the first.
+    """
+
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        interruption: interruption_lib.Interruption,
+    ):
+        self._experiment, self._model_dir = experiment, model_dir
+        self._interruption = interruption
+        known = experiment.model.direction(experiment.best.metric)
+        self.keeper = checkpoints.BestKeeper(experiment.best.directed(known), model_dir)
+        self.metrics: dict[str, Any] | None = None
+        self._unknown_from: int | None = None
+
+    def __call__(self, checkpoint: str) -> dict[str, Any]:
+        """Evaluates a checkpoint, then exports it as the latest and, if it is, as the best.
+
+        The metric of every task that tells most is logged in one line.
+        """
+        experiment = self._experiment
+        estimator = estimators.build_estimator(experiment, self._model_dir, checkpoint)
+        split = experiment.data.eval_split
+        with estimators.explain_errors(experiment, checkpoint, split):
+            self.metrics = estimator.evaluate(
+                functools.partial(experiment.data.one_pass, split),
+                checkpoint_path=checkpoint,
+                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget)],
+            )
+        shown, best = experiment.model.main_metrics(self.metrics), experiment.best.metric
+        is_best = self.keeper.is_best(self.metrics)
+        _log.info("%s", summary.of_evaluation(self.metrics, shown, best, is_best))
+        self._export(estimator, checkpoint)
+        return self.metrics
+
+    def catch_up(self) -> None:
+        """Takes back the best of what a run does not know that goes on from the latest checkpoint.
+
+        Evaluates that checkpoint if a run was interrupted before that was done.
+        """
+        path, step = (
+            read(self._model_dir) for read in (run_directory.latest, run_directory.step_of)
+        )
+        self.keeper.rewind(step)
+        is_done = step <= self.keeper.last_step
+        self._unknown_from = step + 1 if path and is_done else step
+        if not is_done:
+            self(path)
+
+    def forget(self) -> None:
+        """Has TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
+        if self._unknown_from is not None:
+            hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
+            self._unknown_from = None
+
+    def again(self) -> dict[str, Any]:
+        """The metrics of the latest checkpoint, which was evaluated and exported before."""
+        return evaluate(self._experiment, self._model_dir)
+
+    def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
+        for exporter in self._exporters:
+            folder = os.path.join(self._model_dir, "export", exporter.name)
+            try:
+                exporter.export(estimator, folder, checkpoint, self.metrics, False)
+            except (tf.errors.OpError, OSError) as error:
+                why = f"{checkpoint} cannot be exported to {folder}: {run_directory.reason(error)}."
+                raise checks.UserError(why) from error
+
+    @functools.cached_property
+    def _exporters(self) -> list[compat.estimator.Exporter]:
+        export = serving.or_warn(estimators.build_exporter(self._experiment, self._model_dir))
+        return [serving.EachEvaluation(export), checkpoints.BestExporter(self.keeper, export)]
+
+
+def evaluate(
+    experiment: experiment_lib.Experiment,
+ model_dir: str, split: str | None = None, checkpoint: str = "latest"
+) -> dict:
+    """Evaluates a checkpoint on the whole of `split`; {metric: value}.
+
+    Of a split that the run does not evaluate itself the metrics are also written for
+    TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
+    """
+    split = split or experiment.data.eval_split
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    is_own = split == experiment.data.eval_split
+    with estimators.explain_errors(experiment, path, split), tempfile.TemporaryDirectory() as scratch:
+        experiment.distribution.resources.take()
+        plausibility.labels(experiment.model, experiment.data, split)
+        estimator = estimators.build_estimator(experiment, model_dir, path, events=scratch if is_own else None)
+        name = None if is_own else re.sub(r"\W+", "_", split)
+        restored = []
+        if not is_own:
+            forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
+            step = run_directory.step_saved(path)
+            restored.append(hooks.Callbacks(functools.partial(forget, step)))
+        one_pass = functools.partial(experiment.data.one_pass, split)
+        return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+
+
+class _Leaves(tf1.train.SessionRunHook):
+    """Ends an evaluation that is interrupted; it is made up for at the next start."""
+
+    def __init__(self, interruption: interruption_lib.Interruption):
+        self._interruption = interruption
+
+    def after_run(self, run_context, run_values):
+        if self._interruption.requested:
+            self._interruption.leave("while it evaluated")

@@ -1,0 +1,54 @@
+"""What columns, heads and samplers learn of the training split before the first step.
+
+fitting.fit(data, model, warm_start, "runs/digits")     # one pass, kept in runs/digits/statistics
+statistics = fitting.load("runs/digits")
+"""
+
+import os
+
+from mtl import checks, transfer
+from mtl.runs import diagnosis
+from mtl.runs import plausibility
+from mtl import features as features_lib
+from mtl import model as model_lib
+from mtl.data import pipeline
+from mtl.checkpoints import run_directory
+
+
+def load(model_dir: str) -> features_lib.Statistics:
+    """What a run learned of its training split."""
+    return features_lib.load(os.path.join(model_dir, "statistics"))
+
+
+def fit(
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    warm_start: transfer.WarmStart | None,
+    model_dir: str,
+    look: plausibility.Look | None = None,
+) -> None:
+    """Takes the statistics of the training split, for a run that starts.
+
+    `look` sees the same batches, and of those that it still needs no more than these.
+
+    Raises:
+      UserError: the run in `model_dir` was trained without, or the split has a bad record.
+    """
+    directory = os.path.join(model_dir, "statistics")
+    is_new = run_directory.latest(model_dir) is None
+    of_labels = [part for part in (*model.heads, data.sampler) if part is not None]
+    unfitted = features_lib.missing_statistics([*model.columns, *of_labels], directory)
+    if unfitted and not is_new:
+        rule = "hold a run with the same columns, or none"
+        fix = f"It was trained without the statistics of {', '.join(unfitted)}."
+        checks.fail("--model_dir", rule, model_dir, fix)
+    split = data.train_split
+    with diagnosis.explained(data, model.heads, None, split):
+        batches = data.one_pass(split)
+        passing = look.over(batches) if look else batches
+        features_lib.fit(model.columns, passing, directory, of_labels, anew=is_new)
+        if look:
+            look.finish()
+    features_lib.seal(directory)
+    if warm_start and is_new:
+        warm_start.take_statistics(directory, model.columns)

@@ -1,0 +1,184 @@
+"""What the processes of a cluster do beside the chief: work, hold parameters, evaluate.
+
+with members.heartbeat(cluster, experiment, model_dir) as beat:
+    members.serve(cluster, beat, interruption)         # until the chief is done
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.distribution import tf_config
+from mtl import compat
+from mtl.runs import evaluation
+from mtl.distribution import heartbeat as heartbeat_lib
+from mtl.distribution import interruption as interruption_lib
+from mtl.checkpoints import run_directory
+
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+CHIEF = "chief-0"
+TRAINING, SERVING = "training", "serving"
+# How long a worker has to end by itself once the chief is done.
+_GRACE_SECS = 5.0
+
+
+class NoHeartbeat(contextlib.AbstractContextManager):
+    """Of a process alone, which nobody waits for."""
+
+    def __exit__(self, *error) -> None:
+        pass
+
+    def say(self, phase: str, **more: Any) -> None:
+        pass
+
+
+def heartbeat(
+    cluster: tf_config.Cluster | None,
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+) -> heartbeat_lib.Heartbeat | NoHeartbeat:
+    """The signs of life of this process, and its watch over others."""
+    if cluster is None:
+        return NoHeartbeat()
+    timeout = experiment.distribution.timeout_secs
+    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched, timeout)
+
+
+def announce(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
+    """Tells the others that the chief trains, and from which checkpoint on."""
+    beat.say(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
+
+
+def train(
+    cluster: tf_config.Cluster | None,
+    estimator: compat.estimator.Estimator,
+    spec: compat.estimator.TrainSpec,
+) -> None:
+    """Trains; in a cluster beside the other processes."""
+    if cluster is None:
+        estimator.train(spec.input_fn, max_steps=spec.max_steps)
+    else:
+        unused = compat.estimator.EvalSpec(spec.input_fn)
+        compat.estimator.train_and_evaluate(estimator, spec, unused)
+
+
+def serve(
+    cluster: tf_config.Cluster,
+    beat: heartbeat_lib.Heartbeat,
+    interruption: interruption_lib.Interruption,
+) -> None:
+    """Holds parameters until the chief is done; one that is asked to stop, until it has saved."""
+    server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
+    with interruption.watched():
+        beat.say(SERVING)
+        while not _is_through(beat, interruption):
+            if interruption.requested:
+                beat.say(heartbeat_lib.STOPPED)
+            time.sleep(0.2)
+    del server
+
+
+def evaluate_all(
+    evaluator: evaluation.Evaluator,
+    model_dir: str,
+    beat: heartbeat_lib.Heartbeat,
+    interruption: interruption_lib.Interruption,
+) -> dict[str, Any]:
+    """Evaluates every checkpoint once, until the chief is done and none is left."""
+    beat.wait_for(CHIEF, TRAINING)
+    while True:
+        is_last = _is_through(beat, interruption)
+        for checkpoint in run_directory.saved(model_dir):
+            if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:
+                evaluator(checkpoint)
+        if is_last:
+            return evaluator.metrics or {}
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
+    """Ends a worker that trains by itself after the chief ended, also where it has no session.
+
+    The servers end with the chief, and a session that waits for them would do so for ever: that of
+    a worker that started late, or that was in the middle of a step.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        while (phase := beat.phase(CHIEF)) not in (heartbeat_lib.DONE, heartbeat_lib.STOPPED):
+            if ended.wait(0.2):
+                return
+        if not ended.wait(_GRACE_SECS):
+            _log.info("The chief %s: this process ends.", phase)
+            beat.leave(phase)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+class Following(tf1.train.SessionRunHook):
+    """Of a worker that trains by itself: ends it with the chief.
+
+    One that is asked to stop says so, and waits until the chief has saved.
+    """
+
+    def __init__(self, beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption):
+        self._beat, self._interruption = beat, interruption
+
+    def after_run(self, run_context, run_values):
+        if self._interruption.requested:
+            self._beat.say(heartbeat_lib.STOPPED)
+            while not _is_through(self._beat, self._interruption):
+                time.sleep(0.1)
+        if _is_through(self._beat, self._interruption):
+            run_context.request_stop()
+
+
+class Leading(tf1.train.SessionRunHook):
+    """Of the chief beside parameter servers; comes before the hook that saves.
+
+    Tells the workers to begin once all variables have values: a worker that looked too early would
+    sleep for half a minute. Asks the chief to stop, and so to save, when another was asked to.
+    """
+
+    def __init__(
+        self,
+        beat: heartbeat_lib.Heartbeat,
+        interruption: interruption_lib.Interruption,
+        checkpoint: str | None,
+    ):
+        self._beat, self._interruption, self._checkpoint = beat, interruption, checkpoint
+
+    def after_create_session(self, session, coord):
+        announce(self._beat, self._checkpoint)
+
+    def after_run(self, run_context, run_values):
+        stopped = self._beat.stopped()
+        if stopped and not self._interruption.requested:
+            _log.info("%s was stopped: so is the run.", stopped)
+            # Not as the handler does: a signal that still comes is the first, and must not kill.
+            self._interruption.signal = signal.SIGTERM
+
+
+def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
+    """Whether the chief is done; where it was stopped, this process leaves too."""
+    phase = beat.phase(CHIEF)
+    if phase == heartbeat_lib.STOPPED:
+        interruption.leave("with the chief, which saved")
+    return phase == heartbeat_lib.DONE

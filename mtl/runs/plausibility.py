@@ -1,0 +1,250 @@
+"""Whether the data can teach what a run shall learn: labels that are there, columns that vary.
+
+look = plausibility.Look(model, data, "train")
+for features, labels in look.over(data.one_pass("train")): ...       # if there is a pass anyway
+look.finish()                                           # else as few batches as it takes
+look.require_labels()
+look.doubts()                                           # ["field 'age' never varies ...", ...]
+
+What is surely wrong is refused, the rest is told. Nothing costs a whole pass of its own over data
+that is as it should be: most that could be wrong is disproved by the first batch, and text is read
+in some hundred batches at most.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.runs import diagnosis
+from mtl import features as features_lib
+from mtl import model as model_lib
+from mtl import spec as spec_lib
+from mtl.data import pipeline
+
+_log = logging.getLogger(__name__)
+
+# So many batches are read for the sake of a warning; a task without a label is looked for in all.
+_MOST_BATCHES = 500
+# Fewer rows say little of a model.
+_FEW_ROWS = 10
+
+_Batch = tuple[types.Tensors, types.Tensors]
+
+
+class Look:
+    """Watches the batches of a split for what would disprove that something is wrong.
+
+    Args:
+      model: whose labels and columns are looked at.
+      data: where they come from.
+      split: the part of it.
+      columns: whether the features are looked at as well.
+      whole: whether anything but the presence of labels is looked at.
+    """
+
+    def __init__(
+        self,
+        model: model_lib.MultiTaskModel,
+        data: pipeline.Pipeline,
+        split: str,
+        columns: bool = True,
+        whole: bool = True,
+    ):
+        self._data, self._split, self._tasks = data, split, len(model.heads)
+        self._unlabelled = {head.name: head for head in model.heads}
+        # What is known to be the same in all rows so far, None before the first.
+        self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
+        fields = _fields(model, data.spec) if columns and whole else {}
+        self._fields: dict[str, Any] = dict.fromkeys(fields)
+        self._texts = {
+            name
+            for name, kind in fields.items()
+            if kind and data.spec.fields[name].dtype == "string"
+        }
+        self._no_texts: dict[str, bytes] = {}
+        self._heads = dict(self._unlabelled)
+        self._rows = self._batches = 0
+        self._is_whole = False
+
+    def over(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
+        """The batches of the split, each looked at on its way."""
+        for features, labels in batches:
+            self._see(features, labels)
+            yield features, labels
+        self._is_whole = True
+
+    def finish(self) -> None:
+        """Reads what was not seen, until nothing can be wrong any more."""
+        if self._is_whole or self._is_settled:
+            return
+        try:
+            for _ in self.over(self._data.one_pass(self._split)):
+                if self._is_settled:
+                    break
+        except diagnosis.RUN_ERRORS:
+            # A bad record is told where it ends the run.
+            self._unlabelled.clear()
+
+    @property
+    def _is_settled(self) -> bool:
+        pending = self._labels or self._fields or self._texts or not self._batches
+        return not self._unlabelled and (not pending or self._batches >= _MOST_BATCHES)
+
+    def require_labels(self, every: bool = True) -> None:
+        """Fails if a task, or without `every` all of them, have no label in the split.
+
+        Raises:
+          UserError: by task and field.
+        """
+        if len(self._unlabelled) < (1 if every else self._tasks):
+            return
+        head = next(iter(self._unlabelled.values()))
+        what = f"the labels of task {head.name!r}, field {_label(head)!r}"
+        rule = f"be there in split {self._split!r}"
+        weight = getattr(head, "weight", None)
+        fix = f"Or all weights, field {weight!r}, are 0." if weight else ""
+        found = f"none in {self._rows} rows"
+        checks.fail(what, rule, found, fix)
+
+    def doubts(self) -> list[str]:
+        """What is not surely wrong, and should be known."""
+        split, batch = self._split, self._data.batch_size
+        where = f"of split {split!r}" + (
+            "" if self._is_whole else f" (its first {self._rows} rows)"
+        )
+        lines = [
+            f"Task {name!r} has no label in split {split!r}: its metrics there are n/a."
+            for name in self._unlabelled
+        ]
+        lines += [
+            f"All labels of task {name!r}, field {_label(self._heads[name])!r}, are of one kind in "
+            f"the rows {where}."
+            for name, value in self._labels.items()
+            if value is not None and name not in self._unlabelled
+        ]
+        lines += [
+            f"Field {name!r} never varies in the rows {where}: it tells nothing."
+            for name, value in self._fields.items()
+            if value is not None and self._rows > 1
+        ]
+        lines += [
+            f"Field {name!r} holds text that is not UTF-8, such as {text!r}. Is it latin-1?"
+            for name, text in self._no_texts.items()
+        ]
+        if self._is_whole and self._rows < batch and split == self._data.train_split:
+            lines.append(
+                f"Split {split!r} holds {self._rows} rows, and a batch (Pipeline.batch_size) "
+                f"{batch}: every batch holds rows more than once."
+            )
+        elif self._is_whole and self._rows < _FEW_ROWS:
+            lines.append(f"Split {split!r} holds {self._rows} rows: its metrics say little.")
+        return lines
+
+    def _see(self, features: types.Tensors, labels: types.Tensors) -> None:
+        some = next(iter(features.values()))
+        rows = int(some.nrows() if isinstance(some, tf.RaggedTensor) else some.shape[0])
+        if not self._batches and rows < self._data.batch_size:
+            self._is_whole = True  # No other batch follows.
+        self._rows, self._batches = self._rows + rows, self._batches + 1
+        for name in list(self._unlabelled):
+            if _is_labelled(self._unlabelled[name], labels):
+                del self._unlabelled[name]
+        for name in list(self._labels):
+            _follow(self._labels, name, _targets(self._heads[name], labels))
+        for name in list(self._fields):
+            _follow(self._fields, name, _values(features[name]))
+        for name in list(self._texts):
+            values = features[name]
+            text = _no_text(getattr(values, "flat_values", values).numpy().ravel().tolist())
+            if text is not None:
+                self._no_texts[name] = text
+                self._texts.discard(name)
+
+
+def labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
+    """A look at the labels of a split that is evaluated; one that can measure nothing is refused.
+
+    Raises:
+      UserError: no task has a label there.
+    """
+    look = Look(model, data, split, columns=False)
+    look.finish()
+    look.require_labels(every=False)
+    return look
+
+
+def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
+    """{field that a column reads: whether it can hold text}."""
+    return {
+        field: not isinstance(column, features_lib.Image)
+        for column in model.columns
+        for fields in column.columns.values()
+        for field in fields
+        if field in spec.features
+    }
+
+
+def _label(head: types.Head) -> str:
+    return getattr(head, "field", head.name)
+
+
+def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
+    try:
+        return float(head.label_weight(labels)) > 0
+    except diagnosis.RUN_ERRORS:
+        return True  # A label that is wrong is one; it is told where it ends the run.
+
+
+def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
+    """What is present of the labels as the head understands them; None where it does not say."""
+    if not hasattr(head, "targets"):
+        return None
+    try:
+        targets, present = head.targets(labels[head.field])
+    except diagnosis.RUN_ERRORS:
+        return None
+    mask = np.broadcast_to(present.numpy(), targets.shape)
+    return targets.numpy()[mask].tolist()
+
+
+def _values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
+    """The rows as what can be compared; NaN is like NaN."""
+    if isinstance(values, tf.RaggedTensor):
+        return values.to_list()
+    array = values.numpy()
+    return array.tolist() if array.dtype == object else (row.tobytes() for row in array)
+
+
+def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
+    """Forgets a name once its values differ."""
+    if values is None:
+        del same[name]
+        return
+    for value in values:
+        shown = repr(value)
+        if same[name] is None:
+            same[name] = shown
+        elif same[name] != shown:
+            del same[name]
+            return
+
+
+def _no_text(values: list[bytes]) -> bytes | None:
+    """The first of the values that is not UTF-8."""
+    try:
+        b"\n".join(values).decode()
+    except UnicodeDecodeError:
+        return next(value for value in values if _is_no_text(value))
+    return None
+
+
+def _is_no_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return True
+    return False

@@ -1,0 +1,166 @@
+"""What comes before the first step: statistics, names of rows, a warm start, a computed classifier.
+
+is_computed = preparation.prepare(experiment, "runs/digits")
+"""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from mtl import checks, compat, transfer
+from mtl.runs import fitting
+from mtl.checkpoints import given_files
+from mtl.variables import patterns
+from mtl.runs import plausibility
+from mtl.variables import row_names
+from mtl.data import pipeline
+from mtl.monitoring import doubts
+from mtl.checkpoints import run_directory
+from mtl.optimization import idle
+
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+# A schedule may round to 0 shortly before its end.
+_SHARE_AT_ZERO = 0.01
+
+
+def prepare(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
+    """Writes what a run needs beside its checkpoints; whether that was a first checkpoint as well.
+
+    Raises:
+      UserError: for anything wrong with the settings or the data that shows before training.
+    """
+    model, is_new = experiment.model, run_directory.latest(model_dir) is None
+    data = experiment.data
+    given_files.keep(model.training_files, model_dir, is_new)
+    look = plausibility.Look(model, data, data.train_split, whole=is_new)
+    fitting.fit(data, model, experiment.warm_start, model_dir, look)
+    look.require_labels()
+    if is_new:
+        held_out = plausibility.labels(model, data, data.eval_split)
+        doubts.tell(model_dir, "data", [*look.doubts(), *held_out.doubts()])
+        doubts.tell(model_dir, "training", [])
+        row_names.save(model.row_names(fitting.load(model_dir)), model_dir)
+    else:
+        doubts.tell(model_dir, "data", doubts.of(model_dir, "data"))
+        doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
+        row_names.seal(model_dir)
+        row_names.load(model_dir)  # Fails if it is damaged.
+    variables, metrics = _evaluation_graph(experiment, model_dir)
+    _check_best(experiment, metrics)
+    _check_moving(experiment, variables, model_dir)
+    if experiment.refit and is_new:
+        _refit(experiment, model_dir)
+        return True
+    if is_new:
+        transfer.forget(model_dir)
+    if experiment.warm_start and is_new:
+        with warm_start(experiment, model_dir) as plan:
+            experiment.warm_start.prepare(plan, model_dir)
+    return False
+
+
+@contextlib.contextmanager
+def warm_start(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[transfer.Plan]:
+    """What every variable starts from, in a training graph of one device.
+
+    Raises:
+      UserError: as `WarmStart.plan`.
+    """
+    data, statistics = experiment.data, fitting.load(model_dir)
+    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
+    with tf.Graph().as_default():
+        tf1.set_random_seed(experiment.run.seed)
+        tf1.train.get_or_create_global_step()
+        batches = data.one_pass(data.train_split)
+        batch = tf1.data.make_initializable_iterator(batches).get_next()
+        mode, compute = compat.estimator.ModeKeys.TRAIN, experiment.run.compute
+        model.model_fn(*batch, mode, statistics=statistics, compute=compute)
+        yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+
+
+def _evaluation_graph(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> tuple[list[str], list[str]]:
+    """The names of what an evaluation has: trainable variables, and metrics; it runs nothing."""
+    data, statistics = experiment.data, fitting.load(model_dir)
+    with tf.Graph().as_default():
+        batch = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split)).get_next()
+        mode = compat.estimator.ModeKeys.EVAL
+        spec = experiment.model.fitted(statistics).model_fn(*batch, mode, statistics=statistics)
+        variables = [patterns.name(variable) for variable in tf1.trainable_variables()]
+    return variables, ["loss", *spec.eval_metric_ops]
+
+
+def _check_best(experiment: experiment_lib.Experiment, metrics: Sequence[str]) -> None:
+    """Refuses an unknown `best.metric`, or one whose direction is unknown."""
+    best = experiment.best
+    checks.one_of("Best.metric", best.metric, metrics)
+    best.directed(experiment.model.direction(best.metric)).require_direction()
+
+
+def _check_moving(
+    experiment: experiment_lib.Experiment, variables: Sequence[str], model_dir: str
+) -> None:
+    """Refuses a run in which nothing moves any more; warns of what moves in few of its steps."""
+    first, last = run_directory.step_of(model_dir), experiment.run.train_steps
+    model, where = experiment.model.lasting(last), "Run.train_steps"
+    found = idle.find(model.update, model.freezing, variables, last)
+    if first < last and found and all(moving.is_idle(first, last) for moving in found):
+        ended = [moving.end for moving in found if moving.end < last]
+        if not ended:
+            starts = min(moving.first for moving in found)
+            rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
+            checks.fail(where, rule, last)
+        rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
+        checks.fail(where, rule, last, "Give the schedule more decay_steps, or leave them out.")
+    ends = {moving.where: moving.end for moving in found}
+    lines = [
+        f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({where}): "
+        "nothing is learned there. A schedule without decay_steps lasts as long as the run."
+        for setting, end in ends.items()
+        if last - end > _SHARE_AT_ZERO * last
+    ]
+    lines += [
+        f"Freezing.until holds {moving.example!r} up to step {moving.first}, and the run ends at "
+        f"step {last} ({where}): it never moves."
+        for moving in found
+        if moving.first >= last
+    ]
+    doubts.tell(model_dir, "settings", lines)
+
+
+def _refit(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    data, statistics = experiment.data, fitting.load(model_dir)
+    split = experiment.refit.split_of(data.train_split, data.eval_split)
+    with estimators.explain_errors(experiment, None, split), tf.Graph().as_default():
+        experiment.refit(
+            experiment.model.fitted(statistics),
+            data.one_pass(split),
+            statistics,
+            model_dir,
+            experiment.run.train_steps,
+        )
+
+
+def divided(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
+    """The data with a batch size that so many replicas and micro-batches divide.
+
+    Raises:
+      UserError: if it does not, and is not to be rounded.
+    """
+    size = data.batch_size
+    if size % parts and size > parts and uneven == "round":
+        _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
+        return dataclasses.replace(data, batch_size=size // parts * parts)
+    fix = "" if uneven == "round" else 'Distribution.uneven = "round" takes fewer rows.'
+    what = "Run.micro_batches times the number of replicas"
+    checks.require(not size % parts, what, f"divide Pipeline.batch_size, {size}", parts, fix)
+    return data

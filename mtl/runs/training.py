@@ -1,0 +1,324 @@
+"""A run that is trained: what is prepared, the Estimator that trains, and what goes on beside it.
+
+metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: None).run()
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.checkpoints import mismatch
+from mtl import checks, compat
+from mtl import distribution
+from mtl.runs import evaluation
+from mtl.runs import fitting
+from mtl.checkpoints import given_files
+from mtl.runs import members
+from mtl.distribution import memory
+from mtl.runs import preparation
+from mtl.distribution import resources
+from mtl.files import storage
+from mtl.step import training_loop
+from mtl.step import whole_batch
+from mtl.distribution import tf_config
+from mtl.clip_audit import recording
+from mtl.monitoring import hooks
+from mtl.monitoring import balancing_picture
+from mtl import checkpoints
+from mtl.distribution import heartbeat
+from mtl.checkpoints import input_state
+from mtl.checkpoints import run_directory
+from mtl.checkpoints import saving
+from mtl.distribution import interruption as interruption_lib
+
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+class Training:
+    """Trains one run, in one process or in several that do a part each.
+
+    Args:
+      experiment: the run's settings.
+      model_dir: where everything is written; the same for all processes.
+      on_start: called once the model is built and restored, before the first step.
+
+    Raises:
+      UserError: if the batch cannot be divided over the replicas, or devices are not there.
+    """
+
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        on_start: Callable[[], None],
+    ):
+        storage.require_plain("--model_dir", model_dir)
+        self._place = experiment.distribution.place()
+        parts = self._place.replicas * experiment.run.micro_batches
+        data = preparation.divided(experiment.data, parts, experiment.distribution.uneven)
+        self._audit = recording.Recording(experiment.clip_audit, model_dir)
+        self._data = self._audit.over(data, self._place.strategy == distribution.ONE)
+        self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
+        self._run = experiment.run
+        rule = "be set where several processes save together"
+        fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
+        checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
+
+    def run(self) -> tuple[dict[str, Any], int]:
+        """Trains up to the last step.
+
+        Returns:
+          The last evaluation's metrics, {} where another process evaluates; and the steps trained.
+        """
+        alone = run_directory.locked if self._place.is_chief else contextlib.nullcontext
+        with alone(self._model_dir), tf_config.confined(self._place.cluster):
+            return self._take_part()
+
+    def _take_part(self) -> tuple[dict[str, Any], int]:
+        """What this process does of the run, as its place says."""
+        strategy = self._experiment.distribution.build(self._place)
+        interruption = interruption_lib.Interruption()
+        with members.heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
+            evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)
+            if self._place.job == tf_config.SERVER:
+                members.serve(self._place.cluster, beat, interruption)
+                return {}, 0
+            if self._place.job == tf_config.EVALUATOR:
+                metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
+                return metrics, 0
+            return self._work(_Shared(strategy, evaluator, interruption, beat))
+
+    def _work(self, job: "_Shared") -> tuple[dict[str, Any], int]:
+        """What the chief and the workers do."""
+        if not self._place.is_chief:
+            told = job.beat.wait_for(members.CHIEF, members.TRAINING)
+            if told["phase"] == heartbeat.DONE:
+                return {}, 0
+            name = told["checkpoint"]
+            checkpoint = os.path.join(self._model_dir, name) if name else None
+            alone = not self._place.is_synchronous
+            with members.ending_with_chief(job.beat) if alone else contextlib.nullcontext():
+                return {}, self._train(job, checkpoint, hooks.Callbacks())
+        # Before the pass over the data: this is known from the settings.
+        self._data.require_memory(self._data.batch_size // self._place.workers)
+        run_directory.repair(self._model_dir)
+        with run_directory.claimed(self._model_dir) as keep:
+            if preparation.prepare(self._experiment, self._model_dir):
+                self._on_start()
+                keep()
+            job.evaluator.catch_up()
+            checkpoint = run_directory.latest(self._model_dir)
+            step = run_directory.step_of(self._model_dir)
+            why = self._why_done(step, job.evaluator.keeper)
+            if why:
+                metrics = job.evaluator.metrics or job.evaluator.again()
+                job.evaluator.forget()
+                _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
+                return metrics, 0
+            if not self._place.has_servers:
+                members.announce(job.beat, checkpoint)
+            start = functools.partial(self._start, job.evaluator, step)
+            steps = self._train(job, checkpoint, hooks.Callbacks(start, on_call=keep))
+            balancing_picture.draw(self._model_dir)
+            self._audit.write()
+            return job.evaluator.metrics or {}, steps
+
+    def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
+        """Why there is nothing to train; "" where there is."""
+        if keeper.should_stop():
+            return "no better for long"
+        return "all steps are done" if step >= self._run.train_steps else ""
+
+    def _start(self, evaluator: evaluation.Evaluator, step: int) -> None:
+        """Once the model is restored: what is refused, is refused before."""
+        evaluator.forget()
+        what = f"Going on from step {step}" if step else "Training"
+        tasks = ", ".join(self._experiment.model.tasks)
+        _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
+        self._on_start()
+
+    def _train(self, job: "_Shared", checkpoint: str | None, callbacks: hooks.Callbacks) -> int:
+        """Goes on from a checkpoint; the number of steps."""
+        first = run_directory.step_in_name(checkpoint) if checkpoint else 0
+        self._audit.start(first)
+        place, inputs = self._place, self._input_state()
+        training_hooks = functools.partial(self._hooks, job, checkpoint, callbacks, inputs)
+        estimator = self._estimator(checkpoint, training_hooks, *job.strategy)
+        input_fn = functools.partial(self._input, inputs, first)
+        spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
+        explained = estimators.explain_errors(
+            self._experiment, checkpoint, self._data.train_split)
+        with explained, job.interruption.watched():
+            if not place.is_chief:
+                job.beat.say(members.TRAINING)
+            # A strategy would trace the step through AutoGraph, which garbles its errors.
+            tf.autograph.experimental.do_not_convert(members.train)(place.cluster, estimator, spec)
+        return run_directory.step_of(self._model_dir) - first
+
+    def _input_state(self) -> input_state.InputState:
+        """Of this process; workers that do not train in step do not wait for each other's."""
+        settings = (self._data, self._run.seed, self._place.workers)
+        readers = self._place.workers if self._place.is_synchronous else 1
+        rank = self._place.cluster.rank if readers > 1 else 0
+        return input_state.InputState(self._model_dir, settings, readers, rank)
+
+    def _estimator(
+        self,
+        checkpoint: str | None,
+        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
+        strategy: tf.distribute.Strategy | None,
+        session_config: tf1.ConfigProto,
+    ) -> compat.estimator.Estimator:
+        config = compat.estimator.RunConfig(
+            model_dir=self._model_dir,
+            train_distribute=strategy,
+            tf_random_seed=self._run.seed,
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            keep_checkpoint_max=saving.ALL_CHECKPOINTS,
+            save_summary_steps=None,
+            log_step_count_steps=None,
+            experimental_max_worker_delay_secs=0,
+        )
+        config = resources.configured(config, session_config)
+        experiment, statistics = self._experiment, fitting.load(self._model_dir)
+        given_files.check(experiment.model.training_files, self._model_dir)
+        model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
+        model_fn = functools.partial(
+            model.model_fn,
+            statistics=statistics,
+            loop=self._loop,
+            slices=self._run.micro_batches,
+            compute=self._run.compute,
+            training_hooks=training_hooks,
+            observe=self._audit.observer(model, statistics),
+        )
+        model_fn = experiment.distribution.over(model_fn, self._place)
+        model_fn = mismatch.refusing(model_fn, checkpoint)
+        if experiment.warm_start and not checkpoint:
+            names = model.row_names(statistics)
+            model_fn = experiment.warm_start.over(model_fn, names, self._model_dir)
+        return compat.estimator.Estimator(model_fn, config=config)
+
+    @property
+    def _is_evaluated_beside(self) -> bool:
+        """Whether a process of its own evaluates."""
+        return bool(self._place.cluster) and self._experiment.distribution.evaluator
+
+    @property
+    def _loop(self) -> dict[str, Any] | None:
+        if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
+            return None
+        due = (self._run.checkpoint_steps, self._run.summary_steps)
+        return {
+            "steps_per_call": self._run.steps_per_call,
+            "last_step": self._run.train_steps,
+            "due_every": tuple(every for every in due if every),
+        }
+
+    def _input(
+        self,
+        inputs: input_state.InputState,
+        first: int,
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> Any:
+        """An iterator of batches for the loop, else the next one, for every replica its rows."""
+        place = self._place
+        dataset = self._data.dataset(
+            self._data.train_split,
+            training=True,
+            seed=self._run.seed,
+            num_shards=place.workers,
+            shard=place.cluster.rank if place.cluster else 0,
+            batch_size=self._data.batch_size // place.workers,
+            statistics=fitting.load(self._model_dir),
+            start_step=first,
+        )
+        iterator = tf1.data.make_initializable_iterator(dataset)
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        inputs.watch(iterator, trusted=self._data.sampler is not None)
+        if self._loop:
+            return iterator, None
+        batch, count = iterator.get_next(), len(place.devices)
+        if input_context is None:
+            return batch
+        parts = iter(range(count))
+        return lambda: whole_batch.slice_of(batch, next(parts), count)
+
+    def _hooks(
+        self,
+        job: "_Shared",
+        checkpoint: str | None,
+        callbacks: hooks.Callbacks,
+        inputs: input_state.InputState,
+        result: training_loop.StepResult,
+    ) -> dict[str, list[tf1.train.SessionRunHook]]:
+        run, model_dir, place = self._run, self._model_dir, self._place
+        if place.strategy == distribution.ONE:
+            # Of the graph that was just built: nothing is allocated before its session.
+            memory.require_variables(tf1.global_variables())
+        if place.has_servers and not place.is_chief:
+            return {"training_hooks": [members.Following(job.beat, job.interruption)]}
+        leading = members.Leading(job.beat, job.interruption, checkpoint)
+        saving_hook = saving.Saving(
+            result,
+            model_dir,
+            saved=checkpoint,
+            every=(run.checkpoint_steps, run.checkpoint_secs),
+            inputs=inputs,
+            votes=saving.Votes(job.interruption, place.strategy == distribution.WORKERS),
+            evaluate=self._evaluate(job.evaluator),
+            before=self._audit.save,
+            is_chief=place.is_chief,
+            keep=run.keep_checkpoints,
+            evaluated=self._evaluated(job.evaluator.keeper),
+        )
+        if not place.is_chief:
+            return {"training_hooks": [saving_hook]}
+        return {
+            "training_chief_hooks": [
+                callbacks,
+                hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
+                hooks.Progress(result, run.train_steps, self._data.batch_size),
+                hooks.Dominance(result, model_dir, self._experiment.model, run),
+                hooks.Skipped(result, model_dir),
+                *([leading] if place.has_servers else []),
+                saving_hook,
+            ],
+        }
+
+    def _evaluated(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
+        """Up to which step checkpoints need not be kept for an evaluation."""
+        return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
+
+    def _evaluate(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
+        """What is done with a checkpoint; whether training shall end after it."""
+        place = self._place
+
+        def evaluate(checkpoint: str) -> bool:
+            if place.is_chief and not self._is_evaluated_beside:
+                evaluator(checkpoint)
+            return place.is_chief and evaluator.keeper.should_stop()
+
+        return evaluate
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    """What the parts of a run in progress share."""
+
+    strategy: tuple[tf.distribute.Strategy | None, tf1.ConfigProto]
+    evaluator: evaluation.Evaluator
+    interruption: interruption_lib.Interruption
+    beat: heartbeat.Heartbeat

@@ -1,0 +1,117 @@
+"""Several training steps per session call, inside the graph, with exact step counts.
+
+A session call costs about as much as a small step: hooks, fetches, the way through Python. So a
+call runs a `tf.while_loop` over steps. It ends at the next step on which something is due
+(checkpoint, summary, end of training), or after about a second, so that what a run writes
+and when does not depend on `steps_per_call`.
+
+    from mtl import experiment
+    experiment.Run.steps_per_call = 100          # 1 turns the loop off
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.step import summaries
+
+tf1 = tf.compat.v1
+
+# A call ends soon after this time, so that progress, signals and stop requests are seen.
+_SECS_PER_CALL = 1.0
+
+StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+"""(features, labels) -> the op that updates the variables and {name: scalar} to watch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """What the last step of a session call left behind.
+
+    Attributes:
+      step: int64 scalar, the global step after the call; evaluating it runs the call.
+      values: float32 [M], the watched scalars of the call's last step.
+      names: their M names.
+      summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
+        did. A call of one step makes it only where it is fetched.
+      is_repeated: whether a call may run several steps.
+    """
+
+    step: tf.Tensor
+    values: tf.Tensor
+    names: tuple[str, ...]
+    summary: tf.Tensor | None = None
+    is_repeated: bool = False
+
+    def __getitem__(self, name: str) -> tf.Tensor:
+        return self.values[self.names.index(name)]
+
+
+def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
+    """One step per session call."""
+    train_op, watched = step_fn(features, labels)
+    values, summary = _stack(watched), summaries.taken()
+    with tf.control_dependencies([train_op, values]):
+        step = tf1.train.get_global_step().read_value()
+    return StepResult(step, tf.identity(values), tuple(watched), summary)
+
+
+def repeat(
+    step_fn: StepFn,
+    iterator: Any,
+    steps_per_call: int,
+    last_step: int,
+    due_every: tuple[int, ...],
+) -> StepResult:
+    """Up to `steps_per_call` steps per session call.
+
+    Args:
+      step_fn: one training step; it is traced once, as the body of a `tf.while_loop`.
+      iterator: its `get_next()` gives (features, labels).
+      steps_per_call: the most steps a call runs.
+      last_step: no call passes this global step.
+      due_every: no call passes a multiple of any of these.
+    """
+    start = tf1.train.get_or_create_global_step().read_value()
+    due = [(start // every + 1) * every for every in due_every]
+    end = tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
+    started = tf.timestamp()
+    names: list[str] = []
+    taken: list[tf.Tensor] = []
+
+    def goes_on(step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor) -> tf.Tensor:
+        del summary
+        # The time is read after the step's values, or it would be read once for all steps.
+        with tf.control_dependencies([step, values]):
+            in_time = tf.timestamp() - started < _SECS_PER_CALL
+        return (step < end) & (in_time | tf.equal(step, start))
+
+    def body(
+        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        with tf.control_dependencies([step, values]):
+            features, labels = iterator.get_next()
+        train_op, watched = step_fn(features, labels)
+        names.extend(watched)
+        made = summaries.taken()
+        taken.extend([] if made is None else [made])
+        with tf.control_dependencies([train_op]):
+            return step + 1, tf.identity(_stack(watched)), summary if made is None else made
+
+    step, values, summary = tf.while_loop(
+        goes_on,
+        body,
+        [start, tf.zeros([0]), tf.constant("")],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])],
+        parallel_iterations=1,
+    )
+    # A call after the last step runs no step and leaves no values.
+    values = tf.concat([values, tf.zeros([len(names)])], 0)[: len(names)]
+    values = tf.ensure_shape(values, [len(names)])
+    return StepResult(step, values, tuple(names), summary if taken else None, is_repeated=True)
+
+
+def _stack(watched: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    return tf.stack([tf.cast(value, tf.float32) for value in watched.values()])

@@ -1,0 +1,289 @@
+"""Classifiers that are computed, not trained, from what a trained network makes of a split.
+
+from mtl.transfer import refit
+experiment.Experiment.refit = @refit.TauNormalized()
+refit.TauNormalized.task = "digit"
+refit.TauNormalized.source = "runs/joint"
+
+`Experiment.train` then writes the network of `source` with another kernel and bias in one head, and
+evaluates and exports it. What is served is a plain network: there is nothing to switch on.
+"""
+
+import abc
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, model
+from mtl.checkpoints import mismatch, run_directory
+from mtl.features import Statistics
+from mtl.files import storage
+from mtl.variables import averaging, patterns
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+class Classifier(NamedTuple):
+    """The last layer of a head: kernel [H, C] and bias [C]."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+
+
+class Rows(NamedTuple):
+    """Rows of a split: towers [B, H], class ids [B] and weights [B], 0 without a label."""
+
+    towers: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refit(abc.ABC):
+    """What the methods share.
+
+    Attributes:
+      task: a `MultiClass` head with the `Linear` classifier.
+      source: a checkpoint, or a model_dir whose latest is taken.
+    """
+
+    task: str
+    source: str
+
+    def __post_init__(self):
+        for setting in ("task", "source"):
+            self._is_a(setting, str, f"name a {setting}")
+
+    def _is_a(self, setting: str, kind: Any, rule: str) -> None:
+        checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
+
+    def split_of(self, train_split: str, eval_split: str) -> str:
+        """The split that is read."""
+        del eval_split
+        return train_split
+
+    @abc.abstractmethod
+    def fit(
+        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
+    ) -> Classifier:
+        """The new classifier, from the old one, a split and the rows of the classes in training."""
+
+    def __call__(
+        self,
+        network: model.MultiTaskModel,
+        batches: tf.data.Dataset,
+        statistics: Statistics,
+        model_dir: str,
+        step: int,
+    ) -> None:
+        """Writes the source's checkpoint into `model_dir`, with the new classifier, as of `step`.
+
+        Args:
+          network: with what its heads learned of the training split.
+          batches: (features, labels), one pass over `split_of`; read in the graph of the call.
+          statistics: what the columns learned of the training split.
+          model_dir: of this run.
+          step: what the new checkpoint says its step is.
+        """
+        heads = {head.name: head for head in network.heads}
+        checks.one_of(f"{type(self).__name__}.task", self.task, heads)
+        global_step = tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(batches)
+        features, labels = iterator.get_next()
+        with network.quantization.over(training=False):
+            towers = network.towers(features, statistics, training=False)
+            logits = network.head_logits(towers)
+        examples = heads[self.task].examples(logits[self.task], labels)
+        layer, counts = self._layer(), getattr(heads[self.task], "class_counts", None)
+        with tf1.Session() as session:
+            saver = self._restored(session)
+            session.run([tf1.tables_initializer(), iterator.initializer])
+            rows = _rows(session, Rows(towers[self.task], examples.targets, examples.weights))
+            new = self.fit(Classifier(*session.run(layer)), rows, counts)
+            for variable, value in zip([*layer, global_step], [*new, step], strict=True):
+                variable.load(value, session)
+            prefix = os.path.join(model_dir, "model.ckpt")
+            path = saver.save(session, prefix, global_step=step, write_state=False)
+            run_directory.add(path, keep=1)
+
+    def _restored(self, session: tf1.Session) -> tf1.train.Saver:
+        """Restores the graph's variables from the source."""
+        where = f"{type(self).__name__}.source"
+        storage.require_plain(where, self.source)
+        is_checkpoint = tf.io.gfile.exists(self.source + ".index")
+        checkpoint = self.source if is_checkpoint else run_directory.latest(self.source)
+        rule = "be a checkpoint, or a model_dir that holds one"
+        checks.require(checkpoint is not None, where, rule, self.source, "Train it first.")
+        saved = dict(tf.train.list_variables(checkpoint))
+        wanted = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+        used = {name: shape for name, shape in saved.items() if name in wanted}
+        mismatch.require_same(checkpoint, used, wanted)
+        saver = averaging.Saver()
+        saver.restore(session, checkpoint)
+        return saver
+
+    def _layer(self) -> list[tf.Variable]:
+        """The kernel and the bias of the head."""
+        pattern = f"^head/{self.task}/logits/"
+        own = {patterns.name(v): v for v in tf1.global_variables() if patterns.matches(pattern, v)}
+        names = [f"head/{self.task}/logits/{name}" for name in ("kernel", "bias")]
+        rule = "have the Linear classifier"
+        checks.require(sorted(own) == sorted(names), f"head {self.task!r}", rule, sorted(own))
+        return [own[name] for name in names]
+
+
+def _rows(session: tf1.Session, rows: Rows) -> Iterator[Rows]:
+    read = session.make_callable(list(rows))
+    while True:
+        try:
+            yield Rows(*read())
+        except tf.errors.OutOfRangeError:
+            return
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NearestMean(Refit):
+    """`argmax_c cos(h, m_c)`, m_c the mean of the towers h of class c over the training split.
+
+    The nearest class mean of B. Kang et al., "Decoupling Representation and Classifier for
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. As kernel `W_c = m_c / |m_c|`: the length of
+    h changes no row's order. The probabilities that follow are not calibrated.
+
+    Attributes:
+      task: a `MultiClass` head with the `Linear` classifier.
+      source: a checkpoint or a model_dir.
+      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`, of which the paper reports the
+        better one.
+    """
+
+    distance: str = "cosine"
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.one_of("NearestMean.distance", self.distance, ["cosine", "euclidean"])
+
+    def fit(
+        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
+    ) -> Classifier:
+        """The means of the classes as kernel."""
+        del counts
+        sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
+        for towers, targets, weights in rows:
+            np.add.at(sums, targets, towers * weights[:, np.newaxis])
+            np.add.at(total, targets, weights)
+        empty = np.flatnonzero(total == 0).tolist()
+        rule = "see a row of every class in the training split"
+        checks.require(not empty, "NearestMean", rule, f"none of class {empty[:3]}")
+        means = (sums / total[:, np.newaxis]).T
+        if self.distance == "cosine":
+            return Classifier(means / np.linalg.norm(means, axis=0), np.zeros_like(old.bias))
+        return Classifier(means, -np.sum(means**2, axis=0) / 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Tau(Refit):
+    taus: Sequence[float] = (1.0,)
+    split: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = f"{type(self).__name__}.taus"
+        self._is_a("taus", (list, tuple), "be a list of numbers")
+        checks.require(len(self.taus) > 0, where, "hold a number", self.taus)
+        for tau in self.taus:
+            checks.at_least(where, tau, 0)
+        where = f"{type(self).__name__}.split"
+        if self.split is not None:
+            self._is_a("split", str, "name a split")
+        rule = "name a split to choose among taus by, such as 'validation'"
+        checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
+
+    def split_of(self, train_split: str, eval_split: str) -> str:
+        """The split by which tau is chosen, which must not be the one that is reported."""
+        where = f"{type(self).__name__}.split"
+        rule = f"differ from Pipeline.eval_split ({eval_split!r})"
+        fix = "A result on the data that tau was chosen by is too good."
+        checks.require(
+            len(self.taus) == 1 or self.split != eval_split, where, rule, self.split, fix
+        )
+        return self.split or train_split
+
+    @abc.abstractmethod
+    def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
+        """The classifier of one tau."""
+
+    def fit(
+        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
+    ) -> Classifier:
+        """The classifier with the best balanced accuracy on the rows; of equals the first."""
+        candidates = [self.at(tau, old, counts) for tau in self.taus]
+        if len(candidates) == 1:
+            return candidates[0]
+        hits, total = np.zeros([len(candidates), len(old.bias)]), np.zeros(len(old.bias))
+        for towers, targets, weights in rows:
+            np.add.at(total, targets, weights)
+            for hit, (kernel, bias) in zip(hits, candidates, strict=True):
+                logits = towers @ kernel + bias
+                right = np.argmax(logits, axis=1) == targets
+                right &= ~np.isnan(logits).any(axis=1)  # Of which argmax makes a sure class.
+                np.add.at(hit, targets, weights * right)
+        seen = total > 0
+        accuracies = (hits[:, seen] / total[seen]).mean(axis=1)
+        best = int(np.argmax(accuracies))
+        listed = ", ".join(f"{t:g}: {a:.4f}" for t, a in zip(self.taus, accuracies, strict=True))
+        _log.info(
+            "tau = %g; balanced accuracy on %r by tau: %s", self.taus[best], self.split, listed
+        )
+        return candidates[best]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TauNormalized(_Tau):
+    """`W_c / |W_c|^tau`, without the bias.
+
+    B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
+    arXiv:1910.09217: the weights of frequent classes are longer, which tau = 1 undoes.
+
+    Attributes:
+      task: a `MultiClass` head with the `Linear` classifier.
+      source: a checkpoint or a model_dir.
+      taus: at least 0; of several the best on `split` is taken.
+      split: held-out rows to choose by; never the one that is reported.
+    """
+
+    def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
+        """The kernel with shorter columns."""
+        del counts
+        lengths = np.linalg.norm(old.kernel, axis=0)
+        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays one.
+        return Classifier(old.kernel / factors, np.zeros_like(old.bias))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogitAdjusted(_Tau):
+    """`b_c - tau log(n_c / sum(n))`: post-hoc logit adjustment.
+
+    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314.
+
+    Attributes:
+      task: a `MultiClass` head with the `Linear` classifier that knows its `class_counts`, given or
+        counted because of its shots.
+      source: a checkpoint or a model_dir.
+      taus: at least 0; of several the best on `split` is taken.
+      split: held-out rows to choose by; never the one that is reported.
+    """
+
+    def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
+        """The bias without the shares of the classes."""
+        known = counts is not None and min(counts) > 0
+        fix = "Give them, or MultiClass.shots."
+        rule = "tell a row of every class"
+        checks.require(known, f"MultiClass.class_counts of task {self.task!r}", rule, counts, fix)
+        rows = np.asarray(counts, np.float64)
+        return Classifier(old.kernel, old.bias - tau * np.log(rows / rows.sum()))

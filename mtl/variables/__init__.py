@@ -1,0 +1,1 @@
+"""Variables by name: frozen, masked, averaged, in shards; and what their rows stand for."""

@@ -1,0 +1,256 @@
+"""Freezing: variables that training leaves as they are, to the bit, for good or up to a step.
+
+model.MultiTaskModel.freezing = @freezing.Freezing()
+freezing.Freezing.frozen = ["^features/"]                 # patterns, see mtl.variables.patterns
+freezing.Freezing.until = {"^network/trunk/": 500, "^network/tower_": 200}       # top down
+features.Categorical.trainable = False                             # a part by a setting of its own
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.compat import shards
+from mtl.variables import patterns, sharding
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+Mask = Callable[[tf.Tensor, str], tf.Tensor]
+"""The weights of a variable now, and its name -> bool, True where an entry moves."""
+
+StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Freezing:
+    """Chooses by pattern what does not move.
+
+    What is frozen for good is not trainable in the sense of TensorFlow: no gradient is computed for
+    it, balancing and clipping do not see it, it has no optimizer state, and neither weight decay
+    nor a penalty reaches it. What is frozen up to a step has its state from the start, and weight
+    and state are not touched before that step: the optimizer's op is in a branch that is not
+    taken, and its gradient counts as zero for the norm and for clipping. It is computed, though,
+    and balancing sees it; a stage that is long is cheaper as a run of its own.
+
+    Attributes:
+      frozen: patterns (see `mtl.variables.patterns`) of what never moves.
+      until: {pattern: the global step from which it moves}, above 0; of several patterns that
+        match the last step counts.
+      entries: {pattern: a part of `mtl.variables.masks`} of what moves of a variable; the first
+        that matches counts. The rest stays as it is, to the bit, under any optimizer with state or
+        decay. The gradient counts as zero there, for norm, clipping and optimizer state. A step
+        costs two passes over the variable, over all rows of a looked-up table as well.
+      batch_norm: what a normalisation whose averages are frozen does in training. "inference"
+        normalises by the averages, which stay. "adapt" normalises by the batch and lets the
+        averages move: what published code often does while it calls its network frozen.
+    """
+
+    frozen: Sequence[str] = ()
+    until: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    entries: Mapping[str, Mask] = dataclasses.field(default_factory=dict)
+    batch_norm: str = "inference"
+
+    def __post_init__(self):
+        patterns.check("Freezing.frozen", self.frozen)
+        checks.mapping("Freezing.until", self.until, "map patterns to steps")
+        patterns.check("Freezing.until", list(self.until))
+        for pattern, step in self.until.items():
+            checks.is_a(f"Freezing.until[{pattern!r}]", step, int, "be a step")
+            checks.at_least(f"Freezing.until[{pattern!r}]", step, 1)
+        checks.mapping("Freezing.entries", self.entries, "map patterns to masks")
+        patterns.check("Freezing.entries", list(self.entries))
+        for pattern, mask in self.entries.items():
+            checks.part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", 2)
+        checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
+
+    def first_step(self, variable: tf.Variable | str) -> float:
+        """The step from which a variable moves; infinite where it never does."""
+        if any(patterns.matches(pattern, variable) for pattern in self.frozen):
+            return _NEVER
+        matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
+        return max((self.until[pattern] for pattern in matching), default=0)
+
+    def over(self, step_fn: StepFn) -> StepFn:
+        """`step_fn` with its variables frozen; also watches `frozen_weights`, if there are any."""
+
+        def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
+            with _entered(self) as scope:
+                train_op, watched = step_fn(features, labels)
+                frozen = {"frozen_weights": scope.frozen_weights()} if scope.frozen() else {}
+                return train_op, {**watched, **frozen}
+
+        return frozen_step
+
+
+def check(part: Any) -> None:
+    """Fails unless the setting `trainable` of a part is True or False."""
+    where = f"{type(part).__name__}.trainable"
+    checks.is_a(where, part.trainable, bool, "be True or False")
+
+
+@contextlib.contextmanager
+def held(part: Any) -> Iterator[None]:
+    """Freezes for good what is created in it, if `part` has `trainable = False`."""
+    token = _HELD.set(_HELD.get() or not getattr(part, "trainable", True))
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def first_step(variable: tf.Variable) -> float:
+    """The step from which a variable of the step that is being built moves."""
+    scope = _SCOPE.get()
+    return scope.first_step(variable) if scope else 0
+
+
+def mask(variable: tf.Variable) -> Mask | None:
+    """What moves of a variable of the step that is being built; None for all of it."""
+    scope = _SCOPE.get()
+    entries = scope.freezing.entries if scope else {}
+    found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
+    shard = shards.of(variable)
+    return functools.partial(_of_shard, found, shard) if found and shard else found
+
+
+def entries(variable: tf.Variable) -> tf.Tensor | None:
+    """Which entries of a variable of the step that is being built move; None where all may."""
+    own = mask(variable)
+    if own is None:
+        return None
+    return tf.broadcast_to(
+        own(tf.convert_to_tensor(variable), patterns.name(variable)), variable.shape
+    )
+
+
+def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
+    """What moves of a shard; the rows of others count as zeros."""
+    first, last = shard.first, shard.first + weights.shape[0]
+    around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
+    return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
+
+
+def moves(average: tf.Variable) -> bool | tf.Tensor:
+    """Whether training moves an average; a bool scalar of the graph where the step decides."""
+    scope = _SCOPE.get()
+    if scope is None or scope.freezing.batch_norm == "adapt":
+        return True
+    scope.averages.append(patterns.name(average))
+    return is_reached(scope.first_step(average))
+
+
+def is_reached(step: float) -> bool | tf.Tensor:
+    """Whether the global step is `step` or later; in Python where that is the same at all steps."""
+    if step in (0, _NEVER):
+        return step == 0
+    return _SCOPE.get().step >= int(step)
+
+
+def frozen_names() -> list[str]:
+    """What would be trainable in the step that is being built if it were not frozen for good."""
+    scope = _SCOPE.get()
+    names = scope.sizes if scope else {}
+    return [name for name in names if scope.first_step(name) == _NEVER]
+
+
+@contextlib.contextmanager
+def _entered(freezing: Freezing) -> Iterator["_Scope"]:
+    """Freezes what is created in this context.
+
+    Raises:
+      UserError: on leaving, if a pattern has matched nothing.
+    """
+    scope = _Scope(freezing)
+    token = _SCOPE.set(scope)
+    try:
+        with tf.variable_creator_scope(scope.create):
+            yield scope
+    finally:
+        _SCOPE.reset(token)
+    for setting in ("frozen", "until", "entries"):
+        for pattern in getattr(freezing, setting):
+            patterns.select(f"Freezing.{setting}", pattern, [*scope.sizes, *scope.averages])
+    if scope.is_first and scope.frozen():
+        _log.info("%s", scope.in_words())
+
+
+class _Scope:
+    """What is known of the step that is being built.
+
+    Attributes:
+      freezing: what is frozen in it.
+      is_first: whether it is the first replica's, which creates the variables for all of them.
+      sizes: {name: number of weights} of what would be trainable.
+      held: the names of what parts created that are not to be trained.
+      averages: the names of the averages of its normalisations.
+      step: the global step, read once: a second read may come after the step has been taken.
+    """
+
+    def __init__(self, freezing: Freezing):
+        self.freezing = freezing
+        graph = tf1.get_default_graph()
+        self.is_first = graph not in _CREATED
+        self.sizes, self.held = _CREATED.setdefault(graph, ({}, set()))
+        self.averages: list[str] = []
+        if freezing.until:
+            self.step = tf1.train.get_or_create_global_step().read_value()
+
+    def first_step(self, variable: tf.Variable | str) -> float:
+        """The step from which a variable moves; infinite where it never does."""
+        is_held = patterns.name(variable) in self.held
+        return _NEVER if is_held else self.freezing.first_step(variable)
+
+    def frozen(self) -> dict[str, float]:
+        """{name: the step up to which it is frozen} of what would be trainable."""
+        steps = {name: self.first_step(name) for name in self.sizes}
+        return {name: step for name, step in steps.items() if step}
+
+    def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
+        """A variable creator: what is frozen for good is not trainable."""
+        scopes = tf1.get_default_graph().get_name_scope()
+        name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
+        if _HELD.get():
+            self.held.add(name)
+        if settings.get("trainable") is False:
+            return next_creator(**settings)
+        if self.first_step(name) == _NEVER:
+            settings["trainable"] = False
+        variable = next_creator(**settings)
+        self.sizes[name] = self.sizes.get(name, 0) + variable.shape.num_elements()
+        return variable
+
+    def in_words(self) -> str:
+        """`Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
+        frozen = self.frozen()
+        words = f"Frozen: {len(frozen)} of {len(self.sizes)} variables, "
+        words += f"{sum(map(self.sizes.get, frozen)):,} of {sum(self.sizes.values()):,} weights"
+        for step in sorted(set(frozen.values()) - {_NEVER}):
+            count = sum(value == step for value in frozen.values())
+            words += f"; {count} of them until step {step}"
+        return words
+
+    def frozen_weights(self) -> tf.Tensor:
+        """How many weights are frozen at this step, a float32 scalar."""
+        total = tf.constant(0.0)
+        for name, size in self.sizes.items():
+            is_moving = is_reached(self.first_step(name))
+            total += size * (1.0 - tf.cast(is_moving, tf.float32))
+        return total
+
+
+_NEVER = float("inf")
+_HELD: contextvars.ContextVar[bool] = contextvars.ContextVar("held", default=False)
+# What the first replica has created in a graph, for the others: {graph: (sizes, held)}.
+_CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+_SCOPE: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("freezing", default=None)

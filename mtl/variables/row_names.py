@@ -1,0 +1,150 @@
+"""What the rows of variables stand for, tokens or classes, so that values can follow their names.
+
+row_names.save({"head/digit/": row_names.RowNames(names=("0", "1"), axis=-1)}, model_dir)
+row_names.load(model_dir)                                # also of an exported SavedModel
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.files import checksums
+
+FILE = "row_names.json"
+_FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
+# Where vocabularies lie, in a model_dir and in a SavedModel.
+_FOLDERS = ("statistics", "assets")
+# Where the file above lies in a SavedModel.
+_EXTRA = "assets.extra"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowNames:
+    """The names along one axis of a variable.
+
+    Attributes:
+      names: in order; or the path of a file with one on each line.
+      axis: 0 of tables, -1 of last layers, whose columns are the classes.
+      and_unknown: whether rows of unknown names may follow.
+    """
+
+    names: Sequence[str] | str
+    axis: int
+    and_unknown: bool = False
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a variable of this shape may have rows of these names."""
+        if not shape:
+            return False
+        size, count = shape[self.axis], len(self.read())
+        return size >= count if self.and_unknown else size == count
+
+    def read(self) -> list[str]:
+        """The names, as strings."""
+        if not isinstance(self.names, str):
+            return [str(name) for name in self.names]
+        with tf.io.gfile.GFile(self.names, "rb") as file:
+            return [name.decode(errors="surrogateescape") for name in lines(file.read())]
+
+
+def lines(data: bytes) -> list[bytes]:
+    r"""The lines of a file of names, as TensorFlow's lookup tables read them.
+
+    They end at \n, with or without a \r before it, and nowhere else: `str.splitlines` would cut a
+    name at U+2028, \v and many more, and every name behind it would move by one.
+    """
+    found = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    return found if found[-1] else found[:-1]
+
+
+def save(named: Mapping[str, RowNames], model_dir: str) -> None:
+    """Writes {scope: names} beside the checkpoints; names in files stay where they are."""
+    entries = {scope: _entry(names) for scope, names in named.items()}
+    checksums.write_json(os.path.join(model_dir, FILE), entries)
+
+
+def _entry(names: RowNames) -> dict[str, Any]:
+    entry = dataclasses.asdict(names)
+    if isinstance(names.names, str):
+        entry[checksums.KEY] = checksums.of_file(names.names)
+    return entry
+
+
+def load(directory: str) -> dict[str, RowNames]:
+    """{scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
+
+    Raises:
+      UserError: a file is not as it was written.
+    """
+    paths = [os.path.join(directory, *folders, FILE) for folders in ((), (_EXTRA,))]
+    path = next(filter(tf.io.gfile.exists, paths), None)
+    if path is None:
+        return {}
+    entries = checksums.read_json(path, _FIX)
+    if not all(isinstance(entry, Mapping) for entry in entries.values()):
+        raise checksums.damaged(path, "it holds no names", _FIX)
+    try:
+        found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
+    except TypeError as error:  # Of an earlier version, whose file has no checksum.
+        raise checksums.damaged(path, "it holds no names", _FIX) from error
+    return {scope: names for scope, names in found.items() if names}
+
+
+def _found(
+    directory: str, names: Sequence[str] | str, checksum: str | None = None, **settings
+) -> RowNames | None:
+    if not isinstance(names, str):
+        return RowNames(names=tuple(names), **settings)
+    base = os.path.basename(names)
+    paths = [*(os.path.join(directory, folder, base) for folder in _FOLDERS), names]
+    there = list(filter(tf.io.gfile.exists, paths))
+    if not there:
+        return None
+    # Two vocabularies of one name: the checksum tells which is meant.
+    path = next((path for path in there if checksums.matches(path, checksum)), None)
+    if path is None:
+        fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
+        raise checksums.damaged(there[0], f"it has changed since {directory} was written", fix)
+    return RowNames(names=path, **settings)
+
+
+def seal(model_dir: str) -> None:
+    """Adds the checksum to names of an earlier version."""
+    checksums.seal(os.path.join(model_dir, FILE), _FIX)
+
+
+def of(named: Mapping[str, RowNames], variable: str) -> RowNames | None:
+    """The names of the innermost scope that holds the variable, if any."""
+    scopes = [scope for scope in named if variable.startswith(scope)]
+    return named[max(scopes, key=len)] if scopes else None
+
+
+def origins(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
+    """For each of the new rows the old one of the same name, and -1 where there is none.
+
+    Rows of the unknown go over where there are as many as before: what they stand for hangs on
+    their number, by a hash.
+    """
+    places = {name: place for place, name in enumerate(old)}
+    found = [places.get(name, -1) for name in new]
+    unknown = new_size - len(new)
+    same = unknown == old_size - len(old)
+    found += range(len(old), old_size) if same else [-1] * unknown
+    return np.asarray(found, np.int64)
+
+
+def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
+    """Fails unless each value is a list of names or an existing file of them."""
+    checks.mapping(where, named, "map patterns to names")
+    for pattern, names in named.items():
+        if isinstance(names, str):
+            rule = "be a list of names or an existing file"
+            checks.require(tf.io.gfile.exists(names), f"{where}[{pattern!r}]", rule, names)
+        else:
+            checks.is_a(f"{where}[{pattern!r}]", names, (list, tuple), "be a list of names")
+            checks.unique(f"{where}[{pattern!r}]", names)

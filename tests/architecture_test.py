@@ -1,0 +1,63 @@
+"""The rooms of docs/architecture.md: imports point down, no file circles, no gin in mtl."""
+
+import ast
+import graphlib
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ROWS = re.search(r"<!-- rows -->\n\n```\n(.*?)```", PAGE, re.S).group(1).splitlines()
+ROW = {room: len(ROWS) - i for i, line in enumerate(ROWS) for room in line.split()}
+
+
+def _module(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {_module(path): path for top in ("mtl", "launch") for path in (ROOT / top).rglob("*.py")}
+
+
+def _imports(module):
+    """(line, imported module) of all imports, those in functions and TYPE_CHECKING included."""
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.ImportFrom):
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                yield node.lineno, name if name in FILES else node.module
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+
+
+def _room(module):
+    """'launch', 'heads' of mtl.heads.binary, '' of mtl itself, which imports nothing."""
+    top, _, rest = module.partition(".")
+    return "launch" if top == "launch" else rest.partition(".")[0]
+
+
+def test_every_room_stands_in_a_row():
+    assert set(ROW) == {_room(module) for module in FILES} - {""}
+
+
+def test_imports_point_down():
+    wrong = [
+        f"{FILES[module].relative_to(ROOT)}:{line}: {_room(module)} imports {_room(name)}"
+        for module in FILES
+        for line, name in _imports(module)
+        if name in FILES and _room(name) and _room(name) != _room(module)
+        if ROW[_room(name)] >= ROW[_room(module)]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_imports_in_a_circle():
+    within = {module: {name for _, name in _imports(module) if name in FILES} for module in FILES}
+    packages = {module for module in FILES if FILES[module].name == "__init__.py"}
+    # A package re-exports its modules: they may name it, as they load it.
+    graph = {module: names - {module} - packages for module, names in within.items()}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_package_knows_no_gin():
+    wrong = [m for m in FILES if m.startswith("mtl") for _, name in _imports(m) if name == "gin"]
+    assert not wrong

@@ -1,0 +1,113 @@
+"""The state of the input, of settings that are written in another way, and of earlier versions."""
+
+import zlib
+
+import pytest
+import tensorflow as tf
+
+from mtl import checks
+from mtl.checkpoints import input_state
+
+tf1 = tf.compat.v1
+SETTINGS = {"files": {"train": "a", "test": "b"}, "sizes": [1, 2.0]}
+AGAIN = {"sizes": (1.0, 2), "files": {"test": "b", "train": "a"}}
+OTHERS = {"files": {"train": "a", "test": "c"}, "sizes": [1, 2]}
+
+
+class _Session:
+    """An input of numbers that is watched, in a graph of its own."""
+
+    def __init__(self, folder, settings):
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.range(100))
+            self.next = iterator.get_next()
+            self.state = input_state.InputState(str(folder), settings)
+            self.state.watch(iterator)
+        self.session = tf1.Session(graph=self.graph)
+        self.session.run(iterator.initializer)
+
+    def read(self, count=1):
+        return [int(self.session.run(self.next)) for _ in range(count)]
+
+    def save(self, step):
+        with self.graph.as_default():
+            self.state.save(self.session, step)
+
+    def restore(self, step):
+        with self.graph.as_default():
+            return self.state.restore(self.session, step)
+
+
+def _saved(folder, step=5):
+    first = _Session(folder, SETTINGS)
+    assert first.read(3) == [0, 1, 2]
+    first.save(step)
+    return first
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, AGAIN], ids=["as before", "written otherwise"])
+def test_an_input_of_the_same_settings_goes_on(tmp_path, settings):
+    _saved(tmp_path)
+    again = _Session(tmp_path, settings)
+    assert again.restore(5)
+    assert again.read() == [3]
+
+
+def test_an_input_of_other_settings_does_not(tmp_path):
+    _saved(tmp_path)
+    for settings, step in ((OTHERS, 5), (SETTINGS, 6)):
+        other = _Session(tmp_path, settings)
+        assert not other.restore(step)
+        assert other.read() == [0]
+
+
+def _rename_as_earlier(folder):
+    """Gives what is saved the digest that earlier versions took, of what repr shows."""
+    digest = f"{zlib.crc32(repr(SETTINGS).encode()):08x}"
+    for path in (folder / "input").iterdir():
+        prefix, _, rest = path.name.split("-", 2)
+        path.rename(path.with_name(f"{prefix}-{digest}-{rest}"))
+
+
+def test_an_input_that_an_earlier_version_saved_goes_on(tmp_path):
+    first = _saved(tmp_path, step=5)
+    first.save(7)
+    _rename_as_earlier(tmp_path)
+    again = _Session(tmp_path, SETTINGS)
+    assert again.restore(7)
+    assert again.read() == [3]
+    again.save(9)
+    again.state.keep([7, 9])
+    steps = sorted(
+        int(path.stem.rpartition("-")[2]) for path in (tmp_path / "input").glob("*.index")
+    )
+    assert steps == [7, 9]
+
+
+def test_only_the_states_of_kept_checkpoints_stay(tmp_path):
+    first = _saved(tmp_path, step=5)
+    for step in (6, 15):
+        first.save(step)
+    first.state.keep([15, 3])
+    assert {path.name for path in (tmp_path / "input").glob("*.index")} == {
+        f"{first.state.path(15).rpartition('/')[2]}.index"
+    }
+
+
+def test_a_damaged_input_is_refused_before_tensorflow_sees_it(tmp_path):
+    """A length that is damaged ends the process in TensorFlow."""
+    _saved(tmp_path)
+    (path,) = (tmp_path / "input").glob("*.data-*")
+    data = path.read_bytes()
+    path.write_bytes(b"\xff" * 9 + data[9:])
+    with pytest.raises(checks.UserError, match="is damaged: its checksum is another one. Copy it"):
+        _Session(tmp_path, SETTINGS).restore(5)
+
+
+def test_an_input_without_checksums_goes_on(tmp_path):
+    _saved(tmp_path)
+    (path,) = (tmp_path / "input").glob("*.checksums")
+    path.unlink()
+    again = _Session(tmp_path, SETTINGS)
+    assert again.restore(5) and again.read() == [3]

@@ -1,0 +1,359 @@
+"""Networks in 16 bits and compiled by XLA: gradients, the loss scale, and whole runs."""
+
+import dataclasses
+import pathlib
+import re
+import shutil
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, distribution, features, networks, transfer
+from mtl.balancing import example_clipping, methods, surgery, weighting
+from mtl.compat import keras
+from mtl.layers import precision
+from mtl.optimization import lookahead, optimizers, update
+from mtl.runs import verbs
+from mtl.variables import averaging, freezing, masks
+from tests import tiny
+from tests.networks import keras_models
+from tests.optimization import training
+
+tf1 = tf.compat.v1
+
+BFLOAT16, FLOAT16 = precision.Compute(precision="bfloat16"), precision.Compute(precision="float16")
+IMAGES = np.random.default_rng(0).normal(size=[16, 8, 8, 3]).astype(np.float32)
+needs_keras = pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
+TRUNKS = {
+    "MLP": networks.MLP(layers=[8, 6], dropout=0.2, batch_norm=True, activation="gelu"),
+    "Convnet": networks.Convnet(filters=[4], layers=[6], batch_norm=False),
+    "ResNet": networks.ResNet(depth=8, filters=[2, 4, 4]),
+    "Keras": networks.KerasModel(build=lambda: keras_models.functional(dropout=0.0)),
+}
+
+
+def _gradients(trunk, settings, factor=1.0):
+    """{name: gradient} of `factor` times a loss, and whether XLA has compiled."""
+
+    def step_fn(features, labels):
+        del labels
+
+        def network(inputs):
+            return {"a": networks.SharedBottom(trunk=trunk)(inputs, ["a"], True)["a"]}
+
+        with tf1.variable_scope("network"):
+            (tower,) = precision.computed(network, {"image": features}, True).values()
+        assert tower.dtype == tf.float32
+        variables = tf1.trainable_variables()
+        loss = factor * tf.reduce_mean((tower - 1) ** 2)
+        named = zip(variables, tf.gradients(loss, variables), strict=True)
+        return tf.no_op(), {variable.op.name: gradient for variable, gradient in named}
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(3)
+        tf1.train.create_global_step()
+        _, gradients = settings.over(step_fn)(tf.constant(IMAGES), None)
+        session.run(tf1.global_variables_initializer())
+        options = tf1.RunOptions(output_partition_graphs=True)
+        ran = tf1.RunMetadata()
+        values = session.run(gradients, options=options, run_metadata=ran)
+        ops = {node.op for graph in ran.partition_graphs for node in graph.node}
+        return values, "_XlaRun" in ops
+
+
+def _error(actual, expected):
+    """Of all gradients together, relative to their norm."""
+    assert actual.keys() == expected.keys()
+    assert all(value.dtype == np.float32 for value in actual.values())
+    wrong, right = (
+        np.sqrt(sum(np.sum(np.float64(v) ** 2) for v in values))
+        for values in ([actual[n] - expected[n] for n in expected], expected.values())
+    )
+    return wrong / right
+
+
+# Of bfloat16: rounding moves units over the edge of their relu, the more layers there are.
+MOST = {"MLP": 0.03, "Convnet": 0.1, "ResNet": 0.3, "Keras": 0.03}
+
+
+@pytest.mark.parametrize("trunk", [*list(MOST)[:3], pytest.param("Keras", marks=needs_keras)])
+def test_gradients_are_those_of_float32_but_for_rounding(trunk):
+    """With 8 bits of a number and with 11; in float16 also where gradients would vanish."""
+    expected, _ = _gradients(TRUNKS[trunk], precision.PLAIN)
+    actual, _ = _gradients(TRUNKS[trunk], BFLOAT16)
+    assert 1e-3 < _error(actual, expected) < MOST[trunk]
+    small = {name: 1e-6 * value for name, value in expected.items()}
+    assert 1e-5 < _error(_gradients(TRUNKS[trunk], FLOAT16, 1e-6)[0], small) < 0.01
+    unscaled = precision.Compute(precision="float16", initial_scale=1)
+    assert _error(_gradients(TRUNKS[trunk], unscaled, 1e-6)[0], small) > 0.1
+
+
+@pytest.mark.parametrize("trunk", ["MLP", "Convnet"])
+def test_xla_compiles_and_computes_the_same(trunk):
+    """Initial values and dropout included."""
+    (expected, plain), (actual, compiled) = (
+        _gradients(TRUNKS[trunk], settings)
+        for settings in (precision.PLAIN, precision.Compute(xla=True))
+    )
+    assert compiled and not plain
+    assert _error(actual, expected) < 1e-5
+
+
+FACTORS = np.array([1, 1, 1, 1e9, 1e9, 1, 1, 1e9, 1, 1, 1], np.float32)
+GROWS_AFTER = 3
+
+
+def _scales(factors, scale=2.0**10):
+    """The scale of each step and whether it is skipped: 1e9 is too much for every scale above 1."""
+    since, scales, skipped = 0, [], []
+    for factor in factors:
+        scales.append(scale)
+        skipped.append(factor > 1 and scale > 1)
+        since = 0 if skipped[-1] else since + 1
+        if skipped[-1]:
+            scale = max(scale / 2, 1)
+        elif since == GROWS_AFTER:
+            scale, since = 2 * scale, 0
+    return scales, skipped
+
+
+def _overflowing(factors, **settings):
+    """Steps of the loss `1e-5 factor w x`, w in a network of float16."""
+    part = update.Update(
+        optimizer=lookahead.Lookahead(optimizer=optimizers.Adam(learning_rate=0.1), steps=3),
+        average=averaging.ExponentialAverage(decay=0.5),
+        **settings,
+    )
+
+    def step_fn(features, labels):
+        del labels
+
+        def network(inputs):
+            weights = tf1.get_variable("w", [3], tf.float16, tf1.ones_initializer())
+            return {"a": inputs["x"] * weights}
+
+        tower = precision.computed(network, {"x": tf.ones([3])}, True)["a"]
+        variables = tf1.trainable_variables()
+        # Not in the loss: its own value shall be finite.
+        upstream = tf.gather(factors, features) * 1e-5 * tf.ones([3])
+        gradients = tf.gradients(tower, variables, grad_ys=upstream)
+        return part(gradients, variables, {"a": tf.reduce_sum(tower)})
+
+    held = freezing.Freezing(entries={"w": masks.Rows(rows=[0, 1])})
+    small = dataclasses.replace(FLOAT16, initial_scale=2.0**10, growth_steps=GROWS_AFTER)
+    step_fn = held.over(small.over(step_fn))
+    return lambda step: step_fn(step, None)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "zero"])
+def test_the_scale_halves_and_grows_and_a_skipped_step_changes_nothing(policy, tmp_path):
+    """As without the skipped steps: weights, slots, look-ahead, mask, averages; resumed as well."""
+    scales, skipped = _scales(FACTORS)
+    assert 0 < sum(skipped) < len(FACTORS) and max(scales) > scales[0]
+    whole = training.train(_overflowing(FACTORS, if_not_finite=policy), len(FACTORS), looped=True)
+    assert whole.watched["loss_scale"] == scales[-1]
+    assert whole.watched["skipped_steps"] == sum(skipped)
+    kept = {name: v for name, v in whole.variables.items() if "average" not in name}
+    plain = training.train(
+        _overflowing(FACTORS[~np.array(skipped)], if_not_finite=policy),
+        len(FACTORS) - sum(skipped),
+        looped=True,
+    ).variables
+    counts = {"global_step", "loss_scale/value", "loss_scale/finite_steps", "update/skipped_steps"}
+    for name in kept.keys() - counts:
+        np.testing.assert_array_equal(kept[name], plain[name], err_msg=name)
+    assert whole.variables["w"][2] == 1 and (whole.variables["w"][:2] < 1).all()
+
+
+def test_what_is_not_for_the_scale_to_mend_is_left_to_the_policy():
+    """After ten halvings."""
+    step_fn = _overflowing(np.full(11, 1e30, np.float32))
+    assert training.train(step_fn, 10, looped=True).watched["skipped_steps"] == 10
+    message = "at step 10 in 1 of them: gradient of w"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        training.train(step_fn, 11, looped=True)
+
+
+def test_averages_of_the_weights_begin_at_a_skipped_first_step():
+    factors = np.array([1e9, 1e9, 1, 1], np.float32)
+    result = training.train(_overflowing(factors), 2, looped=True).variables
+    np.testing.assert_array_equal(result["w/average"], [1, 1, 1])
+    result = training.train(_overflowing(factors), 3, looped=True).variables
+    decay = min(0.5, 3 / 12)
+    expected = decay * 1 + (1 - decay) * result["w"]
+    np.testing.assert_allclose(result["w/average"], expected, rtol=1e-6)
+
+
+SURGERIES = {
+    "sum": surgery.Sum(),
+    "PCGrad": surgery.Combine(method=methods.PCGrad()),
+    "on the representation": surgery.Combine(method=methods.PCGrad(), on="representation"),
+    "every 2 steps": surgery.Combine(method=methods.Clipped(max_norm=0.5), every_steps=2),
+    "by coordinate": surgery.Combine(method=methods.GradDrop()),
+    "examples": example_clipping.ExampleClipping(max_norm=0.3),
+}
+
+
+SMALL = dataclasses.replace(FLOAT16, initial_scale=2.0**8)
+SLICES = {"PCGrad": 2, "examples": 4}
+
+
+def _step_of(name, settings, size=1.0):
+    """{name: variable} before and after one step of SGD, and what is watched, on 16 rows."""
+    one = tiny.make()
+    model = dataclasses.replace(
+        one.model,
+        columns=[features.Numeric(names=["x"], normalization="none")],
+        network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
+        weighting=weighting.Fixed(weights={"sign": 1.0, "kind": 1.0, "size": size}),
+        surgery=SURGERIES[name],
+        update=update.Update(optimizer=optimizers.SGD(learning_rate=1.0)),
+    )
+    rows = {name: tf.constant(values[:16]) for name, values in tiny.SPLITS["train"].items()}
+    watched = {}
+
+    def hooks(result):
+        watched.update({name: result[name] for name in result.names})
+        return {}
+
+    tf1.set_random_seed(5)
+    tf1.train.create_global_step()
+    given = {name: rows[name] for name in ("x", "word")}, {n: rows[n] for n in tiny.LABELS}
+    nothing = features.Statistics(directory="", entries={})
+    spec = model.model_fn(
+        *given,
+        "train",
+        statistics=nothing,
+        slices=SLICES.get(name, 1),
+        compute=settings,
+        training_hooks=hooks,
+    )
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        variables = {variable.op.name: variable for variable in tf1.trainable_variables()}
+        before = session.run(variables)
+        _, scalars = session.run([spec.train_op, watched])
+        return before, session.run(variables), scalars
+
+
+@pytest.mark.parametrize("name", SURGERIES)
+def test_balancing_sees_gradients_that_are_not_scaled(name):
+    """Of tasks, of examples, at the representation; in slices."""
+    moves, norms = [], []
+    for settings in (precision.PLAIN, SMALL):
+        with tf.Graph().as_default():
+            before, after, watched = _step_of(name, settings)
+        moves.append({name: after[name] - before[name] for name in before})
+        norms.append([v for name, v in sorted(watched.items()) if "norm" in name])
+    assert 1e-6 < _error(moves[1], moves[0]) < 0.01
+    np.testing.assert_allclose(norms[1], norms[0], rtol=0.01)
+
+
+@pytest.mark.parametrize("name", SURGERIES)
+def test_no_balancing_hides_an_overflow(name):
+    """A task whose gradient is infinite is left out of the decision, yet the update sees it."""
+    with tf.Graph().as_default():
+        before, after, watched = _step_of(name, SMALL, size=1e7)
+    assert watched["skipped_steps"] == 1
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def _run(settings, **run):
+    one = tiny.make(compute=settings, **{"train_steps": 40, "checkpoint_steps": 20, **run})
+    held = freezing.Freezing(frozen=["^network/tower_kind/"])
+    return dataclasses.replace(one, model=dataclasses.replace(one.model, freezing=held))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
+    settings = dataclasses.replace(FLOAT16, growth_steps=7)
+    metrics, _ = verbs.train(_run(settings), str(tmp_path / "whole"))
+    verbs.train(_run(settings, train_steps=12), str(tmp_path / "parts"))
+    verbs.train(_run(settings), str(tmp_path / "parts"))
+    whole, parts = (tiny.variables(tmp_path / name) for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert whole["loss_scale/value"] != settings.initial_scale
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+    assert {value.dtype.name for value in whole.values()} == {"float32", "int64"}
+    plain = verbs.evaluate(_run(precision.PLAIN), str(tmp_path / "whole"))
+    assert plain == pytest.approx(metrics)
+    served = tiny.served(tmp_path / "whole")
+    kinds = {spec.dtype for spec in served.structured_outputs.values()}
+    assert kinds == {tf.float32, tf.int64, tf.string}
+    start = transfer.WarmStart(source=str(tmp_path / "whole"))
+    plan = verbs.plan_warm_start(dataclasses.replace(_run(settings), warm_start=start))
+    outcomes = {entry.name: entry.outcome for entry in plan.entries}
+    assert outcomes["network/trunk/hidden_0/kernel"] == "warmed"
+    assert outcomes["loss_scale/value"] != "warmed"
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one_device_does(tmp_path):
+    """With a scale that grows."""
+    settings = precision.Compute(precision="float16", initial_scale=2.0**4, growth_steps=4)
+    layers = [networks.MLP(layers=[size]) for size in (8, 4)]
+    network = networks.SharedBottom(trunk=layers[0], tower=layers[1])
+    sgd = optimizers.SGD(learning_rate=0.02)
+    alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
+    verbs.train(
+        tiny.make(compute=settings, network=network, optimizer=sgd, train_steps=1), str(alone)
+    )
+    shutil.copytree(alone, mirrored)
+    one = tiny.make(compute=settings, network=network, optimizer=sgd, train_steps=12)
+    verbs.train(one, str(alone))
+    devices = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+    verbs.train(dataclasses.replace(one, distribution=devices), str(mirrored))
+    found = [tiny.variables(path) for path in (alone, mirrored)]
+    assert found[0]["loss_scale/value"] == 2.0**7
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"precision": "float8"},
+            "Compute.precision must be one of float32, bfloat16, float16, got",
+        ),
+        ({"initial_scale": 3.0}, "Compute.initial_scale must be a power of 2, got 3.0"),
+        ({"growth_steps": 0}, "Compute.growth_steps must be at least 1, got 0"),
+        ({"xla": 1}, "Compute.xla must be True or False, got 1"),
+    ],
+)
+def test_settings(settings, message):
+    with pytest.raises(checks.UserError, match=message):
+        precision.Compute(**settings)
+
+
+def test_a_tensorflow_without_xla(monkeypatch):
+    monkeypatch.setattr(tf.test, "is_built_with_xla", lambda: False)
+    with pytest.raises(checks.UserError, match="Compute.xla must be False, got True. This Tens"):
+        precision.Compute(xla=True)
+
+
+def test_a_part_that_is_not_built():
+    with pytest.raises(checks.UserError, match=re.escape("Run.compute must be built, such as @")):
+        tiny.make(compute="bfloat16")
+
+
+FILES = {
+    "bfloat16": BFLOAT16,
+    "float16": precision.Compute(precision="float16", initial_scale=2.0**15, growth_steps=2000),
+    "xla": precision.Compute(xla=True),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_gin_files(name):
+    folder = pathlib.Path(__file__).parents[2] / "gin_configs" / "compute"
+    assert {path.stem for path in folder.glob("*.gin")} == FILES.keys()
+    gin.clear_config()
+    gin.parse_config((folder / f"{name}.gin").read_text())
+    assert gin.get_configurable(precision.Compute)() == FILES[name]
+    gin.clear_config()

@@ -1,0 +1,69 @@
+"""What replicas do together, on two logical devices."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, layers
+from mtl.step import replicas
+
+tf1 = tf.compat.v1
+ROWS = np.random.default_rng(0).normal(3, 2, size=[8, 3]).astype(np.float32)
+WEIGHTS = np.random.default_rng(1).normal(size=[8, 3]).astype(np.float32)
+
+
+def _two(step):
+    """What `step(own rows, own weights)` gives in each of two replicas."""
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def own():
+        index = int(tf.get_static_value(replicas.index()))
+        half = slice(4 * index, 4 * index + 4)
+        return step(tf.constant(ROWS[half]), tf.constant(WEIGHTS[half]))
+
+    with tf.Graph().as_default(), strategy.scope():
+        found = strategy.extended.call_for_each_replica(own)
+        with tf1.Session(config=tf1.ConfigProto(device_count={"CPU": 2})) as session:
+            session.run(tf1.global_variables_initializer())
+            return session.run(tf.nest.map_structure(strategy.experimental_local_results, found))
+
+
+def _normalised(rows, weights):
+    """Outputs and the gradient of their weighted squares."""
+    outputs = layers.batch_norm(rows, "norm", training=True)
+    return outputs, tf.gradients(tf.reduce_sum(weights * outputs**2), rows)[0]
+
+
+def test_batch_norm_and_its_gradient_are_those_of_all_rows():
+    found = _two(_normalised)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        whole = _normalised(tf.constant(ROWS), tf.constant(WEIGHTS))
+        session.run(tf1.global_variables_initializer())
+        expected = session.run(whole)
+    for actual, value in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.concatenate(actual), value, rtol=1e-4, atol=1e-5)
+
+
+def test_apart_batch_norm_is_of_a_replicas_own_rows():
+    def step(rows, weights):
+        with replicas.apart():
+            return _normalised(rows, weights)
+
+    for outputs in _two(step)[0]:
+        np.testing.assert_allclose(outputs.mean(0), np.zeros(3), atol=1e-5)
+
+
+def test_replicas_cannot_meet_in_a_branch():
+    def step(rows, weights):
+        outputs = layers.batch_norm(rows, "norm", training=True)
+
+        def gradient():
+            return tf.gradients(tf.reduce_sum(weights * outputs), rows)[0]
+
+        return tf.cond(tf.reduce_sum(rows) > 0, gradient, lambda: rows)
+
+    with pytest.raises(checks.UserError, match="Distribution.batch_norm must be 'replica' where"):
+        _two(step)

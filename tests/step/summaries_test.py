@@ -1,0 +1,115 @@
+"""What `tf1.summary` makes in networks and heads of one's own, in the event files of a run."""
+
+import dataclasses
+import logging
+
+import pytest
+import tensorflow as tf
+
+from mtl import clip_audit, distribution, heads, networks
+from mtl.distribution import resources
+from mtl.runs import verbs
+from tests import tiny
+
+tf1 = tf.compat.v1
+KINDS = {"network/scalar", "network/histogram", "network/image/image", "network/text"}
+
+
+@tf.function(autograph=False)
+def _told_in_a_function(tower):
+    tf1.summary.scalar("function", tf.reduce_mean(tower))
+    return tower
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Telling:
+    """A network that tells of its towers in every way."""
+
+    hidden: bool = False
+
+    def __call__(self, inputs, tasks, training):
+        towers = networks.SharedBottom(trunk=networks.MLP(layers=[8]))(inputs, tasks, training)
+        tower = towers["sign"]
+        tf1.summary.scalar("scalar", tf.reduce_mean(tower))
+        tf1.summary.histogram("histogram", tower)
+        tf1.summary.image("image", tf.sigmoid(tower[tf.newaxis, :, :, tf.newaxis]), max_outputs=1)
+        tf1.summary.text("text", tf.constant("said"))
+        if self.hidden:
+            tf.cond(tower[0, 0] > -1e9, lambda: tf1.summary.scalar("branch", 1.0), lambda: "")
+            towers["sign"] = _told_in_a_function(tower)
+        return towers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ToldHead(heads.Binary):
+    """Tells of its loss, which is also watched."""
+
+    def loss(self, logits, labels):
+        loss = super().loss(logits, labels)
+        tf1.summary.scalar("told", loss)
+        return loss
+
+
+def _make(network=None, **run):
+    made = tiny.make(network=network or _Telling(), **{"train_steps": 20, "seed": 3, **run})
+    own = [_ToldHead(name="sign"), *made.model.heads[1:]]
+    return dataclasses.replace(made, model=dataclasses.replace(made.model, heads=own))
+
+
+def _read(directory):
+    """{tag: {step: value}} of all but what training watches."""
+    found = {}
+    for event in tiny.events(directory):
+        for value in event.summary.value:
+            if value.tag in KINDS | {"told", "sign/loss"} or value.tag.startswith("network"):
+                found.setdefault(value.tag, {})[event.step] = value
+    return found
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 7])
+def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_call):
+    """All but those in a branch or a function, which are told of once."""
+    made = _make(_Telling(hidden=True), steps_per_call=steps_per_call)
+    with caplog.at_level(logging.WARNING, "mtl"):
+        verbs.train(made, str(tmp_path))
+    said = [line for line in caplog.messages if line.startswith("Made")]
+    where = "a branch, a loop or a tf.function"
+    assert said == [f"Made in {where}, and so not written: summary branch, function"]
+    found = _read(tmp_path)
+    assert set(found) == KINDS | {"told", "sign/loss"}
+    for tag, values in found.items():
+        assert list(values) == [10, 20], tag
+    for step, value in found["told"].items():
+        assert value.simple_value == found["sign/loss"][step].simple_value
+    assert found["network/histogram"][20].histo.num == 16 * 8
+    assert found["network/image/image"][20].image.height == 16
+    assert found["network/text"][20].tensor.string_val == [b"said"]
+
+
+@pytest.mark.slow
+def test_summaries_of_a_batch_in_slices_are_those_of_the_first(tmp_path):
+    verbs.train(_make(micro_batches=2), str(tmp_path))
+    found = _read(tmp_path)
+    assert KINDS | {"told"} <= set(found)
+    assert not [tag for tag in found if "_1" in tag]
+    assert found["network/histogram"][20].histo.num == 8 * 8
+
+
+@pytest.mark.slow
+def test_summaries_of_several_replicas_are_those_of_the_first(tmp_path):
+    two = distribution.Distribution(
+        strategy="mirrored",
+        devices=["/cpu:0", "/cpu:1"],
+        resources=resources.Resources(inter_op_threads=2),
+    )
+    verbs.train(dataclasses.replace(_make(), distribution=two), str(tmp_path))
+    found = _read(tmp_path)
+    assert KINDS | {"told"} <= set(found)
+    assert found["network/histogram"][20].histo.num == 8 * 8
+
+
+@pytest.mark.slow
+def test_summaries_of_an_audited_run_come_once(tmp_path):
+    audited = dataclasses.replace(_make(), clip_audit=clip_audit.ClipAudit())
+    verbs.train(audited, str(tmp_path))
+    assert set(_read(tmp_path)) == KINDS | {"told", "sign/loss"}

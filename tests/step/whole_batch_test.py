@@ -1,0 +1,257 @@
+"""A batch in slices, and on several replicas, gives the step of the whole batch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, compat, features, heads, layers, model, types
+from mtl.balancing import example_clipping, methods, surgery, watched
+from mtl.optimization import clipping, optimizers, update
+from mtl.step import draws
+from tests.conformance import balancers
+
+tf1 = tf.compat.v1
+
+ROWS = 24
+RANDOM = np.random.default_rng(5)
+X = RANDOM.normal(size=[ROWS, 3]).astype(np.float32)
+FEATURES = {"x": X, "word": RANDOM.integers(0, 6, size=[ROWS])}
+EVERY_ROW = slice(None)
+WEIGHTS = RANDOM.integers(1, 4, size=[ROWS]).astype(np.float32)
+LABELS = {
+    # Absent from the last quarter, and in the others more often in some than in others.
+    "clicks": np.where((np.arange(ROWS) % 5 == 0) | (np.arange(ROWS) > 17), np.nan, X[:, 0]),
+    "age": np.abs(X).sum(1) + 1,
+    "fraud": X[:, 1] - X[:, 2],
+    "row_weight": WEIGHTS,
+}
+LABELS = {name: np.asarray(values, np.float32) for name, values in LABELS.items()}
+
+
+class Network:
+    """One layer that all tasks share, with the scope names of the balancers' table."""
+
+    def __init__(self, batch_norm=False):
+        self.batch_norm = batch_norm
+
+    def __call__(self, inputs, tasks, training):
+        if self.batch_norm:
+            inputs = inputs | {
+                "numeric_x": layers.batch_norm(inputs["numeric_x"], "norm", training)
+            }
+        hidden = layers.dense(tf.concat(list(inputs.values()), 1), 4, "hidden", tf.tanh)
+        return types.Towers(dict.fromkeys(tasks, hidden), [hidden])
+
+
+def _model(row, network, labels):
+    return model.MultiTaskModel(
+        columns=[
+            features.Numeric(names=["x"], normalization="none"),
+            features.Identity(names=["word"], size=6, dimension=2),
+        ],
+        network=network,
+        heads=[
+            heads.Regression(name="clicks"),
+            heads.Regression(name="age", weight="row_weight" if "row_weight" in labels else None),
+            heads.Regression(name="fraud"),
+        ],
+        update=update.Update(
+            optimizer=optimizers.Momentum(learning_rate=0.01),
+            clipping=clipping.GlobalNorm(max_norm=1.0) if labels is LABELS else None,
+        ),
+        weighting=row.weighting,
+        surgery=row.surgery,
+    )
+
+
+def _train_op(results, row, slices, labels, rows, network=None):
+    """The op of one step on these rows; what it lets watch joins `results`."""
+
+    def hooks(step_result):
+        results.append(step_result)
+        return {}
+
+    spec = _model(row, network or Network(), labels).model_fn(
+        {name: tf.constant(values[rows]) for name, values in FEATURES.items()},
+        {name: tf.constant(values[rows]) for name, values in labels.items()},
+        compat.estimator.ModeKeys.TRAIN,
+        statistics=features.Statistics(directory="", entries={}),
+        slices=slices,
+        training_hooks=hooks,
+    )
+    return spec.train_op
+
+
+def _two_replicas(row, slices=1, steps=3, labels=LABELS):
+    """The same on two replicas, each with a half of the rows."""
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with tf.Graph().as_default() as graph, strategy.scope():
+        graph.seed = 1
+        tf1.train.get_or_create_global_step()
+        results = []
+
+        @tf.autograph.experimental.do_not_convert
+        def model_fn():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            first = int(tf.get_static_value(replica)) * ROWS // 2
+            return _train_op(results, row, slices, labels, slice(first, first + ROWS // 2))
+
+        train_op = strategy.group(strategy.extended.call_for_each_replica(model_fn))
+        config = tf1.ConfigProto(device_count={"CPU": 2})
+        with tf1.Session(config=config) as session:
+            session.run(tf1.global_variables_initializer())
+            for _ in range(steps):
+                values = session.run([train_op, *[result.values for result in results]])[1:]
+            variables = {v.name.split(":")[0]: v for v in tf1.global_variables()}
+            variables = {n: strategy.extended.read_var(v) for n, v in variables.items()}
+            return session.run(variables), values
+
+
+def _trained(row, slices, steps=3, network=None, labels=LABELS, rows=EVERY_ROW):
+    """{name: value} of every variable after some steps, and the watched scalars."""
+    with tf.Graph().as_default() as graph:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        results = []
+        train_op = _train_op(results, row, slices, labels, rows, network)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            watched = {}
+            for _ in range(steps):
+                _, values = session.run([train_op, results[0].values])
+                watched = dict(zip(results[0].names, values.tolist(), strict=True))
+            variables = {v.op.name: v for v in tf1.global_variables()}
+            return session.run(variables), watched
+
+
+# What differs in how it passes over the slices; with replicas every balancer does.
+PASSES = (
+    "Equal",
+    "Fixed",
+    "LogLoss",
+    "UncertaintyWeighting",
+    "PCGrad on the kernel",
+    "PCGrad every 5 steps",
+    "UPGrad on the representation every 3 steps",
+    "DBMTL",
+    "GradDrop as a layer",
+    "ExampleClipping",
+)
+CLIPPED = example_clipping.ExampleClipping(max_norm=1.0)
+BALANCERS = (*balancers.ROWS, balancers.Row(name="ExampleClipping", surgery=CLIPPED))
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in BALANCERS if row.name in PASSES], ids=lambda row: row.name
+)
+def test_slices_take_the_step_of_the_whole_batch(row):
+    whole, in_slices = _trained(row, 1), _trained(row, 4)
+    for expected, actual in zip(whole, in_slices, strict=True):
+        assert actual.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_allclose(
+                actual[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name
+            )
+
+
+@pytest.mark.parametrize(("name", "passes"), [("Equal", 4), ("LogLoss", 7), ("watched", 4)])
+def test_one_pass_over_the_slices_where_nothing_reads_losses(name, passes):
+    calls, rows = [], {row.name: row for row in balancers.ROWS}
+    rows["watched"] = balancers.Row(name="watched", surgery=watched.Watched(every_steps=100))
+
+    def count(values):
+        calls.append(1)
+        return values
+
+    def network(inputs, tasks, training):
+        x = tf.numpy_function(count, [inputs["numeric_x"]], tf.float32)
+        return Network()(inputs | {"numeric_x": tf.ensure_shape(x, [None, 3])}, tasks, training)
+
+    _, shown = _trained(rows[name], 4, steps=1, network=network)
+    assert len(calls) == passes
+    _, expected = _trained(rows[name], 1, steps=1)
+    assert shown["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def _decides_rarely(row):
+    """Whether parameters are compared now and then: replicas can't meet now and then."""
+    exact = getattr(row.surgery, "on", "") == "parameters"
+    return exact and getattr(row.surgery, "every_steps", 1) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "row", [row for row in BALANCERS if not _decides_rarely(row)], ids=lambda row: row.name
+)
+def test_two_replicas_take_the_step_of_the_whole_batch(row):
+    slices = 2 if row.name in PASSES else 1
+    (expected, watched), (actual, by_replica) = _trained(row, 1), _two_replicas(row, slices)
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    for watched_there in by_replica:
+        np.testing.assert_allclose(watched_there, list(watched.values()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in balancers.ROWS if _decides_rarely(row)], ids=lambda row: row.name
+)
+def test_rare_decisions_on_parameters_are_refused(row):
+    with pytest.raises(checks.UserError, match="every_steps must be 1 where replicas decide"):
+        _two_replicas(row)
+
+
+def test_each_replica_can_decide_from_its_own_part():
+    """The first step is the mean of the steps that halves of the batch take alone."""
+    method, labels = methods.UPGrad(), LABELS | {"clicks": X[:, 0]}
+    row = balancers.Row(name="alone", surgery=surgery.Combine(method=method, per_replica=True))
+    del labels["row_weight"]
+    half = ROWS // 2
+    start, _ = _trained(row, 1, steps=0, labels=labels)
+    alone = [
+        _trained(row, 1, 1, labels=labels, rows=rows)[0]
+        for rows in (slice(half), slice(half, ROWS))
+    ]
+    actual, _ = _two_replicas(row, steps=1, labels=labels)
+    together, _ = _trained(row, 1, 1, labels=labels)
+    for name in ("network/hidden/kernel", "features/identity_word/embedding"):
+        moves = [variables[name] - start[name] for variables in alone]
+        move = actual[name] - start[name]
+        np.testing.assert_allclose(move, (moves[0] + moves[1]) / 2, rtol=1e-3, atol=1e-7)
+        assert np.abs(move - (together[name] - start[name])).max() > 1e-5
+
+
+def test_slices_draw_apart():
+    """A dropout mask is not repeated from slice to slice, nor from replica to replica."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        ones = tf.ones([64, 8])
+        masks = []
+        for part in range(3):
+            with draws.draws_of(part):
+                masks.append(layers.dropout(ones, 0.5, "dropout", training=True))
+        masks.append(layers.dropout(ones, 0.5, "dropout", training=True))
+        session.run(tf1.global_variables_initializer())
+        first, second, third, plain = session.run(masks)
+    np.testing.assert_array_equal(first, plain)
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert 0.4 < np.mean(one == other) < 0.6
+
+
+def test_clipped_examples_move_averages_once_by_all_of_them(caplog):
+    row, network = BALANCERS[-1], Network(batch_norm=True)
+    actual, _ = _trained(row, 1, 1, network=network)
+    mean = actual["network/norm/moving_mean"]
+    np.testing.assert_allclose(mean, 0.01 * X.mean(0), rtol=1e-5)
+    assert "a pass for each example, for normalisation by the batch" in caplog.text
+
+
+def test_batch_norm_sees_each_slice_alone():
+    """Moving averages move once for each slice, by the moments of that slice."""
+    network = Network(batch_norm=True)
+    actual, _ = _trained(balancers.Row(name="Equal"), 2, 1, network=network)
+    expected = np.zeros(3)
+    for rows in (slice(ROWS // 2), slice(ROWS // 2, ROWS)):
+        expected += 0.01 * (X[rows].mean(0) - expected)
+    np.testing.assert_allclose(actual["network/norm/moving_mean"], expected, rtol=1e-5)

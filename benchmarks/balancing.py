@@ -3,7 +3,7 @@
 Every file of `gin_configs/balancing`, run as a user would run it, against a network for each task
 alone and against weights and learning rates that were tuned on a part of the training split:
 
-    python -m launch.train --gin_file gin_configs/experiments/adult_balancing_scaled.gin \
+    python -m launch.train --gin_file benchmarks/adult_balancing_scaled.gin \
         --gin_file gin_configs/balancing/cagrad.gin --gin_param 'adult_dir = "data/adult"'
 
 What counts is the test split after the last step, and Delta-m, the mean over the tasks of the
@@ -115,7 +115,7 @@ DATA = {
     "adult": _ADULT,
     "adult_scaled": dataclasses.replace(
         _ADULT,
-        gin_file="gin_configs/experiments/adult_balancing_scaled.gin",
+        gin_file="benchmarks/adult_balancing_scaled.gin",
         heads={**_ADULT.heads, "income": "@scaled.ScaledBinary()"},
         weights=(1.0, 10.0, 100.0, 1000.0, 10000.0),
     ),

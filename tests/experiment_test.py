@@ -60,7 +60,9 @@ def _train(directory, steps_per_call):
     """Stops and continues; what each call of train returned."""
     return [
         verbs.train(
-            tiny.make(steps_per_call=steps_per_call, train_steps=last, keep_checkpoints=10),
+            tiny.make(
+                check_rows=256, steps_per_call=steps_per_call, train_steps=last, keep_checkpoints=10
+            ),
             str(directory),
         )
         for last in STOPS
@@ -220,7 +222,7 @@ def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path,
     directory, _ = trained
     checkpoint = "best" if kind == "best" else "latest"
     if kind == "manual":
-        export = verbs.export(tiny.make(), str(directory), str(tmp_path / "manual"))
+        export = verbs.export(tiny.make(check_rows=256), str(directory), str(tmp_path / "manual"))
     elif kind == "best":
         export = _newest(directory / "export" / "best")
     else:
@@ -251,7 +253,7 @@ def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path,
 
 
 def test_absent_optional_features_take_their_defaults(trained, tmp_path):
-    export = verbs.export(tiny.make(), str(trained[0]), str(tmp_path / "manual"))
+    export = verbs.export(tiny.make(check_rows=256), str(trained[0]), str(tmp_path / "manual"))
     x = tiny.SPLITS["test"]["x"][:4]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         meta = tf.compat.v1.saved_model.load(session, ["serve"], export)
@@ -487,7 +489,7 @@ def test_another_architecture_is_refused_and_nothing_overwritten(model_dir, chan
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "export"])
 def test_the_later_verbs_refuse_another_architecture(trained, tmp_path, verb):
-    made, directory = tiny.make(network=_WIDER), str(trained[0])
+    made, directory = tiny.make(network=_WIDER, check_rows=256), str(trained[0])
     act = {
         "evaluate": lambda: verbs.evaluate(made, directory),
         "predict": lambda: list(verbs.predict(made, directory)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from mtl import checkpoints, experiment, features, heads, model, networks, spec
+from mtl import checkpoints, experiment, features, heads, model, networks, serving, spec
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 
@@ -69,8 +69,12 @@ TAGGED_SPEC = dataclasses.replace(SPEC, features={**SPEC.features, "tags": ("str
 TAGGED_SPLITS = {split: {**rows, "tags": _tags(len(rows["x"]))} for split, rows in SPLITS.items()}
 
 
-def make(splits=None, best=None, optimizer=None, network=None, columns=None, **run):
-    """An experiment of 40 steps; `run` holds settings of Run."""
+def make(splits=None, best=None, optimizer=None, network=None, columns=None, check_rows=0, **run):
+    """An experiment of 40 steps; `run` holds settings of Run.
+
+    Comparing an export with the Estimator takes a third of such a training: tests that look at
+    exports ask for it by `check_rows`.
+    """
     trunk = networks.MLP(layers=[8], dropout=0.2, batch_norm=True)
     return experiment.Experiment(
         data=pipeline.Pipeline(
@@ -91,6 +95,7 @@ def make(splits=None, best=None, optimizer=None, network=None, columns=None, **r
             **{"train_steps": 40, "checkpoint_steps": 20, "summary_steps": 10, **run}
         ),
         best=best or checkpoints.Best(),
+        serving=serving.Serving(check_rows=check_rows),
     )
 
 

@@ -48,7 +48,9 @@ def test_saved_configurations(path, tmp_path, monkeypatch):
     monkeypatch.chdir(gin_files_test.ROOT)
     shutil.copyfile(path, tmp_path / "config.gin")
     experiment = config.load([config.saved_in(str(tmp_path))])
-    given = pathlib.Path("gin_configs/experiments", *f"{path.stem}.gin".split("__"))
+    name = f"{path.stem.rpartition('__')[2]}.gin"
+    folders = ("gin_configs/experiments", "benchmarks")
+    (given,) = (found for folder in folders for found in pathlib.Path(folder).rglob(name))
     assert experiment.model.tasks == config.load([str(given)]).model.tasks
 
 

@@ -262,7 +262,8 @@ def test_no_balancing_hides_an_overflow(name):
 
 
 def _run(settings, **run):
-    one = tiny.make(compute=settings, **{"train_steps": 40, "checkpoint_steps": 20, **run})
+    run = {"train_steps": 40, "checkpoint_steps": 20, "check_rows": 256, **run}
+    one = tiny.make(compute=settings, **run)
     held = freezing.Freezing(frozen=["^network/tower_kind/"])
     return dataclasses.replace(one, model=dataclasses.replace(one.model, freezing=held))
 

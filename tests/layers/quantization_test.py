@@ -102,7 +102,7 @@ BOTH = quantization.Quantization(
 
 
 def _experiment(part, **run):
-    one = tiny.make(**{"train_steps": 40, "checkpoint_steps": 40, **run})
+    one = tiny.make(**{"train_steps": 40, "checkpoint_steps": 40, "check_rows": 256, **run})
     return dataclasses.replace(one, model=dataclasses.replace(one.model, quantization=part))
 
 

@@ -58,7 +58,8 @@ def _example(index, x, word):
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("scoring")
-    made, model_dir, base = tiny.make(), str(directory / "run"), directory / "served"
+    made, model_dir = tiny.make(check_rows=256), str(directory / "run")
+    base = directory / "served"
     verbs.train(made, model_dir)
     base.mkdir()
     for version in ("1", "2"):

@@ -256,7 +256,7 @@ def test_no_rows_are_only_asked_for_where_the_estimator_takes_them(made, tmp_pat
 
 
 def test_training_goes_on_without_the_export(tmp_path, caplog):
-    made = tiny.make(train_steps=1, checkpoint_steps=1)
+    made = tiny.make(check_rows=256, train_steps=1, checkpoint_steps=1)
     noisy = dataclasses.replace(
         made.model, heads=[*made.model.heads, Noisy(name="size2", label="size")]
     )
@@ -274,7 +274,7 @@ def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     monkeypatch.setattr(
         serving.Exporter, "_written", lambda *args: exported.append(args) or write(*args)
     )
-    verbs.train(tiny.make(train_steps=1, checkpoint_steps=1), str(tmp_path))
+    verbs.train(tiny.make(check_rows=256, train_steps=1, checkpoint_steps=1), str(tmp_path))
     (latest,), (best,) = (
         versions.numbers(str(tmp_path / "export" / kind)) for kind in ("latest", "best")
     )

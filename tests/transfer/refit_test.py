@@ -19,7 +19,7 @@ TAUS = [0.0, 0.5, 1.0, 2.0]
 def make(part=None, **settings):
     """tiny's experiment with a third split, and only the task `kind`."""
     splits = {**tiny.SPLITS, "validation": tiny.rows(200, seed=3)}
-    made = tiny.make(splits=splits)
+    made = tiny.make(splits=splits, check_rows=256)
     head = heads.MultiClass(name="kind", classes=3, shots=shots.Shots(), **settings)
     model = dataclasses.replace(made.model, heads=[head, *made.model.heads[::2]])
     return dataclasses.replace(made, model=model, refit=part)

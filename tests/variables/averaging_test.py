@@ -233,7 +233,7 @@ def _experiment(averaged=True, **run):
     part = _part(optimizer=optimizers.LazyAdam(learning_rate=0.05))
     if not averaged:
         part = dataclasses.replace(part, average=None)
-    plain = tiny.make(**{"train_steps": STEPS, "checkpoint_steps": 10, **run})
+    plain = tiny.make(**{"train_steps": STEPS, "checkpoint_steps": 10, "check_rows": 256, **run})
     held = freezing.Freezing(frozen=["^network/tower_size/"], until={"^network/tower_kind/": 20})
     return dataclasses.replace(
         plain, model=dataclasses.replace(plain.model, update=part, freezing=held)

@@ -14,9 +14,23 @@ from tests.balancing import surgery_methods
 
 SIZES = [(2, 7), (3, 2), (4, 30), (8, 5), (16, 300)]
 SCALES = [1e-6, 1.0, 1e6]
-each_size = pytest.mark.parametrize(("num_tasks", "dimension"), SIZES)
+KINDS = ["plain", *surgery_methods.DEGENERATE]
 each_scale = pytest.mark.parametrize("scale", SCALES)
-each_kind = pytest.mark.parametrize("kind", ["plain", *surgery_methods.DEGENERATE])
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def random_cases(count, **choices):
+    """`count` cases drawn at random, in which all values of a choice come equally often.
+
+    Each has gradients of its own, by its `seed`.
+    """
+    random, cases = np.random.default_rng(count), []
+    columns = [
+        [values[i % len(values)] for i in random.permutation(count)] for values in choices.values()
+    ]
+    for seed, case in enumerate(zip(*columns, strict=True)):
+        cases.append(pytest.param(*case, seed, id="-".join(map(str, [*case, seed]))))
+    return pytest.mark.parametrize([*choices, "seed"], cases)
 
 
 def _unit(rows):
@@ -33,11 +47,9 @@ def _min_norm_squared(rows):
     return np.sum((solution / solution.sum() @ rows) ** 2)
 
 
-@each_kind
-@each_scale
-@each_size
-def test_mgda_is_as_short_as_an_exact_solution(num_tasks, dimension, scale, kind):
-    rows = scale * surgery_methods.gradients_of(kind, num_tasks, dimension)
+@random_cases(50, size=SIZES, scale=SCALES, kind=KINDS)
+def test_mgda_is_as_short_as_an_exact_solution(size, scale, kind, seed):
+    rows = scale * surgery_methods.gradients_of(kind, *size, seed)
     weights = surgery_methods.weights(methods.MGDA(), rows)
     assert weights.min() >= 0
     assert weights.sum() == pytest.approx(1, abs=1e-12)
@@ -169,12 +181,9 @@ def _cagrad_bound(rows, c):
     return unit * min(dual(x / x.sum()) for x in feasible)
 
 
-@each_kind
-@each_scale
-@pytest.mark.parametrize("c", [0.5, 2.0])
-@pytest.mark.parametrize(("num_tasks", "dimension"), SIZES[:4])
-def test_cagrad_reaches_its_dual_bound(num_tasks, dimension, c, scale, kind):
-    rows = scale * surgery_methods.gradients_of(kind, num_tasks, dimension)
+@random_cases(50, size=SIZES[:4], c=[0.5, 2.0], scale=SCALES, kind=KINDS)
+def test_cagrad_reaches_its_dual_bound(size, c, scale, kind, seed):
+    rows = scale * surgery_methods.gradients_of(kind, *size, seed)
     update = surgery_methods.weights(methods.CAGrad(c=c), rows) @ rows
     mean = rows.mean(0)
     rounding = 1e-14 * np.abs(rows).max()
@@ -204,11 +213,9 @@ def _in_dual_cone(row, rows):
     return row + length * added @ units
 
 
-@each_kind
-@each_scale
-@each_size
-def test_upgrad_and_dualproj_conflict_with_no_task(num_tasks, dimension, scale, kind):
-    rows = scale * surgery_methods.gradients_of(kind, num_tasks, dimension)
+@random_cases(50, size=SIZES, scale=SCALES, kind=KINDS)
+def test_upgrad_and_dualproj_conflict_with_no_task(size, scale, kind, seed):
+    rows = scale * surgery_methods.gradients_of(kind, *size, seed)
     longest = np.linalg.norm(rows, axis=1).max()
     expected = {
         methods.UPGrad(): np.mean([_in_dual_cone(row, rows) for row in rows], axis=0),
@@ -231,12 +238,15 @@ def test_upgrad_does_not_conflict_at_any_ratio_of_norms(ratio):
         assert (products / lengths).min() >= -1e-9 * np.linalg.norm(weights @ rows)
 
 
-@pytest.mark.parametrize("kind", ["plain", "conflicting", "uneven"])
-@each_scale
-@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0, 5.0])
-@pytest.mark.parametrize(("num_tasks", "dimension"), [(2, 7), (4, 30), (16, 300)])
-def test_fair_residuals(num_tasks, dimension, alpha, scale, kind):
-    rows = scale * surgery_methods.gradients_of(kind, num_tasks, dimension)
+@random_cases(
+    40,
+    size=[(2, 7), (4, 30), (16, 300)],
+    alpha=[0.5, 1.0, 2.0, 5.0],
+    scale=SCALES,
+    kind=["plain", "conflicting", "uneven"],
+)
+def test_fair_residuals(size, alpha, scale, kind, seed):
+    rows = scale * surgery_methods.gradients_of(kind, *size, seed)
     weights = surgery_methods.weights(methods.FairGrad(alpha=alpha), rows)
     assert weights.min() > 0
     # Summed in the lengths of the gradients: the products of uneven ones cancel otherwise.
@@ -459,15 +469,18 @@ def _primary_constrained(rows, tau, averages):
     return None
 
 
-@each_scale
-@pytest.mark.parametrize("tau", [0.0, 0.02, 1.0])
-@pytest.mark.parametrize("kind", ["plain", "parallel", "conflicting", "stationary", "uneven"])
-@pytest.mark.parametrize(("num_tasks", "dimension"), [(2, 7), (3, 2), (5, 30)])
-def test_pcd_equals_the_enumeration_of_the_paper(num_tasks, dimension, kind, tau, scale):
+@random_cases(
+    40,
+    size=[(2, 7), (3, 2), (5, 30)],
+    kind=["plain", "parallel", "conflicting", "stationary", "uneven"],
+    tau=[0.0, 0.02, 1.0],
+    scale=SCALES,
+)
+def test_pcd_equals_the_enumeration_of_the_paper(size, kind, tau, scale, seed):
     method, state = methods.PCD(primary="a", tau=tau, decay=0.9), None
-    averages = np.zeros(num_tasks)
+    averages = np.zeros(size[0])
     for step in (1, 2):
-        rows = scale * surgery_methods.gradients_of(kind, num_tasks, dimension, seed=step)
+        rows = scale * surgery_methods.gradients_of(kind, *size, seed=2 * seed + step)
         averages = 0.9 * averages + 0.1 * np.sum(rows**2, axis=1)
         actual, state = surgery_methods.decide(method, rows, state=state)
         direction = _primary_constrained(rows, tau, averages / (1 - 0.9**step))

@@ -5,10 +5,14 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.10; 
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 
-.PHONY: demo test test-oldest test-matrix lint clean
+.PHONY: demo check test test-oldest test-matrix lint clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
+
+# Before every commit: lint, and the cases that take a second at most; the slowest are printed.
+check: lint
+	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not slow' --quick --durations 10
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest --numprocesses auto --dist worksteal

@@ -1,6 +1,7 @@
 """The rooms of docs/architecture.md: imports point down, no file circles, no gin in mtl."""
 
 import ast
+import functools
 import graphlib
 import pathlib
 import re
@@ -19,14 +20,17 @@ def _module(path):
 FILES = {_module(path): path for top in ("mtl", "launch") for path in (ROOT / top).rglob("*.py")}
 
 
+@functools.cache
 def _imports(module):
     """(line, imported module) of all imports, those in functions and TYPE_CHECKING included."""
+    found = []
     for node in ast.walk(ast.parse(FILES[module].read_text())):
         if isinstance(node, ast.ImportFrom):
-            for name in (f"{node.module}.{alias.name}" for alias in node.names):
-                yield node.lineno, name if name in FILES else node.module
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [(node.lineno, name if name in FILES else node.module) for name in names]
         elif isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
+    return found
 
 
 def _room(module):

@@ -3,10 +3,14 @@
 import gc
 import os
 import pathlib
+import time
+from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
 
+# What a case without the mark "slow" may take of the processor; loaded machines stretch wall time.
+_CPU_SECS = 3.0
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Before anything uses TensorFlow: two replicas need two devices.
@@ -23,6 +27,21 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = f"fail a case that is not marked slow and takes more than {_CPU_SECS:g} s of CPU time"
+    parser.addoption("--quick", action="store_true", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    took = time.process_time() - start
+    is_marked = item.get_closest_marker("slow") or item.get_closest_marker("main_job")
+    if item.config.getoption("--quick") and took > _CPU_SECS and not is_marked:
+        pytest.fail(f"took {took:.1f} s: mark it slow, or make it faster", pytrace=False)
 
 
 @pytest.fixture(scope="session")

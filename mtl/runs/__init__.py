@@ -1,0 +1,1 @@
+"""What one does with an experiment: train, evaluate, predict, export, audit."""

@@ -1,0 +1,55 @@
+"""The Estimator of a checkpoint, what exports it, and errors of both in one line.
+
+estimator = estimators.build_estimator(experiment, "runs/digits", "runs/digits/model.ckpt-500")
+exporter = estimators.build_exporter(experiment, "runs/digits")
+"""
+
+import contextlib
+import functools
+from collections.abc import Sequence
+
+from mtl import compat, scoring, serving
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import given_files, mismatch
+from mtl.distribution import resources, tf_config
+from mtl.runs import diagnosis, fitting
+
+def build_estimator(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str,
+    keep: Sequence[str] = (),
+    events: str | None = None,
+) -> compat.estimator.Estimator:
+    """Builds what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
+
+    Predictions come with the features `keep`. Evaluations are written for TensorBoard under
+    `events`, `model_dir` by default.
+    """
+    given_files.check(experiment.model.column_files, model_dir)
+    statistics = fitting.load(model_dir)
+    model_fn = functools.partial(experiment.model.fitted(statistics).model_fn, statistics=statistics)
+    model_fn = serving.exporting(model_fn, experiment.serving)
+    with tf_config.alone():
+        config = compat.estimator.RunConfig(
+            model_dir=events or model_dir, tf_random_seed=experiment.run.seed
+        )
+    session_config = experiment.distribution.resources.session_config()
+    config = resources.configured(config, session_config)
+    model_fn = scoring.kept.over(mismatch.refusing(model_fn, checkpoint), keep)
+    return compat.estimator.Estimator(model_fn, config=config)
+
+
+def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:
+    """Builds what exports the checkpoints of the run in `model_dir`."""
+    rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split, with_labels=False)
+    heads = experiment.model.fitted(fitting.load(model_dir)).heads
+    return serving.Exporter(experiment.serving, experiment.data.spec, heads, rows, model_dir)
+
+
+def explain_errors(
+    experiment: experiment_lib.Experiment,
+ checkpoint: str | None, *splits: str
+) -> contextlib.AbstractContextManager[None]:
+    """Turns what a user can fix in the data or the checkpoint into one line, within it."""
+    return diagnosis.explained(experiment.data, experiment.model.heads, checkpoint, *splits)

@@ -1,0 +1,162 @@
+"""What one does with an experiment: train, evaluate, predict, export, audit.
+
+metrics, steps = verbs.train(experiment, "runs/digits")
+rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
+"""
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, clip_audit, scoring, transfer
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.clip_audit import report
+from mtl.files import storage
+from mtl.runs import checkpoint_audit, estimators, fitting, preparation, training
+from mtl.runs.evaluation import evaluate
+
+__all__ = [
+    "audit_clipping",
+    "evaluate",
+    "export",
+    "open_scorer",
+    "plan_warm_start",
+    "predict",
+    "train",
+]
+
+def train(
+    experiment: experiment_lib.Experiment,
+ model_dir: str, on_start: Callable[[], None] = lambda: None
+) -> tuple[dict[str, Any], int]:
+    """Trains up to `run.train_steps` and evaluates every checkpoint, exporting latest and best.
+
+    Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
+
+    Args:
+      model_dir: where everything is written.
+      on_start: called once the model is built and restored, before the first step.
+
+    Returns:
+      The metrics of the last evaluation, {} where another process evaluates; and the number of
+      steps trained by this call.
+
+    Raises:
+      UserError: for anything wrong with the settings, the data or what is in `model_dir`.
+      SystemExit: a signal asked to stop; what was trained is saved.
+    """
+    return training.Training(experiment, model_dir, on_start).run()
+
+
+def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
+    """Returns what every variable of a new run would start from, and why; writes nothing.
+
+    Raises:
+      UserError: as `train` would.
+    """
+    rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
+    checks.require(experiment.warm_start is not None, "Experiment.warm_start", rule, None, fix)
+    with tempfile.TemporaryDirectory() as scratch:
+        fitting.fit(experiment.data, experiment.model, experiment.warm_start, scratch)
+        with preparation.warm_start(experiment, scratch) as plan:
+            return plan
+
+
+def predict(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str | None = None,
+    checkpoint: str = "latest",
+    keep: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yields {"<task>/<name>": value} for each example of `split`, in order.
+
+    Before them come the fields `keep` of the example: features, labels, and columns of a CSV
+    file. They pass through the graph with its features, so that no row can lose another's.
+    """
+    split = split or experiment.data.eval_split
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    data = experiment.data.keeping(keep)
+
+    def batches() -> tf.data.Dataset:
+        if not data.spec.labels:
+            return data.one_pass(split, with_labels=False)
+        return data.one_pass(split).map(lambda features, labels: {**features, **labels})
+
+    with estimators.explain_errors(experiment, path, split):
+        estimator = estimators.build_estimator(experiment, model_dir, path, keep)
+        yield from scoring.kept.rows(estimator.predict(batches, checkpoint_path=path))
+
+
+def audit_clipping(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str = "all",
+    output: str | None = None,
+    key: str | None = None,
+    others: Sequence[str] = (),
+) -> str:
+    """Audits the training split, a visit for each checkpoint; the path of the summary.
+
+    Args:
+      model_dir: of a run that is trained.
+      checkpoint: "all" that are kept, or one.
+      output: where the report is written; `<model_dir>/clip_audit/checkpoints` by default.
+      key: the field that tells samples apart, in place of `ClipAudit.key`.
+      others: reports of other runs on the same samples, to compare with.
+    """
+    settings = experiment.clip_audit or clip_audit.ClipAudit()
+    settings = dataclasses.replace(settings, key=key or settings.key)
+    settings.check(experiment.data.spec)
+    for other in others:
+        report.read_samples(other)
+    latest = run_directory.checkpoint_path(
+        model_dir, "latest" if checkpoint == "all" else checkpoint
+    )
+    paths = run_directory.saved(model_dir) if checkpoint == "all" else [latest]
+    output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
+    for name in report.FILES:
+        guard = scoring.Protection(files=experiment.files_read)
+        guard.check(os.path.join(output, name))
+    run_directory.require_writable("--output", output)
+    with estimators.explain_errors(experiment, latest, experiment.data.train_split):
+        checkpoint_audit.audit(experiment, model_dir, settings, paths, output)
+    return report.write(output, settings, others)
+
+
+@contextlib.contextmanager
+def open_scorer(experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest") -> Iterator[scoring.Checkpoint]:
+    """Yields what predicts every task for serialized tf.Examples, as a checkpoint does."""
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    with estimators.explain_errors(experiment, path):
+        estimator = estimators.build_estimator(experiment, model_dir, path)
+        with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
+            yield model
+
+
+def export(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    export_dir: str,
+    checkpoint: str = "latest",
+    before: Callable[[str], None] = lambda written: None,
+) -> str:
+    """Writes `export_dir/<version>`, a SavedModel for TF Serving; returns its path.
+
+    Nothing is published if `before`, called with the folder of the export, fails.
+
+    Raises:
+      UserError: there is no such checkpoint, or the export does not predict as it does.
+    """
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    storage.require_plain("--export_dir", export_dir)
+    run_directory.require_writable("--export_dir", export_dir)
+    with estimators.explain_errors(experiment, path):
+        estimator = estimators.build_estimator(experiment, model_dir, path)
+        return estimators.build_exporter(experiment, model_dir)(estimator, export_dir, path, before)

@@ -12,7 +12,7 @@ demo: $(VENV)/installed
 
 # Before every commit: lint, and the cases that take a second at most; the slowest are printed.
 check: lint
-	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not slow' --quick --durations 10
+	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not medium and not slow' --quick --durations 10
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest --numprocesses auto --dist worksteal
@@ -20,7 +20,7 @@ test: $(VENV)/installed-dev
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:
 	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --tests \
-		tests/experiment_test.py tests/model_test.py tests/training_loop_test.py tests/conformance \
+		tests/experiment_test.py tests/model_test.py tests/step/training_loop_test.py tests/conformance \
 		tests/compat/estimator_test.py tests/compat/surface_test.py \
 		--match 'not conformance or binary or LazyAdam or PCGrad or Uncertainty or mlp'
 

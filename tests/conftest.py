@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-# What a case without the mark "slow" may take of the processor; loaded machines stretch wall time.
+# What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = f"fail a case that is not marked slow and takes more than {_CPU_SECS:g} s of CPU time"
+    text = f"fail a case that is neither medium nor slow and takes over {_CPU_SECS:g} s of CPU"
     parser.addoption("--quick", action="store_true", help=text)
 
 
@@ -39,9 +39,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     start = time.process_time()
     yield
     took = time.process_time() - start
-    is_marked = item.get_closest_marker("slow") or item.get_closest_marker("main_job")
+    is_marked = item.get_closest_marker("medium") or item.get_closest_marker("slow")
     if item.config.getoption("--quick") and took > _CPU_SECS and not is_marked:
-        pytest.fail(f"took {took:.1f} s: mark it slow, or make it faster", pytrace=False)
+        pytest.fail(f"took {took:.1f} s: mark it medium or slow, or make it faster", pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,7 @@ def _train(made, batches, loop=None):
             yield session.run(names), loss
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 3])
 def test_batch_norm_averages_equal_numpy(steps_per_call):
     num_steps, momentum = 6, 0.99
@@ -126,6 +127,7 @@ def _loss(made, mode, batch):
         return loss, session.run({name: value for name, (value, _) in spec.eval_metric_ops.items()})
 
 
+@pytest.mark.medium
 def test_rows_without_a_label_do_not_count_for_its_task():
     batch = {name: values[0] for name, values in _batches(1).items()}
     gaps = np.arange(BATCH) % 2 == 0
@@ -150,6 +152,7 @@ class _NaNInOneRow(heads.Binary):
         return tf.where(tf.equal(rows, 2), np.nan, super().logits(tower))
 
 
+@pytest.mark.medium
 def test_a_nan_prediction_makes_nan_of_the_loss_and_a_task_without_labels_does_not():
     batch = {name: values[0] for name, values in _batches(1).items()}
     made = _model(networks.MLP(layers=[5]))
@@ -165,6 +168,7 @@ def test_a_nan_prediction_makes_nan_of_the_loss_and_a_task_without_labels_does_n
     assert (metrics["sign/nan_predictions"], metrics["size/nan_predictions"]) == (1, 0)
 
 
+@pytest.mark.medium
 def test_weights_scale_what_is_trained_and_not_what_is_evaluated():
     batch = _batches(1)
     fixed = weighting.Fixed(weights={"sign": 0.0, "size": 2.0})
@@ -189,6 +193,7 @@ def _gradients(batch, task):
     return {name: before[name] - after[name] for name in before if name != "global_step"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("samples", [2, 3])
 @pytest.mark.parametrize("missing", ["no label", "all of the first part"])
 def test_gradients_of_independent_parts_of_a_batch(missing, samples):
@@ -232,6 +237,7 @@ def test_gradients_of_independent_parts_of_a_batch(missing, samples):
     assert abs(share - 0.5) > 0.01
 
 
+@pytest.mark.medium
 def test_a_batch_with_fewer_rows_than_parts_trains():
     batch = {name: values[:, :2] for name, values in _batches(3).items()}
     for method in (methods.MoDo(), methods.SDMGrad()):
@@ -257,6 +263,7 @@ def test_the_signatures_of_every_head():
     }
 
 
+@pytest.mark.medium
 def test_variables_have_the_scopes_that_patterns_rely_on():
     (variables, _), *_ = _train(_model(networks.MLP(layers=[5])), _batches(1))
     assert set(variables) == {

@@ -1,6 +1,6 @@
 """The audit of a run that is trained: its training split, once for each of its checkpoints.
 
-checkpoint_audit.audit(experiment, "runs/digits", settings, paths, "runs/digits/clip_audit/checkpoints")
+checkpoint_audit.audit(experiment, "runs/digits", settings, paths, output)
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl.checkpoints import mismatch
-from mtl import types
-from mtl.runs import fitting
-from mtl.variables import patterns
+from mtl import experiment as experiment_lib
 from mtl import model as model_lib
+from mtl import types
+from mtl.checkpoints import mismatch, run_directory
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import measures, visits
-from mtl import checkpoints
-from mtl.checkpoints import run_directory
-
-from mtl import experiment as experiment_lib
-from mtl.runs import estimators
+from mtl.runs import fitting
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 

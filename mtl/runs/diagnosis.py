@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.data import pipeline, source
 from mtl.checkpoints import run_directory
+from mtl.data import pipeline, source
 
 # What a bad record, a damaged checkpoint or our own assertions end a run with.
 RUN_ERRORS = (

@@ -14,6 +14,7 @@ from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
 from mtl.runs import diagnosis, fitting
 
+
 def build_estimator(
     experiment: experiment_lib.Experiment,
     model_dir: str,
@@ -28,7 +29,9 @@ def build_estimator(
     """
     given_files.check(experiment.model.column_files, model_dir)
     statistics = fitting.load(model_dir)
-    model_fn = functools.partial(experiment.model.fitted(statistics).model_fn, statistics=statistics)
+    model_fn = functools.partial(
+        experiment.model.fitted(statistics).model_fn, statistics=statistics
+    )
     model_fn = serving.exporting(model_fn, experiment.serving)
     with tf_config.alone():
         config = compat.estimator.RunConfig(
@@ -42,14 +45,15 @@ def build_estimator(
 
 def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:
     """Builds what exports the checkpoints of the run in `model_dir`."""
-    rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split, with_labels=False)
+    rows = functools.partial(
+        experiment.data.one_pass, experiment.data.eval_split, with_labels=False
+    )
     heads = experiment.model.fitted(fitting.load(model_dir)).heads
     return serving.Exporter(experiment.serving, experiment.data.spec, heads, rows, model_dir)
 
 
 def explain_errors(
-    experiment: experiment_lib.Experiment,
- checkpoint: str | None, *splits: str
+    experiment: experiment_lib.Experiment, checkpoint: str | None, *splits: str
 ) -> contextlib.AbstractContextManager[None]:
     """Turns what a user can fix in the data or the checkpoint into one line, within it."""
     return diagnosis.explained(experiment.data, experiment.model.heads, checkpoint, *splits)

@@ -13,13 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, compat, serving
-from mtl.monitoring import hooks, summary
-from mtl import checkpoints
+from mtl import checkpoints, checks, compat, serving
+from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
-
-from mtl import experiment as experiment_lib
+from mtl.monitoring import hooks, summary
 from mtl.runs import estimators, plausibility
 
 tf1 = tf.compat.v1
@@ -113,7 +111,9 @@ class Evaluator:
 
 def evaluate(
     experiment: experiment_lib.Experiment,
- model_dir: str, split: str | None = None, checkpoint: str = "latest"
+    model_dir: str,
+    split: str | None = None,
+    checkpoint: str = "latest",
 ) -> dict:
     """Evaluates a checkpoint on the whole of `split`; {metric: value}.
 
@@ -123,10 +123,15 @@ def evaluate(
     split = split or experiment.data.eval_split
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     is_own = split == experiment.data.eval_split
-    with estimators.explain_errors(experiment, path, split), tempfile.TemporaryDirectory() as scratch:
+    with (
+        estimators.explain_errors(experiment, path, split),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         experiment.distribution.resources.take()
         plausibility.labels(experiment.model, experiment.data, split)
-        estimator = estimators.build_estimator(experiment, model_dir, path, events=scratch if is_own else None)
+        estimator = estimators.build_estimator(
+            experiment, model_dir, path, events=scratch if is_own else None
+        )
         name = None if is_own else re.sub(r"\W+", "_", split)
         restored = []
         if not is_own:

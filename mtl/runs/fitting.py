@@ -7,12 +7,11 @@ statistics = fitting.load("runs/digits")
 import os
 
 from mtl import checks, transfer
-from mtl.runs import diagnosis
-from mtl.runs import plausibility
 from mtl import features as features_lib
 from mtl import model as model_lib
-from mtl.data import pipeline
 from mtl.checkpoints import run_directory
+from mtl.data import pipeline
+from mtl.runs import diagnosis, plausibility
 
 
 def load(model_dir: str) -> features_lib.Statistics:

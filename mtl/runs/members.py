@@ -15,15 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl.distribution import tf_config
 from mtl import compat
-from mtl.runs import evaluation
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
 from mtl.distribution import heartbeat as heartbeat_lib
 from mtl.distribution import interruption as interruption_lib
-from mtl.checkpoints import run_directory
-
-from mtl import experiment as experiment_lib
-from mtl.runs import estimators
+from mtl.distribution import tf_config
+from mtl.runs import evaluation
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.runs import diagnosis
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl import spec as spec_lib
 from mtl.data import pipeline
+from mtl.runs import diagnosis
 
 _log = logging.getLogger(__name__)
 

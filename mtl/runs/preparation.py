@@ -11,18 +11,13 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from mtl import checks, compat, transfer
-from mtl.runs import fitting
-from mtl.checkpoints import given_files
-from mtl.variables import patterns
-from mtl.runs import plausibility
-from mtl.variables import row_names
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import given_files, run_directory
 from mtl.data import pipeline
 from mtl.monitoring import doubts
-from mtl.checkpoints import run_directory
 from mtl.optimization import idle
-
-from mtl import experiment as experiment_lib
-from mtl.runs import estimators
+from mtl.runs import estimators, fitting, plausibility
+from mtl.variables import patterns, row_names
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

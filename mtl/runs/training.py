@@ -14,32 +14,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl.checkpoints import mismatch
-from mtl import checks, compat
-from mtl import distribution
-from mtl.runs import evaluation
-from mtl.runs import fitting
-from mtl.checkpoints import given_files
-from mtl.runs import members
-from mtl.distribution import memory
-from mtl.runs import preparation
-from mtl.distribution import resources
-from mtl.files import storage
-from mtl.step import training_loop
-from mtl.step import whole_batch
-from mtl.distribution import tf_config
-from mtl.clip_audit import recording
-from mtl.monitoring import hooks
-from mtl.monitoring import balancing_picture
-from mtl import checkpoints
-from mtl.distribution import heartbeat
-from mtl.checkpoints import input_state
-from mtl.checkpoints import run_directory
-from mtl.checkpoints import saving
-from mtl.distribution import interruption as interruption_lib
-
+from mtl import checkpoints, checks, compat, distribution
 from mtl import experiment as experiment_lib
-from mtl.runs import estimators
+from mtl.checkpoints import given_files, input_state, mismatch, run_directory, saving
+from mtl.clip_audit import recording
+from mtl.distribution import heartbeat, memory, resources, tf_config
+from mtl.distribution import interruption as interruption_lib
+from mtl.files import storage
+from mtl.monitoring import balancing_picture, hooks
+from mtl.runs import estimators, evaluation, fitting, members, preparation
+from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -157,8 +141,7 @@ class Training:
         estimator = self._estimator(checkpoint, training_hooks, *job.strategy)
         input_fn = functools.partial(self._input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
-        explained = estimators.explain_errors(
-            self._experiment, checkpoint, self._data.train_split)
+        explained = estimators.explain_errors(self._experiment, checkpoint, self._data.train_split)
         with explained, job.interruption.watched():
             if not place.is_chief:
                 job.beat.say(members.TRAINING)

@@ -31,15 +31,18 @@ __all__ = [
     "train",
 ]
 
+
 def train(
     experiment: experiment_lib.Experiment,
- model_dir: str, on_start: Callable[[], None] = lambda: None
+    model_dir: str,
+    on_start: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], int]:
     """Trains up to `run.train_steps` and evaluates every checkpoint, exporting latest and best.
 
     Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
 
     Args:
+      experiment: what the gin file describes.
       model_dir: where everything is written.
       on_start: called once the model is built and restored, before the first step.
 
@@ -105,6 +108,7 @@ def audit_clipping(
     """Audits the training split, a visit for each checkpoint; the path of the summary.
 
     Args:
+      experiment: what the gin file describes.
       model_dir: of a run that is trained.
       checkpoint: "all" that are kept, or one.
       output: where the report is written; `<model_dir>/clip_audit/checkpoints` by default.
@@ -131,7 +135,9 @@ def audit_clipping(
 
 
 @contextlib.contextmanager
-def open_scorer(experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest") -> Iterator[scoring.Checkpoint]:
+def open_scorer(
+    experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
+) -> Iterator[scoring.Checkpoint]:
     """Yields what predicts every task for serialized tf.Examples, as a checkpoint does."""
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     with estimators.explain_errors(experiment, path):

@@ -23,6 +23,7 @@ def test_every_task_is_clipped_before_they_are_added_up():
     np.testing.assert_allclose(weights, [0.3, 1.0, 0.15], rtol=1e-12)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [methods.PCGrad(), methods.CAGrad(), methods.GradVac()])
 def test_the_method_sees_clipped_gradients(method):
     scales = np.minimum(1, MAX_NORM / np.linalg.norm(GRADIENTS, axis=1))
@@ -91,6 +92,7 @@ def _step(part, slices, chosen=slice(None), network=MLP):
         return {name: before[name] - after[name] for name in names}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", [MLP, Tied()], ids=["one_pass", "a_pass_for_each"])
 def test_every_example_is_clipped(network, caplog):
     """However the batch is cut, and whether or not one pass tells the norms."""
@@ -126,12 +128,14 @@ def test_norms_of_examples_whose_squares_overflow(size):
     np.testing.assert_allclose(squares, expected, rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_without_a_bound_it_is_the_sum():
     found = _step(example_clipping.ExampleClipping(max_norm=float("inf")), 2)
     for name, value in _step(surgery.Sum(), 1).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.medium
 def test_noise():
     part = example_clipping.ExampleClipping(max_norm=1e-9, noise_multiplier=3e9)
     noise = np.concatenate([value.ravel() for value in _step(part, 2).values()])

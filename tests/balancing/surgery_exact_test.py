@@ -407,6 +407,7 @@ def test_sdmgrad_takes_its_steps(settings, scale):
         np.testing.assert_allclose(state["simplex_weights"], a, atol=1e-9)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["plain", "conflicting", "opposite", "parallel"])
 def test_sdmgrad_ends_at_the_shortest_drawn_vector(kind):
     """With one sample and steps enough its a minimises |sum_t a_t g_t + pull g_0|."""

@@ -36,6 +36,7 @@ each_method = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("method", [*(method for method, _ in METHODS), *DRAWING], ids=str)
 def test_finite_on_degenerate_gradients(method):
     cases = itertools.product(surgery_methods.DEGENERATE, [2, 3, 5], [1e-12, 1e-6, 1.0, 1e6])
@@ -49,6 +50,7 @@ def test_finite_on_degenerate_gradients(method):
 REPEATED = [methods.GradVac(rate=rate) for rate in (0.5, 0.1, 1)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "method", [*(method for method, _ in METHODS), *DRAWING, *REPEATED], ids=str
 )
@@ -75,6 +77,7 @@ def test_gradvac_where_gradients_are_exactly_opposite():
     np.testing.assert_allclose(state["average_cosines"], [[0, -1], [-1, 0]], atol=1e-12)
 
 
+@pytest.mark.medium
 @each_method
 def test_no_position_of_the_gradients_breaks_a_method(method, degree):
     """Order and scale do not matter, up to what nearly dependent gradients leave undecided."""

@@ -104,6 +104,7 @@ def test_sum():
         np.testing.assert_allclose(sparse.values, [[1.0, 2.0]] * 3)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "settings",
     [
@@ -201,6 +202,7 @@ def test_mgda_ub_keeps_samples_apart():
     assert watched["surgery/weight/a"] == pytest.approx(share, abs=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("on", ["parameters", "representation"])
 @pytest.mark.parametrize(
     "method",
@@ -231,6 +233,7 @@ def test_a_task_that_is_absent_from_the_batch_is_left_out(method, on):
     assert all(np.isfinite(value) for value in watched.values())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("on", ["parameters", "representation"])
 @pytest.mark.parametrize("method", [methods.CAGrad(), methods.NashMTL(), methods.GradDrop()])
 def test_a_batch_without_any_task_moves_nothing(method, on):
@@ -310,6 +313,7 @@ def test_averaged_gradients_equal_numpy_over_steps(method):
         np.testing.assert_allclose(np.ravel(gradients["kernel"]), weights @ average, rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_excess_risks_equal_numpy_over_steps():
     """The second loss grows from step to step, so that its excess risk does."""
     method = methods.ExcessMTL(step_size=0.3)
@@ -373,6 +377,7 @@ ROWS_OF_STATE = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("part", ROWS_OF_STATE, ids=lambda part: type(part.method).__name__)
 def test_a_restored_run_goes_on_as_if_it_had_not_stopped(part, tmp_path):
     def step_fn(batch):
@@ -515,6 +520,7 @@ def test_method_settings(make, message):
         make()
 
 
+@pytest.mark.medium
 def test_what_does_not_suit_the_network():
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()

@@ -53,6 +53,7 @@ def _expected(kernel, with_table):
     return shown
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_shows_the_gradients_of_the_tasks_and_changes_nothing(looped):
     part = watched.Watched(every_steps=EVERY, scopes={"a": "^network/a/"})
@@ -88,6 +89,7 @@ def test_on_the_representation(on):
         assert shown[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.medium
 def test_is_nan_when_it_is_not_due():
     shown = training.train(_step_fn(watched.Watched(every_steps=EVERY)), STEPS - 1, False).watched
     assert all(math.isnan(value) for name, value in shown.items() if name not in TARGETS)

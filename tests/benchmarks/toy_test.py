@@ -66,6 +66,7 @@ def test_nearest_is_measured_in_the_plane():
     np.testing.assert_allclose(toy.nearest([9, -8.434]), [2, 1], atol=1e-3)
 
 
+@pytest.mark.medium
 def test_descent_under_scaled_losses_ends_where_their_sum_is_least():
     model = config.load([HOST, rows.methods(["equal"])["equal"]]).model
     path = toy.descend(model, (-5.5, -8.0), 0.1, 20_000)

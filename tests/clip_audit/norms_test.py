@@ -155,6 +155,7 @@ def measured(network, make_batch):
         return *values, found[0].unknown
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_pass_gives_the_norms_of_a_pass_for_each_example(name):
     if name == "keras" and not compat_keras.in_use().startswith("2."):

@@ -106,6 +106,7 @@ def test_estimator_with_own_head(kind, tmp_path):
     assert "average_loss" in estimator.evaluate(_input_fn(CLASSES))
 
 
+@pytest.mark.medium
 @needs_keras_2
 def test_linear_classifier_equals_logistic_regression_step(tmp_path):
     estimator = compat.estimator.LinearClassifier(
@@ -139,6 +140,7 @@ def test_recurrent(name, tmp_path):
     assert estimator.evaluate(input_fn, steps=1)["accuracy"] == 1.0
 
 
+@pytest.mark.medium
 def test_kmeans_finds_the_centres(tmp_path):
     points = np.concatenate([np.full((8, 2), -3.0), np.full((8, 2), 4.0)]).astype(np.float32)
     points += np.random.default_rng(2).normal(scale=0.01, size=points.shape)

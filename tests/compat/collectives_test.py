@@ -11,6 +11,7 @@ tf1 = tf.compat.v1
 COUNTS = [(3, 3), (5, 5), (3, 3), (0, 0), (2, 7), (7, 2), (0, 1), (130, 129), (3, 3)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shape", [[None, 2], [None], None], ids=["rows", "numbers", "unknown"])
 def test_the_number_of_rows_changes_from_step_to_step(shape):
     devices, keys = ["/cpu:0", "/cpu:1"], cross_device_utils.CollectiveKeys()

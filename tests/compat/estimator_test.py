@@ -152,6 +152,7 @@ def test_mode_keys_and_spec_errors():
         compat.estimator.EstimatorSpec("train")
 
 
+@pytest.mark.medium
 def test_memory_holds_over_repeated_evaluation(tmp_path):
     import gc
 

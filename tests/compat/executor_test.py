@@ -55,6 +55,7 @@ class _Exporter(api.Exporter):
         return "path"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["master", "chief", "worker"])
 def test_a_cluster_of_one(kind, monkeypatch, tmp_path):
     """A lone chief trains; a lone master evaluates and exports as well."""

@@ -131,6 +131,7 @@ def _head(make, weighted):
     return make(weight_column="w") if weighted else make()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("name", HEADS)
 def test_loss_metrics_and_predictions(name, weighted):

@@ -140,6 +140,7 @@ def _multi_head_input_fn():
     return rows.repeat().batch(len(toy.ROWS))
 
 
+@pytest.mark.medium
 def test_multi_head(tmp_path):
     estimator = compat.estimator.Estimator(_multi_head_model_fn, str(tmp_path / "model"))
     estimator.train(_multi_head_input_fn, steps=60)

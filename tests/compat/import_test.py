@@ -10,6 +10,8 @@ import pytest
 from mtl import versions
 from mtl.compat import keras
 
+pytestmark = pytest.mark.medium
+
 ROOT = pathlib.Path(__file__).parents[2]
 NEW_KERAS = not keras._installed_version("keras").startswith("2.")
 new_keras_only = pytest.mark.skipif(not NEW_KERAS, reason="TensorFlow 2.15 comes with Keras 2")

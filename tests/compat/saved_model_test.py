@@ -282,6 +282,7 @@ def _predict_input_fn():
     return {"examples": tf.constant([], tf.string)}
 
 
+@pytest.mark.medium
 def test_training_on_from_a_saved_model(trained, tmp_path):
     with tf.Graph().as_default():
         raw = {"x": tf1.placeholder(tf.int32, [None, 1])}

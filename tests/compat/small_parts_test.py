@@ -104,6 +104,7 @@ def test_old_exports_go(kind, tmp_path):
         make(name="x", **settings | {"exports_to_keep": 0})
 
 
+@pytest.mark.medium
 def test_exports_only_get_better(tmp_path):
     """The first one after a restart is made whatever it is worth: release 2.15.0 does so."""
     estimator = api.Estimator(toy.model_fn, str(tmp_path / "model"))
@@ -218,6 +219,7 @@ def _unit(rows):
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mini_batch", [False, True], ids=["full", "mini"])
 @pytest.mark.parametrize("start", ["random", "kmeans_plus_plus"])
 def test_kmeans_by_angle(start, mini_batch, tmp_path):

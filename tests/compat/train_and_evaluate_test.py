@@ -23,6 +23,7 @@ def _specs(steps, hooks=(), exporters=()):
     return train, evaluate
 
 
+@pytest.mark.medium
 def test_evaluates_every_checkpoint_and_exports(tmp_path):
     exporters = [
         compat.estimator.BestExporter(
@@ -82,6 +83,7 @@ def test_early_stopping(name, arguments, tmp_path):
     assert estimator.get_variable_value("global_step") < 400
 
 
+@pytest.mark.medium
 def test_no_decrease_does_not_stop_while_it_decreases(tmp_path):
     estimator = _estimator(tmp_path, save_checkpoints_steps=4)
     hook = compat.estimator.experimental.stop_if_no_decrease_hook(

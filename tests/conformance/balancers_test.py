@@ -111,6 +111,7 @@ def test_every_method_has_a_row():
     assert {type(part.method).__name__ for part in combined} == set(methods.__all__)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", balancers.ROWS, ids=_ids)
 def test_every_task_gets_better(row):
     losses = Built(row).train()
@@ -129,6 +130,7 @@ def test_one_gradient_per_variable_of_its_kind(built):
         assert isinstance(kinds[f"head/{task}/output/kernel"], tf.Tensor)
 
 
+@pytest.mark.medium
 def test_a_head_gets_the_gradient_of_its_own_weighted_loss(built):
     with built.graph.as_default(), tf1.Session() as session:
         pairs = {}

@@ -62,6 +62,7 @@ def test_signatures(row):
     )
 
 
+@pytest.mark.medium
 @every_head
 def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not_finite(row):
     head, count = row.make(), len(row.labels)
@@ -76,6 +77,7 @@ def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not
     assert np.abs(gradient).max() > 0
 
 
+@pytest.mark.medium
 @every_head
 def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
     head = row.make()
@@ -97,6 +99,7 @@ def metrics(head, row, labels, logits, **weights):
         return session.run({name: value for name, (value, _) in streams.items()})
 
 
+@pytest.mark.medium
 @every_head
 def test_metrics_have_their_names_and_skip_missing_rows(row):
     head, count = row.make(), len(row.labels)
@@ -109,6 +112,7 @@ def test_metrics_have_their_names_and_skip_missing_rows(row):
         np.testing.assert_allclose(together[name], value, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.medium
 @every_head
 def test_average_loss_is_the_loss_of_the_whole_split(row):
     head, count = row.make(), len(row.labels)
@@ -118,6 +122,7 @@ def test_average_loss_is_the_loss_of_the_whole_split(row):
     np.testing.assert_allclose(average, loss, rtol=1e-5)
 
 
+@pytest.mark.medium
 @every_head
 def test_a_weight_of_two_is_the_row_twice(row):
     head, count = row.make(weight="weight"), len(row.labels)
@@ -136,6 +141,7 @@ def test_a_weight_of_two_is_the_row_twice(row):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.medium
 @every_head
 @pytest.mark.parametrize("use", ["loss", "metrics"])
 def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, use):
@@ -158,6 +164,7 @@ def test_check_finds_nothing_in_good_and_missing_labels(row):
     assert head.check({}) is None
 
 
+@pytest.mark.medium
 @every_head
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
 def test_a_wrong_weight_fails_where_the_row_counts(row, weight):
@@ -187,6 +194,7 @@ def test_an_empty_batch_has_no_loss(row):
         assert session.run(head.loss(tf.zeros([0, head.size]), labels)) == 0
 
 
+@pytest.mark.medium
 @every_head
 def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
     head = row.make()

@@ -12,6 +12,8 @@ from mtl import networks
 from tests.conformance.networks import NETWORKS
 from tests.optimization import training
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 _CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "gin_configs")

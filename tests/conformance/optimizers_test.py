@@ -55,6 +55,7 @@ def test_every_optimizer_has_a_row():
     assert shipped == {type(row.optimizer).__name__ for row in rows.ROWS}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
 def test_equals_numpy(row, looped):
@@ -68,6 +69,7 @@ def test_equals_numpy(row, looped):
     assert result["global_step"] == STEPS
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
 def test_rows_that_are_not_looked_up_stay(row):
     result = training.train(_step_fn(row.optimizer), STEPS, looped=True).variables
@@ -77,6 +79,7 @@ def test_rows_that_are_not_looked_up_stay(row):
     assert stayed.all() if row.sparse_rows else not stayed.any()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
 def test_state_names(row):
     result = training.train(_step_fn(row.optimizer), 1, looped=True).variables
@@ -85,6 +88,7 @@ def test_state_names(row):
     assert set(result) == {"network/kernel", "network/table", "global_step"} | state
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
 def test_a_restored_run_goes_on_as_if_it_had_not_stopped(row, tmp_path):
     step_fn = _step_fn(row.optimizer)
@@ -101,6 +105,7 @@ def test_a_restored_run_goes_on_as_if_it_had_not_stopped(row, tmp_path):
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
+@pytest.mark.medium
 def test_adam_and_lazy_adam_read_each_others_checkpoints(tmp_path):
     path = str(tmp_path / "model.ckpt")
     training.train(_step_fn(optimizers.Adam()), 3, looped=False, save=path)

@@ -108,6 +108,7 @@ def test_headers_of_all_files_must_agree(tmp_path):
         data.records("train")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("comment", ["|", "#", "//", ".*", "\\d", "^", "[x]", "$(", "- "])
 def test_comment_lines_are_dropped(tmp_path, comment):
     data = source(tmp_path, f"{comment}1x3 validator\n1,x,,1\n{comment}\n2,y,,0\n", comment=comment)
@@ -123,6 +124,7 @@ def test_other_delimiters(tmp_path, delimiter):
     assert [row["job"] for _, row in data.scan("train", SPEC)] == [f"a{delimiter}b"]
 
 
+@pytest.mark.medium
 def test_many_lines_and_files_keep_their_order(tmp_path):
     for part in range(3):
         lines = "".join(f"{part * 2500 + i},x,,1\n\n" for i in range(2500))
@@ -147,6 +149,7 @@ BAD_LINES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("line", "message"), BAD_LINES.items())
 def test_a_bad_line_fails_and_is_found(tmp_path, line, message):
     data = source(tmp_path, f"1,x,,1\n\n{line}\n2,x,,0\n", missing=("", "?"))
@@ -235,6 +238,7 @@ def test_settings_are_checked(settings, message):
         csv.Csv(**{"files": {"train": "a.csv"}, **settings})
 
 
+@pytest.mark.medium
 def test_adult_as_the_configuration_reads_it(real_data):
     import gin
 
@@ -260,6 +264,7 @@ def test_adult_as_the_configuration_reads_it(real_data):
     assert feed.diagnose(tf.errors.InvalidArgumentError(None, None, ""), "train") is None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x1c", "\x1e", "\xa0", "\v", "\f"])
 def test_odd_spaces_and_line_breaks_are_read_alike_by_both_readers(tmp_path, odd):
     text = f"1,{odd}x{odd}y{odd},a{odd}b|c,1\n2,a\rb,d\r,0\r\n3,{odd},e,1\n"
@@ -286,6 +291,7 @@ ODD_NUMBERS = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
 def test_both_readers_agree_on_what_is_a_number(dtype):
     made = spec.Spec(features={"x": dtype, "v": (dtype, (None,))}, labels={})

@@ -152,6 +152,7 @@ def test_settings_are_checked(files, message):
         idx.Idx(files=files)
 
 
+@pytest.mark.medium
 def test_mnist(real_data):
     paths = {"image": "t10k-images-idx3-ubyte.gz", "digit": "t10k-labels-idx1-ubyte.gz"}
     made = idx.Idx(files={"train": paths}, data_dir=str(real_data / "mnist"))

@@ -30,6 +30,7 @@ def read(source, split="train"):
     return x, np.concatenate([labels["y"] for _, labels in batches])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("label, kind", [("y", "int64"), ("name", "string")])
 def test_counts_fall_by_the_profile_and_rows_stay_in_order(label, kind, caplog):
     with caplog.at_level(logging.INFO, "mtl"):
@@ -41,6 +42,7 @@ def test_counts_fall_by_the_profile_and_rows_stay_in_order(label, kind, caplog):
     assert caplog.messages == [f"Split 'train', 80 rows by class: {listed}"]
 
 
+@pytest.mark.medium
 def test_held_out_rows_are_balanced_and_in_no_other_split():
     source = make(held_out={"validation": 5, "test": 20})
     (train, y), (validation, v), (test, t) = (
@@ -53,6 +55,7 @@ def test_held_out_rows_are_balanced_and_in_no_other_split():
     assert len(set(together)) == len(together)
 
 
+@pytest.mark.medium
 def test_the_seed_decides_which_rows():
     draws = [read(make(seed=seed))[0].tolist() for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
@@ -98,6 +101,7 @@ def test_mistakes(settings, message):
         read(make(**settings))
 
 
+@pytest.mark.medium
 def test_mnist_lt(real_data):
     paths = {"image": "t10k-images-idx3-ubyte.gz", "digit": "t10k-labels-idx1-ubyte.gz"}
     source = long_tail.LongTail(

@@ -48,6 +48,7 @@ def test_digits_lie_in_opposite_corners_of_a_canvas_scaled_to_their_size():
     np.testing.assert_array_equal(builder.overlaid(left, right), np.rint(expected))
 
 
+@pytest.mark.medium
 def test_one_part_is_split_and_no_digit_is_in_both_splits(tmp_path):
     write(tmp_path, "t10k", *digits(100))
     brightest = {}
@@ -64,6 +65,7 @@ def test_one_part_is_split_and_no_digit_is_in_both_splits(tmp_path):
     assert not brightest["train"] & brightest["test"]
 
 
+@pytest.mark.medium
 def test_the_splits_of_mnist_are_kept(tmp_path):
     write(tmp_path, "train", *digits(20))
     write(tmp_path, "t10k", *digits(10, brightness=100))

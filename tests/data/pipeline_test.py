@@ -28,6 +28,7 @@ def flat(batches):
     return [value for batch in batches for value in batch]
 
 
+@pytest.mark.medium
 def test_evaluation_is_one_pass_in_order_with_the_last_batch(tmp_path):
     dataset = feed(tmp_path).dataset("train", training=False, seed=0)
     assert read(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -44,6 +45,7 @@ def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
     assert epochs[0] != epochs[1] != list(range(10))
 
 
+@pytest.mark.medium
 def test_lists_know_the_number_of_rows_in_training(tmp_path):
     """Slices and replicas divide it while the graph is built."""
     lists = spec.Spec(features={"x": ("string", (None,))}, labels={"y": ("int64", (None,))})
@@ -56,6 +58,7 @@ def test_lists_know_the_number_of_rows_in_training(tmp_path):
     assert features["x"].to_list() == [[b"a", b"b"], [], [b"c"], []]
 
 
+@pytest.mark.medium
 def test_the_seed_decides_the_order(tmp_path):
     data = feed(tmp_path, 100)
     orders = [read(data.dataset("train", training=True, seed=seed), 50) for seed in (1, 1, 2)]
@@ -67,6 +70,7 @@ def test_a_buffer_of_one_keeps_the_order(tmp_path):
     assert flat(read(dataset, 5)) == [*range(10)] * 2
 
 
+@pytest.mark.medium
 def test_shards_deal_out_files_where_there_are_enough(tmp_path):
     for part in range(3):
         rows = range(part * 10, part * 10 + 4)
@@ -83,6 +87,7 @@ def test_shards_deal_out_files_where_there_are_enough(tmp_path):
     assert shard(4, 1) == [1, 11, 21]  # Fewer files than shards: every n-th record.
 
 
+@pytest.mark.medium
 def test_what_is_kept_has_the_defaults_of_its_type(tmp_path):
     (tmp_path / "train.csv").write_text("1,0\n,1\n")
     source = csv.Csv(files={"train": "*.csv"}, data_dir=str(tmp_path), columns=("x", "y"))
@@ -92,6 +97,7 @@ def test_what_is_kept_has_the_defaults_of_its_type(tmp_path):
     assert batch["x"].numpy().tolist() == [1, 7]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("training", [False, True])
 def test_shards_deal_out_every_record_once(tmp_path, training):
     data = feed(tmp_path, 12, batch_size=2)
@@ -110,6 +116,7 @@ def test_a_shard_without_a_record_is_refused(tmp_path):
         data.dataset("train", training=True, seed=0, num_shards=4, shard=3)
 
 
+@pytest.mark.medium
 def test_whether_a_split_holds_records_is_seen_once(monkeypatch, tmp_path):
     looks = []
     scan = csv.Csv.scan
@@ -119,6 +126,7 @@ def test_whether_a_split_holds_records_is_seen_once(monkeypatch, tmp_path):
     assert looks == ["train"]
 
 
+@pytest.mark.medium
 def test_batch_size_of_a_replica_and_no_labels(tmp_path):
     data = feed(tmp_path)
     dataset = data.dataset("train", training=False, seed=0, batch_size=5, with_labels=False)
@@ -127,6 +135,7 @@ def test_batch_size_of_a_replica_and_no_labels(tmp_path):
     assert [labels for _, labels in batches] == [{}, {}]
 
 
+@pytest.mark.medium
 def test_works_in_a_graph_and_in_a_loop_inside_it(tmp_path):
     """As Estimator builds it, and as several steps in one session call read it."""
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -142,6 +151,7 @@ def test_works_in_a_graph_and_in_a_loop_inside_it(tmp_path):
         assert session.run(total) == 2 * sum(range(10))
 
 
+@pytest.mark.medium
 def test_diagnose_names_the_first_bad_line(tmp_path):
     data = feed(tmp_path, text="1,0\n2,1\nthree,0\nfour,1\n")
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:

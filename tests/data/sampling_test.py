@@ -48,6 +48,7 @@ def shares(y):
     return np.bincount(y[y >= 0], minlength=5) / (y >= 0).sum()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("label", ["y", "name"])
 def test_classes_come_up_as_the_formula_says(exponent, label, tmp_path):
@@ -63,6 +64,7 @@ def test_classes_come_up_as_the_formula_says(exponent, label, tmp_path):
     assert seen[seen > 0].mean() == pytest.approx(times, rel=0.03)
 
 
+@pytest.mark.medium
 def test_progressive_goes_from_instances_to_classes(tmp_path):
     data = make(sampling.Progressive(label="y", epochs=10))
     fitted = statistics(data, tmp_path)
@@ -77,6 +79,7 @@ def test_progressive_goes_from_instances_to_classes(tmp_path):
     np.testing.assert_allclose(shares(later), 0.5 * N / 1000 + 0.1, atol=0.05)
 
 
+@pytest.mark.medium
 def test_the_seed_decides_and_passes_differ(tmp_path):
     data = make(sampling.Power(label="y"), cache=True)
     fitted = statistics(data, tmp_path)
@@ -85,6 +88,7 @@ def test_the_seed_decides_and_passes_differ(tmp_path):
     assert draws[0][:1000] != draws[0][1000:2000]
 
 
+@pytest.mark.medium
 def test_shards_draw_from_their_own_records(tmp_path):
     data = make(sampling.Power(label="y"), batch_size=25)
     fitted = statistics(data, tmp_path)
@@ -94,6 +98,7 @@ def test_shards_draw_from_their_own_records(tmp_path):
     np.testing.assert_allclose(shares(both), [0.2] * 5, atol=0.05)
 
 
+@pytest.mark.medium
 def test_in_a_graph_and_in_a_loop_inside_it(tmp_path):
     data = make(sampling.Power(label="name"))
     fitted = statistics(data, tmp_path, "name")

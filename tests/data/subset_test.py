@@ -5,6 +5,8 @@ from mtl import checks, spec
 from mtl.data import pipeline, subset
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 SPEC = spec.Spec(features={"x": "int64"}, labels={})
 
 

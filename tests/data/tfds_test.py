@@ -38,6 +38,7 @@ def read(source, split, spec_=SPEC, **settings):
     return {name: np.concatenate([batch[name] for batch in merged]) for name in merged[0]}
 
 
+@pytest.mark.medium
 def test_digits_are_those_of_scikit_learn(digits):
     from sklearn import datasets
 
@@ -68,6 +69,7 @@ def test_split_expressions_and_renamed_fields(data_dir):
     assert rows[3][1]["picture"] == values["picture"][3].reshape(-1).tolist()
 
 
+@pytest.mark.medium
 def test_reads_in_the_input_function_of_a_graph(digits):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         data = pipeline.Pipeline(source=digits, spec=SPEC, batch_size=50, cache=True)
@@ -80,6 +82,7 @@ def test_reads_in_the_input_function_of_a_graph(digits):
     assert len(set(digit.tolist())) > 5
 
 
+@pytest.mark.medium
 def test_a_damaged_file_is_found(tmp_path):
     source = tfds.Tfds(name="mtl.data.digits.builder.Digits", data_dir=str(tmp_path))
     read(source, "test")
@@ -93,6 +96,7 @@ def test_a_damaged_file_is_found(tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_fields_must_be_there_and_fit(digits):
     for features, message in {
         ("imgae", "uint8", (8, 8, 1)): r"'imgae' must be one of .* Did you mean 'image'\?",

@@ -51,6 +51,7 @@ def failure(feed):
     return feed.diagnose(caught.value, "train")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "written", "setting"),
     [
@@ -120,6 +121,7 @@ def test_a_damaged_record_is_found_whoever_refuses_it(tmp_path, record, says):
     assert failure(feed(path)).startswith(f"{path} record 1: {says}")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_cut_and_damaged_files_are_found(tmp_path, compression):
     noise = np.random.default_rng(0)

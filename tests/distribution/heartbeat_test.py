@@ -5,8 +5,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from mtl.distribution import heartbeat
 from tests.launch import conftest
+
+pytestmark = pytest.mark.medium
 
 WATCHING = """
 import sys, time

@@ -16,6 +16,8 @@ from mtl.example_gradients import proof, uses
 from tests.clip_audit import norms_test
 from tests.conformance import heads as heads_table
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 UNITS, CLASSES = 3, 2

@@ -15,6 +15,8 @@ from mtl.data import csv, files, idx, pipeline, tfrecord
 from mtl.data import source as source_lib
 from tests.fuzz import cases
 
+pytestmark = pytest.mark.medium
+
 NUMBERS = ("1e39", "-1e300", "1_0", "0x1F", "0x1p3", "nan(1)", "-nan", "\u0661", "1\u00a0")
 FIELDS = {
     "f": "float32",

@@ -5,6 +5,7 @@ import random
 import re
 
 import gin
+import pytest
 
 from launch import config
 from mtl import checks
@@ -139,6 +140,7 @@ def _params(draw, files):
     return used
 
 
+@pytest.mark.medium
 def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

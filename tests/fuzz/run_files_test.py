@@ -162,6 +162,7 @@ def _also_right(read, name, data, found) -> bool:
     return False
 
 
+@pytest.mark.medium
 def test_a_damaged_file_is_read_as_it_was_or_refused(run, tmp_path):
     whole = {}
     for name, readers in READERS.items():

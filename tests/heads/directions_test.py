@@ -49,6 +49,7 @@ CASES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", CASES)
 def test_every_metric_with_an_order_is_better_of_better_predictions(case):
     head, labels, good, bad = CASES[case]

@@ -12,6 +12,7 @@ tf1 = tf.compat.v1
 pytestmark = pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
 
 
+@pytest.mark.medium
 def test_binary_agrees_with_the_head_of_this_project():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(300, 1)).astype("f")
@@ -91,6 +92,7 @@ def test_heads_that_are_none_or_several():
         head.loss(tf.zeros([1, 1]), {"x": tf.zeros([1])})
 
 
+@pytest.mark.medium
 def test_it_trains_and_evaluates_in_an_estimator(tmp_path):
     head = heads.EstimatorHead(name="y", head=compat.estimator.BinaryClassHead())
     ours = heads.Binary(name="y")

@@ -36,6 +36,7 @@ def case(name):
     return head, logits, {"y": labels, "w": np.ones(40, "f")}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", CASES)
 def test_one_nan_makes_nan_of_every_metric_but_those_of_labels(name):
     head, logits, labels = case(name)
@@ -53,6 +54,7 @@ def test_one_nan_makes_nan_of_every_metric_but_those_of_labels(name):
     assert np.isnan(harness.loss(head, logits, labels)[0])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", CASES)
 def test_rows_without_a_label_or_of_no_weight_may_be_nan(name):
     head, logits, labels = case(name)
@@ -108,6 +110,7 @@ def test_a_rate_of_zero_is_right_where_nothing_is_counted():
     assert (got["nan_predictions"], got["average_loss"]) == (0, np.inf)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
 @pytest.mark.parametrize(
     ("make", "labels"),

@@ -48,6 +48,7 @@ def drawn(count, centre, spread):
     return y, (centre + spread * (rng.normal(size=count) + y)).astype("f"), rng.random(count)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("centre", [0, -6, 40, 1e6])
 @pytest.mark.parametrize("spread", [0, 1e-6, 1e-3, 0.01, 1, 300])
 def test_areas_are_exact_at_every_scale(centre, spread):

@@ -57,6 +57,7 @@ def _alone(function):
     return all_of_them
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["losses", "metrics"])
 def test_equal_heads_have_together_what_they_have_alone(name, rows):
     function = getattr(together, name)

@@ -24,6 +24,7 @@ def _run(*prefix, **environment):
     return done.returncode, done.stdout
 
 
+@pytest.mark.medium
 def test_it_finds_this_environment_ready():
     status, report = _run()
     assert status == 0, report

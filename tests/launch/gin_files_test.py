@@ -225,6 +225,7 @@ def test_infinity_in_a_macro_and_a_parameter(tmp_path):
 SHIPPED = sorted((ROOT / "gin_configs" / "experiments").rglob("*.gin"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_saved_configuration_means_what_the_files_say(path, monkeypatch, tmp_path):
     """A run goes on exactly, with its gin files again and with what it saved alone."""

@@ -16,6 +16,8 @@ from tests import tiny
 from tests.launch import conftest, toy
 from tests.scoring import servers
 
+pytestmark = pytest.mark.medium
+
 VERBS = ("train", "evaluate", "predict", "export")
 PREDICT_FLAGS = {"output", "output_format", "input", "input_format", "keep", "saved_model"}
 PREDICT_FLAGS |= {"server", "model_name", "model_version", "signature", "batch_size"}
@@ -85,6 +87,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     assert max(map(len, result.out.splitlines())) <= 100
 
 
+@pytest.mark.medium
 def test_a_process_of_its_own_does_the_same(launch, tmp_path):
     toy.write(tmp_path)
     for args in (("--help",), ("--gin_fil", "x"), ("--gin_file", "toi.gin")):

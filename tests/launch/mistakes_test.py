@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tests.launch import toy
 
+pytestmark = pytest.mark.medium
+
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
@@ -635,6 +637,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_one_line_and_leaves_nothing(mistake, launch, tmp_path):
     toy.write(tmp_path)

@@ -5,6 +5,8 @@ import pytest
 from tests import tiny
 from tests.launch import toy
 
+pytestmark = pytest.mark.medium
+
 SECOND = """\
 from __gin__ import dynamic_registration
 from mtl import experiment

@@ -8,6 +8,8 @@ import tensorflow as tf
 from tests import tiny
 from tests.launch import toy
 
+pytestmark = pytest.mark.medium
+
 FILES = ("toy.gin", "gin_configs/transfer/warm_start.gin", "gin_configs/transfer/frozen_trunk.gin")
 ARGS = [arg for file in FILES for arg in ("--gin_file", file)]
 

@@ -64,6 +64,7 @@ def _run(make_hook, num_steps, steps_per_call=1, others=(), step=None):
                 session.run(result.step)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 5])
 def test_summaries_hold_the_values_of_their_steps(tmp_path, steps_per_call):
     def make(result):
@@ -101,6 +102,7 @@ def _progress(result):
     return hooks.Progress(result, last_step=25, batch_size=BATCH)
 
 
+@pytest.mark.medium
 def test_progress_logs_plain_lines_without_a_terminal(caplog, capsys, monkeypatch):
     monkeypatch.setattr(hooks, "_LOG_SECS", 0.1)
     with caplog.at_level(logging.INFO, "mtl"):
@@ -137,6 +139,7 @@ def _drain(terminal, written):
             written.append(data.decode(errors="replace"))
 
 
+@pytest.mark.medium
 def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, "mtl"), _terminal(monkeypatch) as written:
         _run(_progress, 25)

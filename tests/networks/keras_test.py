@@ -45,6 +45,7 @@ def _one(variables, end):
     return name, variables[name]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("kind", BUILDS)
 def test_averages_and_penalties(kind, looped):
@@ -65,6 +66,7 @@ def test_averages_and_penalties(kind, looped):
     assert result.watched["regularization"] == pytest.approx(penalty, rel=1e-4)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("kind", BUILDS)
 def test_frozen_by_pattern(kind, looped):
@@ -188,6 +190,7 @@ def _one_step(part, slices):
         return session.run({v.op.name: v for v in tf1.trainable_variables()}), norms
 
 
+@pytest.mark.medium
 def test_slices_examples_and_the_audit_share_one_model(caplog):
     expected, norms = _one_step(surgery.Sum(), 1)
     assert len(expected) == 4

@@ -18,6 +18,7 @@ def _built(shape, **settings):
         return images, *session.run([output, variables])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
 def test_published_numbers_of_weights(depth, millions):
     with tf.Graph().as_default():

@@ -38,6 +38,7 @@ def _norm(ids, rows):
     return np.sqrt((DENSE**2).sum() + (table**2).sum()), table
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("max_norm", [0.5, 5.0, 100.0, INF])
 @pytest.mark.parametrize(

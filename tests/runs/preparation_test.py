@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from mtl import checks
-from mtl.variables import freezing
-from mtl.runs import preparation
 from mtl.monitoring import doubts
 from mtl.optimization import optimizers, schedules, update
+from mtl.runs import preparation
+from mtl.variables import freezing
 from tests import tiny
 
 ENDED = schedules.Polynomial(value=0.1, decay_steps=1)

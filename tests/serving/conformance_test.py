@@ -64,6 +64,7 @@ def task(name):
     return name.replace(" ", "_")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", head_rows.ROWS)
 def test_a_head_serves_what_it_predicts(every_head, name):
     predicted, found = every_head

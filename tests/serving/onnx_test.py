@@ -178,6 +178,7 @@ def test_a_file_that_predicts_something_else_is_refused(tmp_path, monkeypatch, c
     assert not (tmp_path / "model.onnx").exists()
 
 
+@pytest.mark.medium
 def test_a_model_of_strings_is_refused_by_its_operation_in_one_line(export, tmp_path, caplog):
     pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX exports are not tried")
     pytest.importorskip("onnxruntime")

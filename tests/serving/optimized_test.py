@@ -153,6 +153,7 @@ def optimized(make, tmp_path_factory):
     return made, made.export(tmp_path_factory.mktemp("optimized"))
 
 
+@pytest.mark.medium
 def test_an_optimised_export_serves_what_the_estimator_predicts(optimized):
     made, path = optimized
     held_out = rows.read(made.dataset, made.spec, 100)
@@ -182,6 +183,7 @@ def test_nothing_but_inference_is_left(optimized, plain):
     )
 
 
+@pytest.mark.medium
 def test_outputs_that_no_signature_has_are_gone(make, tmp_path):
     path = make(
         optimized=serving.Optimized(),
@@ -194,6 +196,7 @@ def test_outputs_that_no_signature_has_are_gone(make, tmp_path):
     assert b"head/price/" in graph and b"head/kind/" not in graph
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "at_most"), [("float16", 0.6), ("int8", 0.35)])
 def test_packed_weights_take_less_room(kind, at_most, tmp_path):
     random = np.random.default_rng(0)
@@ -222,6 +225,7 @@ def test_packed_weights_take_less_room(kind, at_most, tmp_path):
         assert '"difference"' in file.read()
 
 
+@pytest.mark.medium
 def test_too_tight_a_tolerance_refuses_the_export(make, tmp_path):
     with pytest.raises(checks.UserError, match="is off by .* where 1e-09 is allowed"):
         make(optimized=serving.Optimized(tolerance=1e-9)).export(tmp_path)

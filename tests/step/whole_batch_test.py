@@ -143,6 +143,7 @@ CLIPPED = example_clipping.ExampleClipping(max_norm=1.0)
 BALANCERS = (*balancers.ROWS, balancers.Row(name="ExampleClipping", surgery=CLIPPED))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "row", [row for row in BALANCERS if row.name in PASSES], ids=lambda row: row.name
 )
@@ -156,6 +157,7 @@ def test_slices_take_the_step_of_the_whole_batch(row):
             )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "passes"), [("Equal", 4), ("LogLoss", 7), ("watched", 4)])
 def test_one_pass_over_the_slices_where_nothing_reads_losses(name, passes):
     calls, rows = [], {row.name: row for row in balancers.ROWS}
@@ -202,6 +204,7 @@ def test_rare_decisions_on_parameters_are_refused(row):
         _two_replicas(row)
 
 
+@pytest.mark.medium
 def test_each_replica_can_decide_from_its_own_part():
     """The first step is the mean of the steps that halves of the batch take alone."""
     method, labels = methods.UPGrad(), LABELS | {"clicks": X[:, 0]}

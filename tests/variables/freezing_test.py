@@ -18,6 +18,8 @@ from tests.conformance import optimizers as rows
 from tests.networks import keras_models
 from tests.optimization import training
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 STATISTICS = features.Statistics(directory="", entries={})

@@ -113,6 +113,7 @@ def test_shards_train_as_the_whole_table_does(settings, rows, tmp_path, caplog):
         np.testing.assert_array_equal(back.values[name], value)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("there", "here"), [(WHOLE, CUT), (CUT, WHOLE)], ids=["cut", "joined"])
 def test_a_table_starts_warm_whole_or_in_shards(there, here, tmp_path):
     source = Trained(_model(), there, tmp_path / "source")

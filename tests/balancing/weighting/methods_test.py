@@ -95,6 +95,7 @@ def weights_of(part, losses, looped=False, **files):
     return result.variables["weights"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("losses", [LOSSES, GAPS], ids=["full", "gaps"])
 @pytest.mark.parametrize("name", CASES)

@@ -34,6 +34,7 @@ EXTREMES = np.array(
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @every_row
 def test_weights_and_state_stay_finite(row, looped):
@@ -42,6 +43,7 @@ def test_weights_and_state_stay_finite(row, looped):
         assert np.isfinite(value).all(), (name, value)
 
 
+@pytest.mark.medium
 @every_row
 def test_an_infinite_loss_leaves_no_trace_in_the_state(row):
     losses = np.concatenate([LOSSES[:4], LOSSES[:4]])
@@ -52,6 +54,7 @@ def test_an_infinite_loss_leaves_no_trace_in_the_state(row):
             assert np.isfinite(run.variables[name]).all(), name
 
 
+@pytest.mark.medium
 @every_row
 def test_goes_on_after_a_restore_as_if_never_stopped(row, tmp_path):
     path = str(tmp_path / "model")
@@ -63,6 +66,7 @@ def test_goes_on_after_a_restore_as_if_never_stopped(row, tmp_path):
         np.testing.assert_array_equal(resumed.variables[name], value, err_msg=name)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", DETERMINISTIC, ids=lambda row: row.name)
 def test_the_order_of_the_tasks_does_not_matter(row):
     expected = methods_test.weights_of(row.weighting, GAPS)
@@ -132,6 +136,7 @@ def test_random_weights_depend_on_seed_and_step_alone():
     assert len(np.unique(found[:, 0])) == len(found)
 
 
+@pytest.mark.medium
 def test_trained_weights_come_to_rest_where_the_papers_say():
     losses = np.tile([3.0, 0.2, 50.0], [900, 1])
     part = weighting.UncertaintyWeighting(gaussian=["age"])
@@ -147,6 +152,7 @@ LOGARITHMIC = (
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("name", LOGARITHMIC)
 def test_a_negative_loss_is_refused_by_name(name, looped):

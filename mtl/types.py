@@ -1,14 +1,14 @@
 """The parts of a training step, as types: encode, network, heads, weighting, surgery, update."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
 Tensors = Mapping[str, tf.Tensor]
 """Named tensors; by task where the name is plural (`losses`), by field for features and labels."""
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 """Of one variable: sparse where it was looked up, None where nothing depends on it."""
 
 GradientsAndVariables = list[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Variable]]

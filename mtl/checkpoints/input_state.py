@@ -50,7 +50,7 @@ class InputState:
         self._digest = settings_lib.digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
-        self._saver: tf1.train.Saver | None = None
+        self._saver: tf.compat.v1.train.Saver | None = None
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
@@ -78,7 +78,7 @@ class InputState:
         saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
         self._saver = tf1.train.Saver([saveable], max_to_keep=0)
 
-    def save(self, session: tf1.Session, step: int) -> None:
+    def save(self, session: tf.compat.v1.Session, step: int) -> None:
         """Saves the state of the input after this step.
 
         A source that cannot tell its state, such as a Python generator, is told of once.
@@ -106,7 +106,7 @@ class InputState:
             for ending, expected in checksums.read_json(record, _FIX).items():
                 checksums.require(f"{path}{ending}", expected, _FIX)
 
-    def restore(self, session: tf1.Session, step: int) -> bool:
+    def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
         """Goes on after the examples of this step, if that of every process was saved.
 
         Raises:

@@ -40,7 +40,7 @@ class Votes:
             self._own = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
             self._all = replicas.total(self._own)
 
-    def args(self, step: tf.Tensor) -> tf1.train.SessionRunArgs:
+    def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
         """What a session call fetches, and is given."""
         if self._own is None:
             return tf1.train.SessionRunArgs([step])
@@ -54,7 +54,7 @@ class Votes:
         stops, ends = fetched[1]
         return bool(stops), bool(ends)
 
-    def end(self, run_context: tf1.train.SessionRunContext) -> None:
+    def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
         """Ends training: alone now, else after one more step, which all take together."""
         self._ends = True
         if self._own is None:
@@ -65,7 +65,7 @@ class Votes:
         self._interruption.leave(f"at step {step}, which is saved")
 
 
-class Saving(tf1.train.SessionRunHook):
+class Saving(tf.compat.v1.train.SessionRunHook):
     """Saves at the first step, at each multiple of so many steps or each so many seconds, and last.
 
     The state of the input is saved first, so that no checkpoint is without. A run that is asked to
@@ -146,7 +146,7 @@ class Saving(tf1.train.SessionRunHook):
             return step // self._every > last // self._every
         return step != last and self._timer.should_trigger_for_step(step)
 
-    def _save(self, session: tf1.Session, step: int) -> str:
+    def _save(self, session: tf.compat.v1.Session, step: int) -> str:
         """Saves, so that at any moment there is a last checkpoint that is whole."""
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)

@@ -9,6 +9,13 @@ is the only place that touches TensorFlow's private modules or tensorflow_estima
     compat.estimator_v1.Estimator   # tf.compat.v1.estimator
 """
 
+from typing import TYPE_CHECKING
+
 from mtl.compat import install
 
-estimator, estimator_v1 = install.install()
+if TYPE_CHECKING:
+    # What `install` gives are modules that a type checker can look up no names in.
+    from tensorflow_estimator.python.estimator.api._v1 import estimator as estimator_v1
+    from tensorflow_estimator.python.estimator.api._v2 import estimator
+else:
+    estimator, estimator_v1 = install.install()

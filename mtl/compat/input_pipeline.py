@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 _POLICIES = {policy.name.lower(): policy for policy in tf.data.experimental.ExternalStatePolicy}
 
 
-class CheckpointInputPipelineHook(tf1.train.SessionRunHook):
+class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
     """Saves and restores the state of all iterators, in checkpoints of their own.
 
     They lie beside the model's as `input.ckpt-<step>`, or `input_<task type>_<task id>.ckpt-<step>`

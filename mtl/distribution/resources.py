@@ -36,7 +36,7 @@ class Resources:
             checks.whole(f"Resources.{setting}", getattr(self, setting), 0)
         checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
 
-    def session_config(self) -> tf1.ConfigProto:
+    def session_config(self) -> tf.compat.v1.ConfigProto:
         """What a session is told."""
         config = tf1.ConfigProto(
             intra_op_parallelism_threads=self.intra_op_threads,
@@ -56,7 +56,7 @@ class Resources:
 
 
 def configured(
-    config: compat.estimator.RunConfig, session_config: tf1.ConfigProto
+    config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     """`config`, whose session is told this beside what Estimator tells it by itself."""
     merged = tf1.ConfigProto(allow_soft_placement=True)

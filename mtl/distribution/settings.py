@@ -190,7 +190,7 @@ class Distribution:
         _tell(place)
         return place
 
-    def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf1.ConfigProto]:
+    def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
         """The strategy, None for plain training, and the session's settings."""
         self.resources.take()
         config = self.resources.session_config()

@@ -6,13 +6,14 @@ On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
 
 import itertools
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import layers
 
-_Size = int | tf.Tensor
+_Size: TypeAlias = int | tf.Tensor
 
 _FEW = 4
 """Up to so many channels it is faster to let a convolution copy them than to do so in slices."""

@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,7 @@ POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
 _MAX_ONE_HOT = 4096
 
-Values = tf.Tensor | tf.RaggedTensor
+Values: TypeAlias = tf.Tensor | tf.RaggedTensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

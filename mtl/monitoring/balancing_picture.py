@@ -70,7 +70,7 @@ def read(model_dir: str) -> dict[tuple[str, str], Curves]:
     return dict(sorted(found.items(), key=lambda item: (item[0][0], kinds.index(item[0][1]))))
 
 
-def _events(path: str) -> Iterator[tf1.Event]:
+def _events(path: str) -> Iterator[tf.compat.v1.Event]:
     """The events of a file, up to where a run that was killed broke off."""
     with contextlib.suppress(tf.errors.DataLossError):
         yield from tf1.train.summary_iterator(path)

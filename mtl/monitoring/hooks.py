@@ -29,7 +29,7 @@ _DOMINANT_SHARE = 0.9
 _SKIPPED_SHARE = 0.1
 
 
-class StepHook(tf1.train.SessionRunHook):
+class StepHook(tf.compat.v1.train.SessionRunHook):
     """Calls `on_step` after every session call, with the values of its last step.
 
     `secs` is the time spent in session calls: what happens between them, such as an evaluation,
@@ -106,7 +106,7 @@ class Summaries(StepHook):
         self._writer.flush()
 
 
-def purge_from(writer: tf1.summary.FileWriter, step: int) -> None:
+def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
     """Makes TensorBoard forget what was written from this step on: it is trained once more."""
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
@@ -214,7 +214,7 @@ class Skipped(StepHook):
         doubts.tell(self._model_dir, "skipped", lines)
 
 
-class Callbacks(tf1.train.SessionRunHook):
+class Callbacks(tf.compat.v1.train.SessionRunHook):
     """Calls back once before the first step, when the model is restored, and after each call."""
 
     def __init__(

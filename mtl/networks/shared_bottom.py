@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.layers import precision
-from mtl.networks import trunk
+from mtl.networks.trunk import Trunk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class SharedBottom:
         None hands the trunk's output to the heads.
     """
 
-    trunk: trunk.Trunk
-    tower: trunk.Trunk | None = None
+    trunk: Trunk
+    tower: Trunk | None = None
 
     def __post_init__(self):
         checks.part("SharedBottom.trunk", self.trunk, "networks.MLP", 2)

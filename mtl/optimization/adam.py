@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
 
 
-class LazyAdamOptimizer(tf1.train.AdamOptimizer):
+class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """Adam whose sparse update reads and writes only the given rows."""
 
     def _resource_apply_sparse(

@@ -135,8 +135,8 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 
 
 def _masking(
-    optimizer: tf1.train.Optimizer, pairs: types.GradientsAndVariables
-) -> tf1.train.Optimizer:
+    optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
+) -> tf.compat.v1.train.Optimizer:
     """The optimizer, which leaves masked entries where they are."""
     masks = {patterns.part_name(variable): freezing.mask(variable) for _, variable in pairs}
     masks = {name: mask for name, mask in masks.items() if mask is not None}

@@ -48,7 +48,7 @@ class Lookahead:
         """That of the steps forward."""
         return self.optimizer.learning_rate
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         """The optimizer at a rate that is known in the graph, a float32 scalar."""
         return _LookaheadOptimizer(self.optimizer(learning_rate), self.steps, self.rate)
 
@@ -59,7 +59,7 @@ class _LookaheadOptimizer(wrapped.Wrapped):
     It counts its own steps, so that a group that is frozen at first starts with a whole round.
     """
 
-    def __init__(self, inner: tf1.train.Optimizer, steps: int, rate: float):
+    def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):
         super().__init__(inner, "Lookahead")
         self._steps, self._rate = steps, rate
 

@@ -37,7 +37,7 @@ class _Optimizer(abc.ABC):
             checks.require(is_schedule, where, rule, self.learning_rate, fix)
 
     @abc.abstractmethod
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         """The optimizer at a rate that is known in the graph, a float32 scalar."""
 
 
@@ -51,7 +51,7 @@ class SGD(_Optimizer):
 
     learning_rate: float | types.Schedule = 0.01
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.GradientDescentOptimizer(learning_rate)
 
 
@@ -77,7 +77,7 @@ class Momentum(_Optimizer):
         checks.is_a("Momentum.nesterov", self.nesterov, bool, "be True or False")
         checks.rate("Momentum.momentum", self.momentum)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.MomentumOptimizer(learning_rate, self.momentum, use_nesterov=self.nesterov)
 
 
@@ -100,7 +100,7 @@ class Adagrad(_Optimizer):
         super().__post_init__()
         checks.positive("Adagrad.initial_accumulator", self.initial_accumulator)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.AdagradOptimizer(learning_rate, self.initial_accumulator)
 
 
@@ -131,7 +131,7 @@ class FTRL(_Optimizer):
         for setting in ("l1", "l2", "initial_accumulator"):
             checks.at_least(f"FTRL.{setting}", getattr(self, setting), 0)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.FtrlOptimizer(
             learning_rate,
             initial_accumulator_value=self.initial_accumulator,
@@ -168,7 +168,7 @@ class RMSProp(_Optimizer):
         checks.rate("RMSProp.momentum", self.momentum)
         checks.positive("RMSProp.epsilon", self.epsilon)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.RMSPropOptimizer(
             learning_rate, self.decay, self.momentum, self.epsilon, centered=self.centered
         )
@@ -205,7 +205,7 @@ class Adam(_Optimizer):
         checks.rate(f"{name}.beta2", self.beta2)
         checks.positive(f"{name}.epsilon", self.epsilon)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.AdamOptimizer(learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
@@ -217,7 +217,7 @@ class LazyAdam(Adam):
     looked up again; t counts all steps. The attributes are those of `Adam`.
     """
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return adam.LazyAdamOptimizer(learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
@@ -245,7 +245,7 @@ class AdamW(Adam):
         checks.positive("AdamW.weight_decay", self.weight_decay)
         patterns.check("AdamW.not_decayed", self.not_decayed)
 
-    def __call__(self, learning_rate: tf.Tensor) -> tf1.train.Optimizer:
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return adam.AdamWOptimizer(
             learning_rate,
             self.beta1,

@@ -15,10 +15,10 @@ tf1 = tf.compat.v1
 Mask = Callable[[tf.Tensor, str], tf.Tensor]
 
 
-class Wrapped(tf1.train.Optimizer):
+class Wrapped(tf.compat.v1.train.Optimizer):
     """Moves variables as another optimizer does, whose state keeps its names."""
 
-    def __init__(self, inner: tf1.train.Optimizer, name: str):
+    def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
         self.inner = inner
 
@@ -43,7 +43,7 @@ class Wrapped(tf1.train.Optimizer):
 class Masked(Wrapped):
     """Puts back what a mask leaves out, to the bit, whatever the state and the decay."""
 
-    def __init__(self, inner: tf1.train.Optimizer, masks: Mapping[str, Mask]):
+    def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")
         self._masks = masks
 

@@ -79,13 +79,13 @@ def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
     return weigh
 
 
-def _session() -> tf1.Session:
+def _session() -> tf.compat.v1.Session:
     session = tf1.Session()
     session.run(tf1.tables_initializer())
     return session
 
 
-def _restore(session: tf1.Session, path: str) -> None:
+def _restore(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
     wanted = {patterns.name(v): v.shape.as_list() for v in variables}
@@ -96,7 +96,9 @@ def _restore(session: tf1.Session, path: str) -> None:
         variable.load(reader.get_tensor(patterns.name(variable)), session)
 
 
-def _all(session: tf1.Session, fetches: Any) -> Iterator[tuple[int, np.ndarray, dict, dict]]:
+def _all(
+    session: tf.compat.v1.Session, fetches: Any
+) -> Iterator[tuple[int, np.ndarray, dict, dict]]:
     while True:
         try:
             step, ids, examples, batch = session.run(fetches)

@@ -142,7 +142,7 @@ def evaluate(
         return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
 
 
-class _Leaves(tf1.train.SessionRunHook):
+class _Leaves(tf.compat.v1.train.SessionRunHook):
     """Ends an evaluation that is interrupted; it is made up for at the next start."""
 
     def __init__(self, interruption: interruption_lib.Interruption):

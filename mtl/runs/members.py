@@ -130,7 +130,7 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
         ended.set()
 
 
-class Following(tf1.train.SessionRunHook):
+class Following(tf.compat.v1.train.SessionRunHook):
     """Of a worker that trains by itself: ends it with the chief.
 
     One that is asked to stop says so, and waits until the chief has saved.
@@ -148,7 +148,7 @@ class Following(tf1.train.SessionRunHook):
             run_context.request_stop()
 
 
-class Leading(tf1.train.SessionRunHook):
+class Leading(tf.compat.v1.train.SessionRunHook):
     """Of the chief beside parameter servers; comes before the hook that saves.
 
     Tells the workers to begin once all variables have values: a worker that looked too early would

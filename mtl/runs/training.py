@@ -161,7 +161,7 @@ class Training:
         checkpoint: str | None,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
         strategy: tf.distribute.Strategy | None,
-        session_config: tf1.ConfigProto,
+        session_config: tf.compat.v1.ConfigProto,
     ) -> compat.estimator.Estimator:
         config = compat.estimator.RunConfig(
             model_dir=self._model_dir,
@@ -246,7 +246,7 @@ class Training:
         callbacks: hooks.Callbacks,
         inputs: input_state.InputState,
         result: training_loop.StepResult,
-    ) -> dict[str, list[tf1.train.SessionRunHook]]:
+    ) -> dict[str, list[tf.compat.v1.train.SessionRunHook]]:
         run, model_dir, place = self._run, self._model_dir, self._place
         if place.strategy == distribution.ONE:
             # Of the graph that was just built: nothing is allocated before its session.
@@ -301,7 +301,7 @@ class Training:
 class _Shared:
     """What the parts of a run in progress share."""
 
-    strategy: tuple[tf.distribute.Strategy | None, tf1.ConfigProto]
+    strategy: tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]
     evaluator: evaluation.Evaluator
     interruption: interruption_lib.Interruption
     beat: heartbeat.Heartbeat

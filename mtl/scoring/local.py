@@ -61,7 +61,7 @@ class _InSession:
         self,
         identity: str,
         files: Sequence[str],
-        session: tf1.Session,
+        session: tf.compat.v1.Session,
         examples: Any,
         outputs: Any,
     ):

@@ -21,7 +21,7 @@ _ADDITIONS = ("Add", "AddV2", "BiasAdd")
 _PRODUCTS = ("MatMul", "Conv2D")
 
 
-def folded(session: tf1.Session, names: Sequence[str]) -> graphs.Graph:
+def folded(session: tf.compat.v1.Session, names: Sequence[str]) -> graphs.Graph:
     """What the nodes with these names depend on, with variables as constants, folded."""
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
@@ -122,7 +122,10 @@ def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -
 
 
 def _swap(
-    graph: graphs.Graph, node: tf1.NodeDef, addition: tf1.NodeDef, constant: np.ndarray
+    graph: graphs.Graph,
+    node: tf.compat.v1.NodeDef,
+    addition: tf.compat.v1.NodeDef,
+    constant: np.ndarray,
 ) -> bool:
     """(x + b) * s -> x * s + (b s), and (x + b) + t -> x + (b + t)."""
     first, shift = _split(graph, addition)
@@ -139,7 +142,7 @@ def _swap(
     return True
 
 
-def _split(graph: graphs.Graph, node: tf1.NodeDef) -> tuple[str | None, np.ndarray | None]:
+def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
     """The input that is computed, and the constant for each channel; None unless it is so."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
@@ -151,11 +154,13 @@ def _split(graph: graphs.Graph, node: tf1.NodeDef) -> tuple[str | None, np.ndarr
     return None, None
 
 
-def _channels_last(node: tf1.NodeDef) -> bool:
+def _channels_last(node: tf.compat.v1.NodeDef) -> bool:
     return graphs.attribute(node, "data_format").s != b"NCHW"
 
 
-def _scale_product(graph: graphs.Graph, name: str, product: tf1.NodeDef, scale: np.ndarray) -> bool:
+def _scale_product(
+    graph: graphs.Graph, name: str, product: tf.compat.v1.NodeDef, scale: np.ndarray
+) -> bool:
     kernel = graph.value(product.input[1])
     is_transposed = graphs.attribute(product, "transpose_b").b
     is_last_axis = not is_transposed and _channels_last(product)
@@ -166,7 +171,7 @@ def _scale_product(graph: graphs.Graph, name: str, product: tf1.NodeDef, scale: 
     return True
 
 
-def _spell_out(graph: graphs.Graph, node: tf1.NodeDef) -> None:
+def _spell_out(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> None:
     """FusedBatchNorm in inference -> a product and an addition."""
     inputs, *parameters = node.input
     gamma, beta, mean, variance = map(graph.value, parameters)

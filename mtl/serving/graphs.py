@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 class Graph:
     """The nodes of a GraphDef; references are names of nodes, with ":1" for further outputs."""
 
-    def __init__(self, graph_def: tf1.GraphDef):
+    def __init__(self, graph_def: tf.compat.v1.GraphDef):
         self.graph_def = graph_def
         self.nodes = {node.name: node for node in graph_def.node}
         for node in graph_def.node:
@@ -58,7 +58,7 @@ class Graph:
         """Makes or replaces a constant."""
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
-    def pruned(self, names: Iterable[str]) -> tf1.GraphDef:
+    def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
         """What the nodes with these names depend on."""
         waiting, kept = list(names), {}
         while waiting:
@@ -74,7 +74,7 @@ class Graph:
         return graph_def
 
 
-def attribute(node: tf1.NodeDef, key: str) -> Any:
+def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
     """The attribute, or one without a value: asking a node itself would add it."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 

@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 class Loaded:
     """The signatures of a SavedModel in a session."""
 
-    def __init__(self, session: tf1.Session, meta_graph: Any):
+    def __init__(self, session: tf.compat.v1.Session, meta_graph: Any):
         self.session, self.meta_graph = session, meta_graph
 
     @property

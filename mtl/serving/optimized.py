@@ -72,7 +72,7 @@ def _require_small(directory: str) -> None:
     checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
 
 
-def _needed(meta_graph: tf1.MetaGraphDef) -> set[str]:
+def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
     """The nodes of all outputs and inputs, and of what fills tables."""
     infos = [
         info
@@ -83,7 +83,7 @@ def _needed(meta_graph: tf1.MetaGraphDef) -> set[str]:
     return {graphs.name_of(name) for name in (*(info.name for info in infos), *ops)}
 
 
-def _replace(directory: str, graph_def: tf1.GraphDef) -> None:
+def _replace(directory: str, graph_def: tf.compat.v1.GraphDef) -> None:
     kept = (*_INITIALISERS, tf1.saved_model.ASSETS_KEY)
     with saved_model.edited(directory) as meta_graph:
         meta_graph.graph_def.CopyFrom(graph_def)

@@ -90,7 +90,7 @@ def _split(column: Any) -> Sequence[np.ndarray]:
     return list(column)
 
 
-def on_cpu() -> tf1.ConfigProto:
+def on_cpu() -> tf.compat.v1.ConfigProto:
     """Sessions that neither take a GPU's memory nor its liberties with float32."""
     config = tf1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
     # This pass of the graph optimizer saves a GPU's memory. It takes what is fed for no rows, and

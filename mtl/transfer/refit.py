@@ -112,7 +112,7 @@ class Refit(abc.ABC):
             path = saver.save(session, prefix, global_step=step, write_state=False)
             run_directory.add(path, keep=1)
 
-    def _restored(self, session: tf1.Session) -> tf1.train.Saver:
+    def _restored(self, session: tf.compat.v1.Session) -> tf.compat.v1.train.Saver:
         """Restores the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
@@ -138,7 +138,7 @@ class Refit(abc.ABC):
         return [own[name] for name in names]
 
 
-def _rows(session: tf1.Session, rows: Rows) -> Iterator[Rows]:
+def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
     read = session.make_callable(list(rows))
     while True:
         try:

@@ -99,7 +99,7 @@ def rows_before(
     return list(map(rows, gradients, variables, moves_all_rows))
 
 
-class _Averaging(tf1.train.Optimizer):
+class _Averaging(tf.compat.v1.train.Optimizer):
     """Leaves the variables alone and moves their averages; a gradient holds rows as they were."""
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
@@ -201,7 +201,7 @@ def _decay_of(average: str) -> str:
     return average.removesuffix(_AVERAGE) + _DECAY
 
 
-class Saver(tf1.train.Saver):
+class Saver(tf.compat.v1.train.Saver):
     """Restores the averages of variables in the place of those that have one; saves as any other.
 
     It is built for all variables of the graph.
@@ -226,7 +226,7 @@ class Saver(tf1.train.Saver):
         ]
         self._restored = tf.group(*assigned)
 
-    def restore(self, sess: tf1.Session, save_path: str) -> None:
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
         """Restores all variables of the graph."""
         reader = tf.train.load_checkpoint(save_path)
         names = [name_in(reader, name) for name in self._plain]

@@ -10,6 +10,7 @@ scopes included and `:0` left out, such as `network/hidden_0/kernel`. So `hidden
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ def check(where: str, patterns: Collection[str]) -> None:
             checks.fail(where, "hold regular expressions", pattern, f"{error}.".capitalize())
 
 
-Variable = tf.Variable | str
+Variable: TypeAlias = tf.Variable | str
 """A variable, or its name."""
 
 _COPY = re.compile(r"(/replica_\d+)?:\d+$")

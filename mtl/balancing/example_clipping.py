@@ -7,6 +7,7 @@ example_clipping.ExampleClipping.max_norm = 1.0
 import dataclasses
 import logging
 from collections.abc import Collection, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -70,9 +71,9 @@ class ExampleClipping:
         Raises:
           UserError: if the batch does not know its examples.
         """
-        examples = batch and batch.first.examples
-        known = bool(examples and examples.count)
-        checks.require(known, "ExampleClipping", "get the rows of a batch", list(losses))
+        examples = batch.first.examples if batch else None
+        if batch is None or examples is None or not examples.count:
+            checks.fail("ExampleClipping", "get the rows of a batch", list(losses))
         count = examples.count * batch.slices * replicas.count()
 
         def clipped(part: whole_batch.Part) -> tuple[Gradients, tf.Tensor, types.Tensors]:
@@ -89,7 +90,7 @@ class ExampleClipping:
         self, part: whole_batch.Part, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
         """The sum over the examples of a part, and how many of them were scaled down."""
-        examples = part.examples
+        examples = _known(part)
         if examples.count == 1:
             return self._alone(part, variables, count)
         losses, size = part.unweighted or part.losses, examples.count
@@ -111,7 +112,7 @@ class ExampleClipping:
         count: int,
     ) -> tuple[Gradients, tf.Tensor]:
         by_name = found.by_variable(found.cotangents(tf.add_n(list(part.losses.values()))))
-        scales = self._scale(_squared_norms(by_name.values(), part.examples.count), count)
+        scales = self._scale(_squared_norms(by_name.values(), _known(part).count), count)
         made = [by_name.get(patterns.name(variable)) for variable in variables]
         gradients = [
             own and parts.gradient(own.scaled(scales), variable)
@@ -143,6 +144,11 @@ class ExampleClipping:
             variable.shape, draws.balancing_seed(index), dtype=variable.dtype
         )
         return gradients_lib.add(gradient, self.noise_multiplier * self.max_norm / count * noise)
+
+
+def _known(part: whole_batch.Part) -> whole_batch.Examples:
+    """The examples of a part; those of the first one are known, so those of all are."""
+    return cast(whole_batch.Examples, part.examples)
 
 
 def _squared_norms(made: Collection[parts.Part], size: int) -> tf.Tensor:

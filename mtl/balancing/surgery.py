@@ -7,7 +7,7 @@ surgery.Combine.method = @methods.PCGrad()
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -103,7 +103,7 @@ class Combine:
             self._require("every_steps", 1, "keeps what it learns of the gradients of every step.")
             fix = "keeps gradients over steps; a batch's activations are new in each."
             self._require("on", "parameters", fix)
-        elif self.method.samples > 1:
+        elif self._weighing.samples > 1:
             fix = "multiplies gradients of different rows; on the representation rows do not meet."
             self._require("on", "parameters", fix)
 
@@ -112,8 +112,18 @@ class Combine:
         checks.require(own == value, f"Combine.{setting}", f"be {value}", own, fix)
 
     @property
+    def _weighing(self) -> method_lib.Method:
+        """The method, where it does not see coordinates."""
+        return cast(method_lib.Method, self.method)
+
+    @property
+    def _choosing(self) -> method_lib.CoordinateMethod:
+        """The method, where it sees coordinates."""
+        return cast(method_lib.CoordinateMethod, self.method)
+
+    @property
     def _keeps_gradients(self) -> bool:
-        return self.method.tracking_rate < 1 or self.method.preconditions
+        return self._weighing.tracking_rate < 1 or self._weighing.preconditions
 
     @property
     def _sees_coordinates(self) -> bool:
@@ -148,7 +158,7 @@ class Combine:
         parts = task_gradients.Parts(batch, variables, self._representation)
         if self._sees_coordinates:
             combine = self._by_coordinate
-        elif self.every_steps > 1 or self.method.samples > 1:
+        elif self.every_steps > 1 or self._weighing.samples > 1:
             combine = self._by_decisions
         else:
             combine = self._by_weights
@@ -184,10 +194,10 @@ class Combine:
         compared = self._compared(tasks)
         names = [patterns.name(tasks.variables[n]) for n in compared]
         leaves = tasks.leaves(compared)
-        if self.method.tracking_rate < 1:
-            leaves = tracking.tracked(leaves, names, len(losses), self.method.tracking_rate)
+        if self._weighing.tracking_rate < 1:
+            leaves = tracking.tracked(leaves, names, len(losses), self._weighing.tracking_rate)
         gramian = judged = task_gradients.gramian(leaves, len(losses))
-        if self.method.preconditions:
+        if self._weighing.preconditions:
             judged = task_gradients.gramian(tracking.preconditioned(leaves, names), len(losses))
         weights = self._decide(lambda: judged, losses)
         combined = [leaf.combined(weights) for leaf in leaves]
@@ -205,7 +215,7 @@ class Combine:
         return parts.sum(spread, update=True), weights, gramian
 
     def _decide(self, gramian: Callable[[], tf.Tensor], losses: types.Tensors) -> tf.Tensor:
-        return decision.weights(self.method, gramian, losses, self.every_steps, self.average)
+        return decision.weights(self._weighing, gramian, losses, self.every_steps, self.average)
 
     def _by_decisions(
         self, parts: task_gradients.Parts, losses: types.Tensors
@@ -216,7 +226,7 @@ class Combine:
         weights = self._decide(lambda: gramian()[:size, -size:], losses)
 
         def weighted(part: task_gradients.TaskGradients) -> Gradients:
-            moving = self._samples(part)[-1] if self.method.samples == 3 else part.losses
+            moving = self._samples(part)[-1] if self._weighing.samples == 3 else part.losses
             part = dataclasses.replace(part, losses=moving)
             return part.completed(part.weighted(weights, part.shared))
 
@@ -224,15 +234,16 @@ class Combine:
 
     def _deciding(self, part: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
         """With the losses that decide: of two samples, where the method takes some."""
-        if self.method.samples == 1:
+        if self._weighing.samples == 1:
             return part
         first, second, *_ = self._samples(part)
         return dataclasses.replace(part, losses=[*first, *second])
 
     def _samples(self, part: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
         fix = "It needs the losses of samples of the batch."
-        checks.require(bool(part.samples), "Combine.method", "suit the model", self.method, fix)
-        return [list(losses.values()) for losses in part.samples(self.method.samples)]
+        if not part.samples:
+            checks.fail("Combine.method", "suit the model", self.method, fix)
+        return [list(losses.values()) for losses in part.samples(self._weighing.samples)]
 
     def _by_coordinate(
         self, parts: task_gradients.Parts, losses: types.Tensors
@@ -244,14 +255,14 @@ class Combine:
             compared = self._compared(tasks)
             leaves = tasks.leaves(compared)
             gramian = task_gradients.gramian(leaves, count)
-            evidence = [self.method.evidence(leaf.rows, None) for leaf in leaves]
+            evidence = [self._choosing.evidence(leaf.rows, None) for leaf in leaves]
             chosen = self._chosen(leaves, evidence, gramian)
             gradients = parts.completed(tasks, compared, chosen, ones)
         else:
 
             def compare(part: task_gradients.TaskGradients) -> tuple[tf.Tensor, list[tf.Tensor]]:
                 places = zip(part.leaves(), part.representation, strict=True)
-                evidence = [self.method.evidence(leaf.rows, at) for leaf, at in places]
+                evidence = [self._choosing.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.gramian(part.leaves(), count), evidence
 
             gramian, evidence = parts.sum(compare)
@@ -274,7 +285,7 @@ class Combine:
             there = tf.gather(present, leaf.tasks)
             own = own if own is None else tf.boolean_mask(own, there)
             seed = draws.balancing_seed(index)
-            values = self.method(tf.boolean_mask(leaf.rows, there), own, seed)
+            values = self._choosing(tf.boolean_mask(leaf.rows, there), own, seed)
             values += tf.cast(decision.spoiled(gramian), values.dtype)
             chosen.append(leaf.like(values))
         return chosen

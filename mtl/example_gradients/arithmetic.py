@@ -32,7 +32,7 @@ def _broadcast(given: Given, rank: int) -> sizes.Known:
     """The sizes of what inputs are broadcast to, None where they are not known."""
     found: sizes.Known = []
     for from_end in range(rank, 0, -1):
-        own = set()
+        own: set[sizes.Size | None] = set()
         for tensor in given.op.inputs:
             dims = given.known.dims(tensor) if tensor.dtype != tf.resource else []
             if dims is None:
@@ -143,7 +143,7 @@ def _einsum(given: Given) -> list[State] | None:
     once = all(term.count(letter) <= 1 for term in [*terms, result]) and letter in result
     if len(letters) > 1 or not is_shared or not once:
         return None
-    dims = {}
+    dims: dict[str, sizes.Size | None] = {}
     for term, tensor in zip(terms, given.op.inputs, strict=True):
         dims.update(zip(term, given.known.dims(tensor) or [], strict=False))
     return given.to(result.index(letter), [dims.get(name) for name in result])

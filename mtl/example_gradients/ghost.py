@@ -10,7 +10,7 @@ comes back to it. Examples must not depend on each other, as batch norm in train
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -41,8 +41,8 @@ class Gradients:
         rows: int | None = None,
     ):
         found, self.gap = uses.find(losses, batch, variables, rows)
-        self.unknown = [name for name, own in found.items() if own is None or not _fits(own)]
-        self._uses = {name: own for name, own in found.items() if name not in self.unknown}
+        self._uses = {name: own for name, own in found.items() if own is not None and _fits(own)}
+        self.unknown = [name for name in found if name not in self._uses]
         self._batch_size = batch_size
         self._inputs: dict[str, tf.Tensor] = {}
 
@@ -77,7 +77,7 @@ class Gradients:
         sides = _sides(use)
         given = self._patches(use), cotangent
         pair = [
-            self._by_example(values, use.layout, [size])
+            self._by_example(values, use.placed, [size])
             for values, size in zip(given, sides, strict=True)
         ]
         if use.kind == uses.MATRIX:
@@ -127,7 +127,7 @@ class Gradients:
 
     def _examples_of_ids(self, use: uses.Use) -> tf.Tensor:
         """The example that each id belongs to, [N]."""
-        ids, layout = use.op.inputs[1], use.layout
+        ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
             places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
@@ -145,14 +145,19 @@ class Gradients:
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
-        core = uses.core_shape(use.parameter)
-        by_place = self._by_example(cotangent, use.layout, core)
+        # Of a use that is known; `uses` takes none of another shape.
+        core = cast(list[int], uses.core_shape(use.parameter))
+        by_place = self._by_example(cotangent, use.placed, core)
         shape = [self._batch_size, *use.parameter.shape]
         return parts.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
 
     def _through(self, own: Sequence[uses.Use], made: Sequence[parts.Part]) -> parts.Plain:
         """From gradients by what a variable was made into to gradients by the variable."""
-        built = [part.built() if isinstance(part, parts.Products) else part for part in made]
+        # Rows, the one other kind, are of the variable itself and never come here.
+        built = [
+            part.built() if isinstance(part, parts.Products) else cast(parts.Plain, part)
+            for part in made
+        ]
         shapes = [[self._batch_size, *use.parameter.shape] for use in own]
         given = [tf.reshape(p.gradients, shape) for p, shape in zip(built, shapes, strict=True)]
         ends = [use.parameter for use in own]

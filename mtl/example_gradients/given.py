@@ -92,21 +92,25 @@ class Given:
     def to(
         self,
         axis: int,
-        dims: sizes.Known | None = None,
-        **factors: sizes.Size,
+        dims: Sequence[sizes.Size | None] | None = None,
+        outer: sizes.Size | None = None,
     ) -> list[State]:
         """All outputs with examples along an axis; `dims` where TensorFlow does not know better."""
-        return [self.placed_at(out, axis, dims, **factors) for out in self.op.outputs]
+        return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
     def placed_at(
-        self, output: tf.Tensor, axis: int, dims: sizes.Known | None = None, **factors: sizes.Size
+        self,
+        output: tf.Tensor,
+        axis: int,
+        dims: Sequence[sizes.Size | None] | None = None,
+        outer: sizes.Size | None = None,
     ) -> Layout:
         """One output."""
         own = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(own)]):
             if size is not None and own[n].unknown:
                 own[n] = size
-        return self.layout.at(axis, own, **factors)
+        return self.layout.at(axis, own, outer)
 
     def is_free(self, *places: int) -> bool:
         """Whether these inputs are the same whatever the batch is."""

@@ -50,21 +50,30 @@ class Layout:
         """What two tensors share whose entries can be combined one by one."""
         return self.owner, self.outer, self.inner
 
-    def at(self, axis: int, dims: Sequence[sizes.Size], **factors: sizes.Size) -> "Layout":
+    def at(
+        self,
+        axis: int,
+        dims: Sequence[sizes.Size],
+        outer: sizes.Size | None = None,
+        inner: sizes.Size | None = None,
+    ) -> "Layout":
         """The same examples along another axis, of a tensor of these sizes."""
-        moved = dataclasses.replace(self, axis=axis, **factors)
+        moved = dataclasses.replace(
+            self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
+        )
         own = moved.outer * moved.count * moved.inner
         return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> "Layout | None":
         """The same entries in the same order; None unless examples lie along one axis again."""
         for axis in range(len(dims)):
-            others = [*dims[:axis], *dims[axis + 1 :]]
-            if None not in others:
-                outer = self.before.over(sizes.product(dims[:axis]))
-                inner = self.after.over(sizes.product(dims[axis + 1 :]))
+            first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
+            if first is not None and last is not None:
+                outer = self.before.over(sizes.product(first))
+                inner = self.after.over(sizes.product(last))
                 if outer and inner:
-                    return self.at(axis, dims, outer=outer, inner=inner)
+                    own = [*first, sizes.ONE, *last]  # `at` knows the one along which they lie.
+                    return self.at(axis, own, outer=outer, inner=inner)
         return None
 
 

@@ -4,6 +4,7 @@ lists.is_rows(tensor, ragged)        # the number of the list that each value be
 lists.is_lengths(tensor, ragged)     # how many values each list has
 """
 
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -22,7 +23,7 @@ def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
     return any(
-        _is_made(tensor, ragged, lambda own, dtype=dtype: own.nrows(out_type=dtype))
+        _is_made(tensor, ragged, functools.partial(tf.RaggedTensor.nrows, out_type=dtype))
         for dtype in (tf.int64, tf.int32)
     ) or _is_made(tensor, ragged, lambda own: tf.shape(own.row_splits)[0] - 1)
 

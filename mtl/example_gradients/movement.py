@@ -16,7 +16,7 @@ def _reshaped(given: Given) -> list[State] | None:
         size if own is None else sizes.Size(own) for size, own in zip(dims, static, strict=True)
     ]
     found = given.layout.reshaped(dims)
-    return found and [found]
+    return [found] if found else None
 
 
 def _expanded(given: Given) -> list[State] | None:
@@ -45,8 +45,8 @@ def _transposed(given: Given) -> list[State] | None:
 
 
 def _tiled(given: Given) -> list[State] | None:
-    layout, times = given.layout, given.entries(1)
-    if times is None or None in times or given.states[0] is not layout:
+    layout, times = given.layout, sizes.all_known(given.entries(1) or [None])
+    if times is None or given.states[0] is not layout:
         return None
     dims = [size * own for size, own in zip(times, layout.dims, strict=True)]
     return given.to(layout.axis, dims, outer=times[layout.axis] * layout.outer)
@@ -65,15 +65,16 @@ def _joined(given: Given) -> list[State] | None:
 def _repeated(given: Given) -> list[State] | None:
     """ConcatV2 along the axis of the examples: all of them several times."""
     layout, own = given.layout, given.states[:-1]
-    are_placed = all(
-        isinstance(of, Layout)
+    placed = [
+        of
+        for of in own
+        if isinstance(of, Layout)
         and (of.owner, of.axis, of.inner) == (layout.owner, layout.axis, layout.inner)
         and not of.outer.unknown
-        for of in own
-    )
-    if not are_placed:
+    ]
+    if len(placed) < len(own):
         return None
-    outer = sizes.Size(sum(of.outer.number for of in own))
+    outer = sizes.Size(sum(of.outer.number for of in placed))
     return given.to(layout.axis, layout.dims, outer=outer)
 
 
@@ -222,7 +223,7 @@ def _to_blocks(given: Given) -> list[State] | None:
     count = sizes.Size(int(np.prod(block)))
     is_back = given.op.type == "BatchToSpaceND"
     outer = layout.outer.over(count) if is_back else layout.outer * count
-    return outer and given.to(0, outer=outer)
+    return given.to(0, outer=outer) if outer else None
 
 
 def _all_alike(given: Given) -> list[State] | None:

@@ -10,7 +10,8 @@ times in an example, X. Li, F. Tramer, P. Liang, T. Hashimoto, "Large Language M
 Differentially Private Learners", 2021, arXiv:2110.05679, whose ghost norm is `Products` here.
 """
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
@@ -19,7 +20,10 @@ from mtl import types
 
 
 class Part(Protocol):
-    """The gradients of B examples by one variable."""
+    """The gradients of B examples by one variable, as a tuple of tensors."""
+
+    def __iter__(self) -> Iterator[tf.Tensor]:
+        """The tensors."""
 
     def squared_norms(self) -> tf.Tensor:
         """[B]."""
@@ -140,8 +144,10 @@ def joined(parts: Sequence[Part]) -> Part:
         return Products(*(tf.concat(of, axis=1) for of in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]
-        return Rows(*(tf.concat(of, axis=0) for of in columns), parts[0].batch_size)
-    return Plain(tf.add_n([part.gradients for part in parts]))
+        ids, examples, values = (tf.concat(of, axis=0) for of in columns)
+        return Rows(ids, examples, values, parts[0].batch_size)
+    plain = typing.cast(Sequence[Plain], parts)  # There is no other kind.
+    return Plain(tf.add_n([part.gradients for part in plain]))
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:

@@ -140,8 +140,8 @@ class Proof:
         return is_apart
 
     def _lie_alike(self, one: tf.Tensor, other: tf.Tensor) -> bool:
-        pair = [self.of(one), self.of(other)]
-        return None not in pair and len({(of.axis, of.key) for of in pair}) == 1
+        pair = sizes.all_known([self.of(one), self.of(other)])
+        return pair is not None and len({(of.axis, of.key) for of in pair}) == 1
 
     def _enter(self, values: tf.Tensor | tf.RaggedTensor) -> None:
         if isinstance(values, tf.Tensor):
@@ -167,7 +167,7 @@ class Proof:
             self._moved.update(tensor.name for tensor in op.outputs)
         if not any(states):
             return
-        found = None
+        found: list[layouts.State] | None = None
         if any(tensor.name in self._declared for tensor in op.outputs):
             found = [self.examples(0, layouts.own_dims(op.outputs[0]))]
         elif layouts.UNKNOWN not in states:

@@ -91,12 +91,13 @@ def _spread(given: Given) -> list[State] | None:
     if dims is None or target is None or len(target) != given.output.shape.rank:
         return None
     missing = len(target) - len(dims)
-    dims = [sizes.ONE] * missing + list(dims)
+    dims = [*[sizes.ONE] * missing, *dims]
     places = [n for n, size in enumerate(target) if size == given.known.count]
     if not given.known.count.unknown or len(places) != 1 or dims[places[0]] != sizes.ONE:
         return None
-    if None in target:
+    spread, own = sizes.all_known(target), sizes.all_known(dims)
+    if spread is None or own is None:
         return None
     if given.op.type == "Tile":
-        target = [size * own for size, own in zip(target, dims, strict=True)]
-    return [given.known.examples(places[0], target)]
+        spread = [times * size for times, size in zip(spread, own, strict=True)]
+    return [given.known.examples(places[0], spread)]

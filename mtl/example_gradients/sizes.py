@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -48,6 +48,19 @@ Known = list[Size | None]
 
 DimsOf = Callable[[tf.Tensor], Sequence[Size | None] | None]
 """A tensor -> the sizes of its axes; None where not even their number is known."""
+
+
+_T = TypeVar("_T")
+
+
+def all_known(values: Iterable[_T | None]) -> list[_T] | None:
+    """The values, or None where one of them is None."""
+    found: list[_T] = []
+    for value in values:
+        if value is None:
+            return None
+        found.append(value)
+    return found
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -97,14 +110,19 @@ def _same(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 def _joined(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     values = op.inputs if op.type == "Pack" else op.inputs[:-1]
     is_flat = all(value.shape.rank == (0 if op.type == "Pack" else 1) for value in values)
-    parts = [entries(value) for value in values] if is_flat else [None]
-    return None if None in parts else [size for part in parts for size in part]
+    parts = all_known(entries(value) for value in values) if is_flat else None
+    return None if parts is None else [size for part in parts for size in part]
 
 
 def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     values, ends = entries(op.inputs[0]), [tf.get_static_value(n) for n in op.inputs[1:]]
-    is_known = values is not None and all(end is not None and end.size == 1 for end in ends)
-    if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
+    is_known = all(end is not None and end.size == 1 for end in ends)
+    if (
+        values is None
+        or not is_known
+        or op.get_attr("ellipsis_mask")
+        or op.get_attr("new_axis_mask")
+    ):
         return None
     begin, end, stride = (int(n[0]) for n in ends)
     if op.get_attr("shrink_axis_mask"):
@@ -122,11 +140,12 @@ def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     """Of all entries of one vector, or of two scalars."""
-    factors = [entries(value) for value in (op.inputs[:1] if op.type == "Prod" else op.inputs)]
-    if None in factors or op.outputs[0].shape.rank != 0:
+    values = op.inputs[:1] if op.type == "Prod" else op.inputs
+    factors = all_known(entries(value) for value in values)
+    if factors is None or op.outputs[0].shape.rank != 0:
         return None
-    flat = [size for part in factors for size in part]
-    return [None if None in flat else product(flat)]
+    flat = all_known(size for part in factors for size in part)
+    return [None if flat is None else product(flat)]
 
 
 _MAKERS: dict[str, Callable[[tf.Operation, _Of, DimsOf], Known | None]] = {

@@ -8,7 +8,7 @@ where `proof` tells which entries of their output belong to which example.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
@@ -53,6 +53,11 @@ class Use(NamedTuple):
     is_plain: bool
     layout: layouts.Layout | None = None
     of_list: tf.RaggedTensor | None = None
+
+    @property
+    def placed(self) -> layouts.Layout:
+        """The layout of a use that is known; `find` gives no other."""
+        return cast(layouts.Layout, self.layout)
 
     @property
     def parameter(self) -> tf.Tensor:
@@ -204,14 +209,14 @@ def _can_split(layout: layouts.Layout) -> bool:
 def _is_matrix(use: Use) -> bool:
     turned = "transpose_a" if use.op.type == "MatMul" else "adj_x"
     is_usual = use.place == 1 and use.parameter.shape.rank == 2 and not use.op.get_attr(turned)
-    return is_usual and use.layout.axis < use.output.shape.rank - 1
+    return is_usual and use.placed.axis < use.output.shape.rank - 1
 
 
 def _is_convolution(use: Use) -> bool:
     op = use.op
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
-    return use.place == 1 and is_usual and not is_grouped and use.layout.axis == 0
+    return use.place == 1 and is_usual and not is_grouped and use.placed.axis == 0
 
 
 def _is_elementwise(use: Use) -> bool:
@@ -226,7 +231,7 @@ def _is_elementwise(use: Use) -> bool:
     return (
         core is not None
         and output.rank is not None
-        and output.rank - len(core) > use.layout.axis
+        and output.rank - len(core) > use.placed.axis
         and output.as_list()[output.rank - len(core) :] == core
     )
 
@@ -244,6 +249,6 @@ def core_shape(parameter: tf.Tensor) -> list[int] | None:
 _CHECKS: Mapping[str, Callable[[Use], bool]] = {
     MATRIX: _is_matrix,
     CONVOLUTION: _is_convolution,
-    ROWS: lambda use: use.layout.axis < use.output.shape.rank - 1,
+    ROWS: lambda use: use.placed.axis < use.output.shape.rank - 1,
     ELEMENTWISE: _is_elementwise,
 }

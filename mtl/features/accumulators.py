@@ -78,7 +78,7 @@ class Moments:
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Returns the four statistics, each with one value for each element."""
-        _require_values(np.all(self._count), column, self.source)
+        _require_values(bool(np.all(self._count)), column, self.source)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
             "stddev": np.atleast_1d(np.sqrt(self._squares / self._count)).tolist(),
@@ -89,10 +89,14 @@ class Moments:
 
 def together(gathered: Sequence[Accumulator]) -> list[Callable[[types.Tensors], None]]:
     """The updates of all of them, those of moments of examples as one."""
-    joined = [isinstance(part, Moments) and part.by_example for part in gathered]
-    moments = list(itertools.compress(gathered, joined))
-    others = [part.update for part, one in zip(gathered, joined, strict=True) if not one]
-    return [*others, _Together(moments)] if moments else others
+    moments: list[Moments] = []
+    updates: list[Callable[[types.Tensors], None]] = []
+    for part in gathered:
+        if isinstance(part, Moments) and part.by_example:
+            moments.append(part)
+        else:
+            updates.append(part.update)
+    return [*updates, _Together(moments)] if moments else updates
 
 
 class _Together:

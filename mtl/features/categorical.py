@@ -6,9 +6,11 @@ features.Identity.names = ["weekday"]
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
@@ -69,7 +71,7 @@ class Categorical(column.PerField):
 
     def _listed(self) -> tuple[str, ...]:
         """The categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
-        wholes = [(category, literals.whole(category)) for category in self.vocabulary]
+        wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, accumulators.Accumulator]:
@@ -79,9 +81,7 @@ class Categorical(column.PerField):
         return {
             output: accumulators.Vocabulary(
                 source=field,
-                read=lambda features, field=field: column.flat(
-                    column.tokens("Categorical", features, field)
-                ).numpy(),
+                read=functools.partial(_tokens, field=field),
                 min_count=self.min_count,
                 max_size=self.max_size,
             )
@@ -91,8 +91,8 @@ class Categorical(column.PerField):
     @property
     def files(self) -> dict[str, str]:
         """{column: the file of its vocabulary}, where one is given."""
-        is_path = isinstance(self.vocabulary, str)
-        return dict.fromkeys(self.columns, self.vocabulary) if is_path else {}
+        path = self.vocabulary
+        return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
 
     def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
         """{column: the categories of its embedding}."""
@@ -121,14 +121,19 @@ class Categorical(column.PerField):
         if self.vocabulary is None:
             entry = fitted.of(output)
             return fitted.path(entry["file"]), entry["size"]
-        exists = tf.io.gfile.exists(self.vocabulary)
-        checks.require(exists, "Categorical.vocabulary", "be an existing file", self.vocabulary)
-        with tf.io.gfile.GFile(self.vocabulary, "rb") as file:
+        path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
+        exists = tf.io.gfile.exists(path)
+        checks.require(exists, "Categorical.vocabulary", "be an existing file", path)
+        with tf.io.gfile.GFile(path, "rb") as file:
             lines = row_names.lines(file.read())
         good = lines and all(lines) and len(set(lines)) == len(lines)
         rule = "be a file with one category a line, none empty and none twice"
-        checks.require(bool(good), "Categorical.vocabulary", rule, self.vocabulary)
-        return self.vocabulary, len(lines)
+        checks.require(bool(good), "Categorical.vocabulary", rule, path)
+        return path, len(lines)
+
+
+def _tokens(features: types.Tensors, field: str) -> np.ndarray:
+    return column.flat(column.tokens("Categorical", features, field)).numpy()
 
 
 def _table(entries: tuple[str, ...] | str, num_unknown: int) -> tf.lookup.StaticVocabularyTable:

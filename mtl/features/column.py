@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from mtl import checks, layers, types
@@ -144,10 +145,10 @@ def flat(values: Values) -> tf.Tensor:
     return tf.reshape(values, [-1])
 
 
-def inverse(spread: Sequence[float]) -> np.ndarray:
+def inverse(spread: npt.ArrayLike) -> np.ndarray:
     """1 / spread as float32, and 0 where a value never varies."""
-    spread = np.asarray(spread, np.float64)
-    return np.divide(1, spread, out=np.zeros_like(spread), where=spread > 0).astype(np.float32)
+    given = np.asarray(spread, np.float64)
+    return np.divide(1, given, out=np.zeros_like(given), where=given > 0).astype(np.float32)
 
 
 def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling: str) -> tf.Tensor:

@@ -83,7 +83,7 @@ def encode(
     order of the columns. A field that no column reads is no input.
     """
     check(columns, features)
-    inputs = {}
+    inputs: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"):
         for column in columns:
             with freezing.held(column):

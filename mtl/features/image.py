@@ -6,6 +6,7 @@ features.Image.normalization = "z_score"
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,7 +57,7 @@ class Image(column.PerField):
         return {
             output: accumulators.Moments(
                 source=f"channels of {field} / {self.greatest}",
-                read=lambda features, field=field: self._channels(features, field),
+                read=functools.partial(self._channels, field=field),
             )
             for output, (field,) in self.columns.items()
         }

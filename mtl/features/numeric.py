@@ -6,6 +6,7 @@ heavy/features.Numeric.log = True
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ class Numeric(column.PerField):
         return {
             output: accumulators.Moments(
                 source=f"log of {field}" if self.log else field,
-                read=lambda features, field=field: self._read(features, field),
+                read=functools.partial(self._read, field=field),
                 by_example=True,
             )
             for output, (field,) in self.columns.items()
@@ -78,7 +79,7 @@ class Numeric(column.PerField):
             is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
             kind = (values.dtype, self._precision(entry)) if is_one else output
             alike.setdefault(kind, {})[output] = field
-        encoded = {}
+        encoded: dict[str, tf.Tensor] = {}
         for fields in alike.values():
             if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
                 encoded |= self._together(features, fields, fitted)
@@ -125,7 +126,7 @@ class Numeric(column.PerField):
         # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
         numbers = tf.where(known, values, tf.zeros_like(values))
         if self.normalization != "none":
-            pairs = [self._shift_and_scale(entry) for entry in entries]
+            pairs = [self._shift_and_scale(entry) for entry in entries if entry is not None]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
             centered = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
             numbers = tf.where(known, centered * scale, tf.zeros_like(centered))

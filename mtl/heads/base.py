@@ -74,14 +74,18 @@ class Base:
 
     # What a head defines.
 
-    size: ClassVar[int]
-    """The number of logits."""
+    @property
+    def size(self) -> int:
+        """The number of logits."""
+        raise NotImplementedError
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32)
     """What the label field may hold."""
 
-    label_shape: ClassVar[tuple[int | None, ...]] = ()
-    """The shape of the label in one example."""
+    @property
+    def label_shape(self) -> tuple[int | None, ...]:
+        """The shape of the label in one example."""
+        return ()
 
     directions: ClassVar[Mapping[str, bool]] = {"average_loss": False}
     """{metric: whether a higher value is better}, the one that tells most first.
@@ -113,6 +117,10 @@ class Base:
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """The loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+        raise NotImplementedError
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B, ...] -> {name: [B, ...]}, such as probabilities and class names."""
         raise NotImplementedError
 
     def sums(self, examples: Examples) -> dict[str, tf.Tensor | metrics.Total]:
@@ -196,18 +204,18 @@ class Base:
         """The weights of labels that are `present`, [B] or [B, n], and 0 of those missing."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
-            weights *= self._example_weights(labels, present)
+            weights *= self._example_weights(self.weight, labels, present)
         return weights
 
-    def _example_weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
+    def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
         """The weight field as [B] or [B, 1], 0 where the label is missing."""
-        field = self._field(labels, self.weight, (tf.float32, tf.int64), ())
-        weights = tf.cast(field, tf.float32)
+        given = self._field(labels, field, (tf.float32, tf.int64), ())
+        weights = tf.cast(given, tf.float32)
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
         used = tf.where(present, weights, 0.0)
         valid = (used >= 0) & tf.math.is_finite(used)
-        return self.checked(used, valid, used, _WEIGHT_RULE, self.weight)
+        return self.checked(used, valid, used, _WEIGHT_RULE, field)
 
     def _field(
         self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
@@ -242,10 +250,11 @@ class Base:
         """What is wrong with the label or the weight of one record (Python values), or None."""
         given = values.flat(labels.get(self.field, []))
         present = [value for value in given if not values.missing(value)]
-        weights = values.flat(labels.get(self.weight, [])) if present else []
+        weight = self.weight or ""  # No field has this name.
+        weights = values.flat(labels.get(weight, [])) if present else []
         for field, found, (accepts, rule) in (
             (self.field, present, self.criterion(given)),
-            (self.weight, weights, (_is_weight, _WEIGHT_RULE)),
+            (weight, weights, (_is_weight, _WEIGHT_RULE)),
         ):
             for value in found:
                 if not _passes(accepts, value):

@@ -30,8 +30,9 @@ _OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
 class Total(Protocol):
     """What a batch adds to a state over a split, and what is read off the state."""
 
-    state: Sequence[tf.TensorSpec]
-    """The local variables: zeros at first, none where a dimension is unknown."""
+    @property
+    def state(self) -> Sequence[tf.TensorSpec]:
+        """The local variables: zeros at first, none where a dimension is unknown."""
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Takes the batch in."""

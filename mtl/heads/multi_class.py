@@ -8,7 +8,7 @@ digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import tensorflow as tf
 
@@ -79,13 +79,14 @@ class MultiClass(classes.Classes):
         checks.is_a(where, given, (list, tuple, Mapping), "be a list or a map from class names")
         for name in given if isinstance(given, Mapping) else ():
             checks.one_of(where, name, self.class_names)
-        for count in self._counts:
+        counts = self._counts or ()
+        for count in counts:
             checks.is_a(where, count, int, "hold numbers of rows")
             checks.at_least(where, count, 0)
-        checks.require(len(self._counts) == self.size, where, f"hold {self.size} numbers", given)
+        checks.require(len(counts) == self.size, where, f"hold {self.size} numbers", given)
 
     @property
-    def _counts(self) -> list[int] | None:
+    def _counts(self) -> Sequence[int] | None:
         given = self.class_counts
         return [given.get(n, 0) for n in self.class_names] if isinstance(given, Mapping) else given
 
@@ -160,4 +161,7 @@ class MultiClass(classes.Classes):
         if self.size <= self.recall_limit:
             for name, recall in zip(self.class_names, tf.unstack(recalls), strict=True):
                 summary[f"recall/{name}"] = recall
-        return {**summary, **(self.shots(recalls, self._counts) if self.shots else {})}
+        if not self.shots:
+            return summary
+        counts = cast(Sequence[int], self._counts)  # Given, or counted by now.
+        return {**summary, **self.shots(recalls, counts)}

@@ -205,8 +205,8 @@ class _Histogram:
         num_classes, num_bins = self._shape
         positives, negatives = tf.unstack(tf.add_n([binned for (binned,) in replicas]))
         classes = tf.repeat(tf.range(num_classes), num_bins)
-        flat = [tf.reshape(weights, [-1]) for weights in (positives, negatives)]
-        return Cells(classes, *flat, num_classes, tf.constant(True))
+        positives, negatives = (tf.reshape(weights, [-1]) for weights in (positives, negatives))
+        return Cells(classes, positives, negatives, num_classes, tf.constant(True))
 
 
 def areas(cells: Cells) -> dict[str, tf.Tensor]:

@@ -10,7 +10,7 @@ Rows of the classes are counted in the training split, or given as `MultiClass.c
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import tensorflow as tf
@@ -163,8 +163,7 @@ class CrossEntropy:
 
     def check(self, names: Sequence[str]) -> None:
         """Fails unless the settings suit a head of these classes."""
-        if self.class_weights is not None and not callable(self.class_weights):
-            self._given_weights(names)
+        self._given_weights(names)
 
     @property
     def _by_counts(self) -> list[Any]:
@@ -184,24 +183,27 @@ class CrossEntropy:
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
         """[B, C], [B] -> [B]."""
-        counts = self._counts(classes) if self.needs_counts else None
         if self.margin is not None:
-            logits = self.margin(logits, targets, counts)
+            logits = self.margin(logits, targets, self._counts(classes))
         return objectives.softmax_cross_entropy(
-            logits, targets, self._weights(classes, counts), self.label_smoothing, self.focal_gamma
+            logits, targets, self._weights(classes), self.label_smoothing, self.focal_gamma
         )
 
-    def _weights(self, classes: Classes, counts: np.ndarray | None) -> Any:
+    def _weights(self, classes: Classes) -> Any:
         if callable(self.class_weights):
-            return self.class_weights(counts)
-        return None if self.class_weights is None else self._given_weights(classes.names)
+            return self.class_weights(self._counts(classes))
+        return self._given_weights(classes.names)
 
-    def _given_weights(self, names: Sequence[str]) -> list[float]:
-        return values.per_class("CrossEntropy.class_weights", self.class_weights, names)
+    def _given_weights(self, names: Sequence[str]) -> list[float] | None:
+        given = self.class_weights
+        if given is None or callable(given):
+            return None
+        return values.per_class("CrossEntropy.class_weights", given, names)
 
     def _counts(self, classes: Classes) -> np.ndarray:
-        empty = [name for name, n in zip(classes.names, classes.counts, strict=True) if n == 0]
+        counts = cast(Sequence[int], classes.counts)  # Known wherever `needs_counts`.
+        empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
         fix = "Give MultiClass.class_counts if it has."
         rule = "have a row in the training split"
         checks.require(not empty, f"class {', '.join(empty[:3])}", rule, "none", fix)
-        return np.asarray(classes.counts, np.float64)
+        return np.asarray(counts, np.float64)

@@ -11,7 +11,7 @@ are built one by one. What a task is called, and what it has of its own, is the 
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -26,7 +26,7 @@ def losses(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
     """{task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads."""
-    found = {}
+    found: dict[str, tf.Tensor] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
             found |= part.each(part.loss(logits, labels))
@@ -37,7 +37,7 @@ def losses(
 
 def label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
     """{field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads."""
-    found = {}
+    found: dict[str, tf.Tensor] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
             found |= part.each(part.label_weight(labels))
@@ -50,7 +50,7 @@ def metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> types.Metrics:
     """{task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}."""
-    found = {}
+    found: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
             found |= part.metrics(logits, labels)
@@ -131,9 +131,11 @@ def _parts(heads: Sequence[types.Head]) -> list[Any]:
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
         kinds.setdefault(_kind(head), []).append(head)
-    parts = []
+    parts: list[Any] = []
     for kind, alike in kinds.items():
-        parts += [Alike(alike)] if kind and len(alike) >= FROM else alike
+        # What has a kind is Binary.
+        are_many = kind and len(alike) >= FROM
+        parts += [Alike(cast(list[binary.Binary], alike))] if are_many else alike
     return parts
 
 

@@ -100,7 +100,7 @@ def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, fl
     """Fails unless they are numbers; whether there are enough is known with the classes."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
-        numbers = numbers.values()
+        numbers = list(numbers.values())
     for number in [numbers] if isinstance(numbers, (int, float)) else numbers:
         checks.number(where, number)
 

@@ -74,9 +74,17 @@ class Method:
         none.
     """
 
-    tracking_rate: ClassVar[float] = 1.0
     preconditions: ClassVar[bool] = False
-    samples: ClassVar[int] = 1
+
+    @property
+    def tracking_rate(self) -> float:
+        """See above."""
+        return 1.0
+
+    @property
+    def samples(self) -> int:
+        """See above."""
+        return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """{name: [T] or [T, T]}: what is kept from step to step; nothing by default."""
@@ -104,6 +112,7 @@ class CoordinateMethod:
             axis; else None.
         """
         del rows, at
+        return None
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
         """Gradients [S, ...] of the tasks -> [...]."""

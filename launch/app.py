@@ -5,7 +5,7 @@ import pathlib
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import tensorflow as tf
 import tqdm
@@ -37,7 +37,7 @@ TRUSTED = flags.DEFINE_list(
     "run any code, as docs/security.md says.",
 )
 
-_INDENT = {"initial_indent": " " * 6, "subsequent_indent": " " * 6}
+_INDENT = " " * 6
 
 
 def run(main: Callable[[], None]) -> None:
@@ -108,10 +108,13 @@ def _help() -> str:
     """The launcher's docstring, then its flags."""
     own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
-    lines = [sys.modules["__main__"].__doc__.strip(), "", "Flags:"]
+    told = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
+    lines = [told.strip(), "", "Flags:"]
     for flag in [*shared, *own]:
         lines.append(f"  --{flag.name}")
-        lines.extend(textwrap.wrap(_explanation(flag), 92, **_INDENT))
+        lines.extend(
+            textwrap.wrap(_explanation(flag), 92, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        )
     return "\n".join(lines)
 
 

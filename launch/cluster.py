@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -140,6 +141,16 @@ def _pass_on(lines: Sequence[str], name: str) -> None:
         sys.stdout.flush()
 
 
+def _stopping(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
+    """Hands a signal on to all members, and notes that it came."""
+
+    def stop(number: int, _: Any) -> None:
+        asked.append(number)
+        members.signal(number)
+
+    return stop
+
+
 def main() -> None:
     """Flags -> processes -> the exit code of all."""
     checks.at_least("--workers", WORKERS.value, 1)
@@ -152,7 +163,7 @@ def main() -> None:
             _log.info("Starting all again, %d of %d", attempt, RESTARTS.value)
         members = Members(arguments(), environments(WORKERS.value, SERVERS.value, EVALUATOR.value))
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda n, _, all_=members: (asked.append(n), all_.signal(n)))
+            signal.signal(number, _stopping(members, asked))
         code = members.wait()
         if code < _BY_SIGNAL or asked:
             break

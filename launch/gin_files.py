@@ -138,7 +138,8 @@ class _Reader:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
             raise checks.UserError(f"more than {_DEEPEST} files include one another.")
-        names, own, is_dynamic = gin_names.Names(self._trusted), [], False
+        names, is_dynamic = gin_names.Names(self._trusted), False
+        own: list[Binding] = []
         for place, statement, uses in _statements(file, _text(file)):
             with _located(place):
                 match statement:
@@ -244,12 +245,14 @@ class _Delegate(config_parser.ParserDelegate):
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Reference:
         scope, _, selector = scoped_configurable_name.rpartition("/")
-        self._met.append(Reference(scope, selector, evaluate))
-        return self._met[-1]
+        reference = Reference(scope, selector, evaluate)
+        self._met.append(reference)
+        return reference
 
     def macro(self, macro_name: str) -> Macro:
-        self._met.append(Macro(macro_name))
-        return self._met[-1]
+        macro = Macro(macro_name)
+        self._met.append(macro)
+        return macro
 
     def take(self) -> list[Reference | Macro]:
         """What was met since the last call."""

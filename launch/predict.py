@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from absl import flags
 
@@ -158,7 +158,9 @@ def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:
-        with verbs.open_scorer(experiment, model_dir, CHECKPOINT.value) as model:
+        # An experiment comes with the folder of its run.
+        folder = cast(str, model_dir)
+        with verbs.open_scorer(experiment, folder, CHECKPOINT.value) as model:
             yield model
 
 

@@ -97,7 +97,7 @@ def plan(
     names = [pathlib.Path(file).stem for file in files]
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     checks.require(not twice, "--gin_file", "name each stage once", twice)
-    stages = []
+    stages: list[Stage] = []
     for name in names:
         storage.require_plain("--model_dir", os.path.join(root, name))
     for file, name in zip(files, names, strict=True):

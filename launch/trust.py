@@ -30,7 +30,7 @@ class Trusted:
           UserError: it is neither in mtl nor in a package that is named.
         """
         if not self._covers(module):
-            listed = ", ".join(self._packages)
+            listed = ", ".join(self._packages or ())
             fix = f"Name its package in {FLAG} if you trust its code."
             raise checks.UserError(f"module {module!r} is none of {FLAG} ({listed}). {fix}")
 
@@ -44,7 +44,7 @@ class Trusted:
         module = getattr(target, "__module__", None)
         self.check_module(str(module) if module else f"{selector} (built in)")
         is_part = isinstance(target, type) and dataclasses.is_dataclass(target)
-        if self._is_in(module, _OWN) and not is_part:
+        if self._is_in(str(module), _OWN) and not is_part:
             raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
 
     def check_step(self, selector: str, found: Any) -> None:
@@ -60,7 +60,7 @@ class Trusted:
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers(module):
                     where = f"{type(inner).__name__}.{setting}"
-                    listed = ", ".join(self._packages)
+                    listed = ", ".join(self._packages or ())
                     rule = f"name a module of {FLAG} ({listed})"
                     checks.fail(where, rule, getattr(inner, setting))
 

@@ -131,10 +131,11 @@ class MultiTaskModel:
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, row_names.RowNames]:
         """{scope: what the rows of its variables stand for, tokens or classes}."""
-        named = {}
+        named: dict[str, row_names.RowNames] = {}
         for column in self.columns:
-            of_column = getattr(column, "row_names", lambda _: {})(statistics)
-            named |= {f"features/{name}/": names for name, names in of_column.items()}
+            if hasattr(column, "row_names"):
+                of_column = column.row_names(statistics)
+                named |= {f"features/{name}/": names for name, names in of_column.items()}
         for head in self.heads:
             if hasattr(head, "row_names"):
                 named[f"head/{head.name}/"] = head.row_names
@@ -169,8 +170,8 @@ class MultiTaskModel:
             UPDATE_OPS runs before the weights move.
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
-            step = functools.partial(self._step, statistics, slices, observe)
-            step = self.freezing.over(compute.over(step))
+            plain = functools.partial(self._step, statistics, slices, observe)
+            step = self.freezing.over(compute.over(plain))
             if loop:
                 result = training_loop.repeat(step, features, **loop)
             else:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -108,7 +108,7 @@ class Field:
     @property
     def size(self) -> int:
         """How many values an example holds, where that is fixed."""
-        return math.prod(self.shape)
+        return math.prod(cast(tuple[int, ...], self.shape))  # Callers know that it is fixed.
 
     def wire_feature(self) -> Any:
         """How `tf.io.parse_example` reads this field."""

@@ -11,6 +11,9 @@ Tensors = Mapping[str, tf.Tensor]
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 """Of one variable: sparse where it was looked up, None where nothing depends on it."""
 
+Connected: TypeAlias = tf.Tensor | tf.IndexedSlices
+"""The gradient of a variable that something depends on."""
+
 GradientsAndVariables = list[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Variable]]
 
 Metrics = Mapping[str, tuple[tf.Tensor, tf.Operation]]
@@ -140,15 +143,17 @@ class Clipping(Protocol):
     """Bounds the gradient between balancing and the optimizer."""
 
     def __call__(
-        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable], norm: tf.Tensor
-    ) -> list[Gradient]:
+        self, gradients: Sequence[Connected], variables: Sequence[tf.Variable], norm: tf.Tensor
+    ) -> list[Connected]:
         """N gradients with merged rows, N variables and their global norm -> N gradients."""
 
 
 class Optimizer(Protocol):
     """How a gradient moves a variable."""
 
-    learning_rate: Any
+    @property
+    def learning_rate(self) -> Any:
+        """A number or a schedule."""
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         """The learning rate of this step, a scalar -> the optimizer of the graph."""

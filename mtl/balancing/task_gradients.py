@@ -7,7 +7,7 @@ update = leaf.combined(weights)                            # sum_t weights[t] gr
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -46,7 +46,7 @@ class Leaf:
     def of(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
         """From T gradients of one variable, None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
-        values = [gradients[task] for task in tasks]
+        values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
             ids, rows = _aligned(values)
             return cls(tasks, rows, ids, values[0].dense_shape)
@@ -308,7 +308,8 @@ class Parts:
 
 def leaves(columns: Columns) -> list[Leaf]:
     """N times T gradients -> N leaves."""
-    return [Leaf.of(column) for column in columns]
+    # Factors have what is asked of leaves.
+    return cast(list[Leaf], [Leaf.of(column) for column in columns])
 
 
 def per_task(

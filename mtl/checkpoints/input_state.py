@@ -50,7 +50,7 @@ class InputState:
         self._digest = settings_lib.digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
-        self._saver: tf.compat.v1.train.Saver | None = None
+        self._saver: Any = None  # A saver, once there is an input to watch.
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:

@@ -4,7 +4,7 @@ measured = measures.measure(model, statistics, features, labels, weigh)
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
+from mtl.heads import base
 from mtl.step import gradients as gradients_lib
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def measure(
     for head in model.heads:
         fix = "EstimatorHead has only the loss of a batch."
         checks.require(hasattr(head, "losses"), "clip audit", "know each loss", head.name, fix)
+    heads = cast(Sequence[base.Base], model.heads)  # By now, such as know each loss.
     logits: dict[str, tf.Tensor] = {}
 
     def losses_of(batch: Any) -> types.Tensors:
@@ -70,17 +72,17 @@ def measure(
         given = twins.before(first, given)
         if not logits:  # Those of the whole batch come first.
             logits.update(given)
-        return {head.name: _losses(head, given[head.name], batch[1]) for head in model.heads}
+        return {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
 
     found = norms.measure(losses_of, (features, labels), weigh)
     examples = _of_gradients(found)
-    for head in model.heads:
-        own = {"loss": found.losses[head.name], **_of_head(head, logits[head.name], labels)}
-        examples |= {f"{name}/{head.name}": tf.cast(x, tf.float32) for name, x in own.items()}
+    for task in heads:
+        own = {"loss": found.losses[task.name], **_of_head(task, logits[task.name], labels)}
+        examples |= {f"{name}/{task.name}": tf.cast(x, tf.float32) for name, x in own.items()}
     return Measured(examples, _of_batch(found), found.unknown)
 
 
-def _losses(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+def _losses(head: base.Base, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """[B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
@@ -126,7 +128,7 @@ def _scope(name: str) -> str:
     return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
 
 
-def _of_head(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> dict[str, tf.Tensor]:
+def _of_head(head: base.Base, logits: tf.Tensor, labels: types.Tensors) -> dict[str, tf.Tensor]:
     """EL2N, margin, label and prediction of each example, [B]; NaN where there is none.
 
     EL2N is the norm of the loss's derivative by the logits: for cross-entropy that is `|p - y|`,

@@ -4,7 +4,7 @@ found = norms.measure(losses_of, batch, weigh)
 found.squares["network/hidden_0/kernel"]       # [B]
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -91,7 +91,7 @@ def _ghost(
     else:
         whole, factor = gradients.by_variable(_weighted(back, weights)), 1.0
         whole |= _sums(of_tasks, weights)
-    names = {"squares": whole, "products": whole, "tasks": of_tasks}
+    names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def measured(dtype: tf.DType) -> tf.Tensor:
@@ -125,10 +125,12 @@ def _sums(
     for task, own in of_tasks.items():
         for name, part in own.items():
             found.setdefault(name, []).append((weights[task], part))
-    return {
-        name: parts.weighted_sum(own)
+    plain = {
+        name: [(weight, part) for weight, part in own if isinstance(part, parts.Plain)]
         for name, own in found.items()
-        if all(isinstance(part, parts.Plain) for _, part in own)
+    }
+    return {
+        name: parts.weighted_sum(own) for name, own in plain.items() if len(own) == len(found[name])
     }
 
 

@@ -53,7 +53,7 @@ class Recording:
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
     ) -> Callable[..., None] | None:
         """What `MultiTaskModel.model_fn` calls to observe a step."""
-        if self._record is None:
+        if self._settings is None or self._record is None:
             return None
         return self._settings.observer(model, statistics, self._record)
 
@@ -64,5 +64,5 @@ class Recording:
 
     def write(self) -> None:
         """Writes the report."""
-        if self._record:
+        if self._settings and self._record:
             report.write(self._directory, self._settings)

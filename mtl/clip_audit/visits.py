@@ -22,9 +22,14 @@ _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 class Settings(Protocol):
     """What thresholds are made of; see `ClipAudit`."""
 
-    percentile: float
-    window: int
-    max_norm: float | None
+    @property
+    def percentile(self) -> float: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def max_norm(self) -> float | None: ...
 
 
 class Trailing:
@@ -65,7 +70,8 @@ class Record:
             found = _FILE.fullmatch(name)
             if found and (last_step is None or int(found.group(2)) > last_step):
                 tf.io.gfile.remove(os.path.join(self._directory, name))
-        self._visits, self._batches = [], []
+        self._visits: list[dict[str, np.ndarray]] = []
+        self._batches: list[dict[str, np.ndarray]] = []
         self._number = self._restore(settings.window)
 
     def _restore(self, window: int) -> int:

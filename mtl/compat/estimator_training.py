@@ -195,7 +195,7 @@ def _count(cluster, job: str) -> int:
     return len(cluster.job_tasks(job)) if job in cluster.jobs else 0
 
 
-def _global_id(cluster, task_type: str | None, task_id: int | None) -> int:
+def _global_id(cluster, task_type: str | None, task_id: Any) -> int:
     """Position among all tasks: the chief first, parameter servers last, the rest by name."""
     if not task_type:
         return 0

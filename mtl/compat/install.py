@@ -14,6 +14,7 @@ import types
 from mtl.compat import errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
+_HOOK = "CheckpointInputPipelineHook"
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
 _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
@@ -68,6 +69,6 @@ def _attach(v1: types.ModuleType, v2: types.ModuleType) -> None:
         importlib.import_module(f"tensorflow.{name}")
     for name, module in list(sys.modules.items()):
         if _PARENT.fullmatch(name) and not hasattr(module, "estimator"):
-            module.estimator = v1 if name.endswith(".v1") else v2
-        if _DATA.fullmatch(name) and not hasattr(module, "CheckpointInputPipelineHook"):
-            module.CheckpointInputPipelineHook = input_pipeline.CheckpointInputPipelineHook
+            vars(module)["estimator"] = v1 if name.endswith(".v1") else v2
+        if _DATA.fullmatch(name) and not hasattr(module, _HOOK):
+            vars(module)[_HOOK] = input_pipeline.CheckpointInputPipelineHook

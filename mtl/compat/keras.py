@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from mtl import checks, versions
 from mtl.compat import errors
@@ -101,7 +101,7 @@ def guard() -> None:
         for name, member in _public_members(module, pattern):
             refusal = _refusal(name.removesuffix("V2"), version)
             if inspect.isclass(member):
-                member.__init__ = refusal
+                setattr(member, "__init__", refusal)  # noqa: B010 - mypy refuses the assignment.
             else:
                 _replace(member, refusal)
 
@@ -123,7 +123,9 @@ def _installed_version(package: str) -> str:
 
 def _redirect_imports() -> None:
     """Makes `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
-    package = pathlib.Path(importlib.util.find_spec("tf_keras").origin).parent
+    # Called where tf-keras was found.
+    spec = cast(importlib.machinery.ModuleSpec, importlib.util.find_spec("tf_keras"))
+    package = pathlib.Path(cast(str, spec.origin)).parent
     for name, version in (("tensorflow", "_v2"), ("tensorflow.compat.v1", "_v1")):
         module = importlib.import_module(name)
         module.__path__ = [str(package / "api" / version), *module.__path__]

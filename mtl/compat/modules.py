@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import types
+from typing import cast
 
 _ESTIMATOR = "tensorflow_estimator.python.estimator"
 
@@ -72,10 +73,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return not aliased and importlib.machinery.PathFinder.find_spec(name, path) is not None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = importlib.import_module(successor(spec.name))
+        # `find_spec` gives a spec where there is a successor, and no other.
+        module = importlib.import_module(cast(str, successor(spec.name)))
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         # The import system has put the alias's spec on the module; it keeps its own.
-        module.__spec__ = module.__spec__.loader_state
+        spec = cast(importlib.machinery.ModuleSpec, module.__spec__)
+        module.__spec__ = spec.loader_state

@@ -154,7 +154,7 @@ class Csv:
         fields = spec.fields if with_labels else spec.feature_fields
         positions = {name: self._position(field) for name, field in fields.items()}
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
-        values = {}
+        values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
         for alike in _alike(fields.values()):
             own = [cells[positions[field.name]] for field in alike]
             # All fields of a kind at once: a graph of a few ops, however many columns there are.
@@ -241,7 +241,8 @@ class Csv:
 
     def _cells(self, line: str) -> tuple[list[str], str]:
         """The trimmed values of a line, as `tf.io.decode_csv` splits it, and what is wrong."""
-        cells, start, line = [], 0, line.rstrip("\r\n")
+        cells: list[str] = []
+        start, line = 0, line.rstrip("\r\n")
         while start <= len(line):
             match = self._cell.match(line, start)
             if match is None:
@@ -262,7 +263,7 @@ class Csv:
 
 def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
     """The fields of one value that differ in nothing but their names, where there are several."""
-    kinds = {}
+    kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
     for field in fields:
         if not field.shape:
             # By the text of the default: NaN is not equal to itself.

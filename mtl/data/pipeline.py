@@ -115,7 +115,7 @@ class Pipeline:
         if training:
             records = records.cache() if self.cache else records
             if self.sampler:
-                records = self._sampled(records, seed, statistics, start_step)
+                records = self._sampled(self.sampler, records, seed, statistics, start_step)
             else:
                 records = records.shuffle(self.shuffle_buffer, seed, reshuffle_each_iteration=True)
                 records = records.repeat()
@@ -177,15 +177,20 @@ class Pipeline:
         return dataclasses.replace(self, spec=kept, sampler=None)
 
     def _sampled(
-        self, records: tf.data.Dataset, seed: int, statistics: Any, start_step: int
+        self,
+        sampler: sampling.Power,
+        records: tf.data.Dataset,
+        seed: int,
+        statistics: Any,
+        start_step: int,
     ) -> tf.data.Dataset:
         """An endless stream of passes, each resampled and shuffled by itself."""
-        counts = label_counts.of(statistics, self.sampler.label)
-        field = self.spec.label_fields[self.sampler.label]
+        counts = label_counts.of(statistics, sampler.label)
+        field = self.spec.label_fields[sampler.label]
         first = start_step * self.batch_size // sum(counts.values())
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
-            drawn = self.sampler(records, self.source, field, counts, seed, epoch)
+            drawn = sampler(records, self.source, field, counts, seed, epoch)
             return drawn.shuffle(self.shuffle_buffer, seed + epoch)
 
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(one_pass)
@@ -231,7 +236,8 @@ class Pipeline:
             if problem:
                 return f"{location}: {problem}"
             # A number that is not finite is a mistake only where nothing else is.
-            odd = odd or self._not_finite(location, values)
+            if not isinstance(values, str):
+                odd = odd or self._not_finite(location, values)
         if _READING in source_lib.said(error):
             return self._refused_alone(split)
         return odd if _NUMERIC.search(str(error)) else None

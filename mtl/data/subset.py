@@ -61,7 +61,9 @@ class Subset:
     @property
     def _ranges(self) -> dict[str, tuple[int, int]]:
         """{split: what the hashes of its rows are in}: held-out ones from the end."""
-        ends = itertools.accumulate(self.held_out.values(), lambda end, part: end - part, initial=1)
+        ends = itertools.accumulate(
+            self.held_out.values(), lambda end, part: end - part, initial=1.0
+        )
         bounds = [round(end * (1 << _BITS)) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
         return {self.split: (0, round(self.share * (1 << _BITS))), **dict(held_out)}

@@ -72,7 +72,7 @@ class Tfds:
 
     def _split_error(self, split: str, error: Exception) -> checks.UserError:
         known = list(self._builder.info.splits)
-        base = re.match(r"[^\[+]*", split).group()
+        base = re.split(r"[\[+]", split, maxsplit=1)[0]
         hint = source.reason(error) if base in known else checks.nearest(base, known)
         rule = f"name a split ({', '.join(known)}) or a slice of one, such as 'train[:80%]'"
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")

@@ -8,7 +8,7 @@ distribution.Distribution.strategy = "mirrored"       # "auto" by default
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -39,6 +39,11 @@ class Place:
     strategy: str
     devices: tuple[str, ...]
     cluster: tf_config.Cluster | None = None
+
+    @property
+    def known_cluster(self) -> tf_config.Cluster:
+        """The cluster, where the process is not alone."""
+        return cast(tf_config.Cluster, self.cluster)
 
     @property
     def workers(self) -> int:

@@ -180,7 +180,7 @@ def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
         listening.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, b"lo\0")
     except OSError as error:
         if warn:
-            _warn(port, error.strerror)
+            _warn(port, error.strerror or str(error))
 
 
 def _warn(port: int, why: str) -> None:

@@ -11,6 +11,7 @@ of ASCII; spaces, separators of thousands, hexadecimal numbers and what is beyon
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,13 @@ TRUTH_TYPES = ("bool", "int64")
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
 # The Python types that a default of each type may have; an int can stand for a float.
-_PYTHON = {"float32": (float, int), "int64": int, "uint8": int, "bool": bool, "string": str}
+_PYTHON: Mapping[str, Any] = {
+    "float32": (float, int),
+    "int64": int,
+    "uint8": int,
+    "bool": bool,
+    "string": str,
+}
 
 
 def parse(dtype: str, value: Any) -> Any:
@@ -82,8 +89,8 @@ def _parse_float(value: Any) -> float:
 
 def _parse_int(value: Any, dtype: str) -> int:
     if isinstance(value, str):
-        for word, number in TRUTH.items() if dtype in TRUTH_TYPES else ():
-            value = number if re.fullmatch(word, value) else value
+        for word, truth in TRUTH.items() if dtype in TRUTH_TYPES else ():
+            value = truth if re.fullmatch(word, value) else value
         found = re.fullmatch(INT, value)
         if not found:
             raise ValueError

@@ -133,7 +133,7 @@ def _is_other(record: logging.LogRecord) -> bool:
     return not _NO_SPACE.search(record.getMessage())
 
 
-def _problem(error: Exception) -> str | None:
+def _problem(error: BaseException | None) -> str | None:
     """Which file cannot be written or reached, and why, in one line; None for any other error."""
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)

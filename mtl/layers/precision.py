@@ -198,14 +198,15 @@ class _Step:
         dtype: tf.DType,
         rescaled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tf.Tensor:
-        if self.scale is None:
+        scale = self.scale
+        if scale is None:
             return tf.cast(value, dtype)
 
         @tf.custom_gradient
         def cast(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
-                return tf.cast(rescaled(upstream, self.scale.value), value.dtype)
+                return tf.cast(rescaled(upstream, scale.value), value.dtype)
 
             return tf.cast(value, dtype), gradient
 

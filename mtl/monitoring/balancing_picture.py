@@ -78,9 +78,10 @@ def _events(path: str) -> Iterator[tf.compat.v1.Event]:
 
 def _recent(cosines: Curves) -> dict[tuple[str, str], float]:
     """{"a/b": {step: cosine}} -> {(a, b): mean over the last quarter of the steps}."""
-    means = {}
+    means: dict[tuple[str, str], float] = {}
     for pair, points in cosines.items():
         first, last = min(points), max(points)
         late = [value for step, value in points.items() if step >= last - (last - first) / 4]
-        means[tuple(pair.split("/"))] = statistics.fmean(late)
+        one, other = pair.split("/")
+        means[one, other] = statistics.fmean(late)
     return means

@@ -51,10 +51,10 @@ class AGC:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
         return [
@@ -118,10 +118,10 @@ class AutoClip:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del variables
         with tf1.variable_scope("auto_clip"):

@@ -21,7 +21,7 @@ from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
-Gradients = list[types.Gradient]
+Gradients = list[types.Connected]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class GlobalNorm:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
@@ -73,7 +73,7 @@ class Norm:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
@@ -101,7 +101,7 @@ class AverageNorm:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
@@ -129,7 +129,7 @@ class Value:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
@@ -162,7 +162,7 @@ class ByPattern:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
@@ -192,13 +192,13 @@ def factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
-def scaled(gradient: types.Gradient, scale: tf.Tensor) -> types.Gradient:
+def scaled(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
     """The gradient times a scalar."""
     return gradients_lib.transform(gradient, lambda values: values * tf.cast(scale, values.dtype))
 
 
 def _scaled_alone(
-    gradients: Sequence[types.Gradient], norms: tf.Tensor, max_norm: float
+    gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
     """Each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
     return [

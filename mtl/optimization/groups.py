@@ -60,13 +60,13 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 
 
 def masked(
-    gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
-) -> list[types.Gradient]:
+    gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
+) -> list[types.Connected]:
     """N gradients and N variables -> N gradients, 0 where an entry does not move, or not yet."""
     return list(map(_masked, gradients, variables))
 
 
-def _masked(gradient: types.Gradient, variable: tf.Variable) -> types.Gradient:
+def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform(gradient, functools.partial(_if, reached))
@@ -139,8 +139,8 @@ def _masking(
 ) -> tf.compat.v1.train.Optimizer:
     """The optimizer, which leaves masked entries where they are."""
     masks = {patterns.part_name(variable): freezing.mask(variable) for _, variable in pairs}
-    masks = {name: mask for name, mask in masks.items() if mask is not None}
-    return wrapped.Masked(optimizer, masks) if masks else optimizer
+    given = {name: mask for name, mask in masks.items() if mask is not None}
+    return wrapped.Masked(optimizer, given) if given else optimizer
 
 
 def _groups(
@@ -150,7 +150,8 @@ def _groups(
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select("Update.rates", pattern, [*variables, *freezing.frozen_names()])
-    owners, groups = _owners(variables, own), {Group((), 0): []}
+    owners = _owners(variables, own)
+    groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
         matching = tuple(pattern for pattern in rates if patterns.matches(pattern, variable))
         owner = owners.get(patterns.name(variable))

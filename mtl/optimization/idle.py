@@ -42,14 +42,17 @@ def find(
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
     settings |= {f"Update.rates[{pattern!r}]": rate for pattern, rate in part.rates.items()}
-    ends = {where: schedules.zero_from(rate, last - 1) for where, rate in settings.items()}
+    ends: dict[str, float] = {}
+    for where, rate in settings.items():
+        zero_from = schedules.zero_from(rate, last - 1)
+        ends[where] = math.inf if zero_from is None else zero_from
     found: dict[tuple, Moving] = {}
     for name in variables:
         own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
         wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
         wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
-        where = min(wheres, key=lambda where: math.inf if ends[where] is None else ends[where])
-        end = math.inf if ends[where] is None else ends[where]
+        where = min(wheres, key=ends.__getitem__)
+        end = ends[where]
         moving = Moving(example=name, where=where, first=freezing.first_step(name), end=end)
         found.setdefault((moving.where, moving.first, moving.end), moving)
     return [moving for moving in found.values() if math.isfinite(moving.first)]

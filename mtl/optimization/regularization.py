@@ -87,10 +87,12 @@ def _penalty(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
     """The gradient and the value of one variable's penalty; sparse where `gradient` is."""
-    sparse = isinstance(gradient, tf.IndexedSlices)
-    weights = tf.gather(variable, gradient.indices) if sparse else tf.convert_to_tensor(variable)
+    if isinstance(gradient, tf.IndexedSlices):
+        weights = tf.gather(variable, gradient.indices)
+    else:
+        weights = tf.convert_to_tensor(variable)
     slope = l1 * tf.sign(weights) + l2 * weights
     value = l1 * tf.reduce_sum(tf.abs(weights)) + l2 * tf.nn.l2_loss(weights)
-    if sparse:
+    if isinstance(gradient, tf.IndexedSlices):
         slope = tf.IndexedSlices(slope, gradient.indices, gradient.dense_shape)
     return slope, value

@@ -226,9 +226,9 @@ def lasting(part: Any, steps: int) -> Any:
         items = [lasting(item, steps) for item in part]
         return type(part)(items) if _differ(items, part) else part
     if type(part) is dict:
-        items = {name: lasting(item, steps) for name, item in part.items()}
-        return items if _differ(items.values(), part.values()) else part
-    changes = {}
+        entries = {name: lasting(item, steps) for name, item in part.items()}
+        return entries if _differ(entries.values(), part.values()) else part
+    changes: dict[str, Any] = {}
     for name, setting in _settings(part):
         made = lasting(setting, steps)
         changes |= {} if made is setting else {name: made}

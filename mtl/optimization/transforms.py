@@ -32,16 +32,16 @@ class Centralization:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
         return list(map(_centered, gradients, variables))
 
 
-def _centered(gradient: types.Gradient, variable: tf.Variable) -> types.Gradient:
+def _centered(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
@@ -77,10 +77,10 @@ class Noise:
 
     def __call__(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
@@ -94,12 +94,12 @@ class Noise:
         return noisy
 
 
-def _added(gradient: types.Gradient, values: tf.Tensor) -> types.Gradient:
+def _added(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
     return gradients_lib.transform(gradient, lambda own: own + values)
 
 
 def _draws(
-    name: str, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+    name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
     """Normal draws for the gradients of all shards of a variable, or of the one that is whole."""
     seed = draws.step_seed(f"noise/{name}")

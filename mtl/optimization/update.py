@@ -8,6 +8,7 @@ update.Update.clipping = @clipping.GlobalNorm()
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -107,7 +108,9 @@ class Update:
         # Names of optimizer state must not depend on the name scope of the caller.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             pairs = list(zip(gradients, variables, strict=True))
-            optimizers_of = {**self.optimizers, None: self.optimizer}
+            # A map that holds texts can be read as one that may hold None as well.
+            patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
+            optimizers_of = {**patterned, None: self.optimizer}
             rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
             with tf.control_dependencies(gradients_lib.values(rows)):
                 applied = groups.apply(optimizers_of, pairs, self.rates, step, guarded.moves)
@@ -121,18 +124,18 @@ class Update:
     def _rows_before(
         self,
         optimizers: Mapping[str | None, types.Optimizer],
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         all_rows = groups.moves_all_rows(optimizers, variables)
         return averaging.rows_before(gradients, variables, all_rows)
 
     def _shaped(
         self,
-        gradients: Sequence[types.Gradient],
+        gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
-    ) -> list[types.Gradient]:
+    ) -> list[types.Connected]:
         """Clipped, then transformed; each part is given the norm of what it gets.
 
         What a transform makes of the gradient of entries that do not move counts as zero again.
@@ -148,7 +151,7 @@ class Update:
 
 def _connected(
     gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
-) -> tuple[list[types.Gradient], list[tf.Variable]]:
+) -> tuple[list[types.Connected], list[tf.Variable]]:
     """The gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     names = [patterns.name(variable) for variable in variables]

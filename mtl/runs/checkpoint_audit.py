@@ -1,6 +1,6 @@
 """The audit of a run that is trained: its training split, once for each of its checkpoints.
 
-checkpoint_audit.audit(experiment, "runs/digits", settings, paths, output)
+checkpoint_audit.audit(experiment, "runs/digits", settings, paths, "runs/digits/clip_audit")
 """
 
 from collections.abc import Iterator, Sequence

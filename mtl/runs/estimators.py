@@ -6,7 +6,8 @@ exporter = estimators.build_exporter(experiment, "runs/digits")
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mtl import compat, scoring, serving
 from mtl import experiment as experiment_lib
@@ -29,7 +30,7 @@ def build_estimator(
     """
     given_files.check(experiment.model.column_files, model_dir)
     statistics = fitting.load(model_dir)
-    model_fn = functools.partial(
+    model_fn: Callable[..., Any] = functools.partial(
         experiment.model.fitted(statistics).model_fn, statistics=statistics
     )
     model_fn = serving.exporting(model_fn, experiment.serving)

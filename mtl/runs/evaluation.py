@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tempfile
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -75,14 +75,12 @@ class Evaluator:
 
         Evaluates that checkpoint if a run was interrupted before that was done.
         """
-        path, step = (
-            read(self._model_dir) for read in (run_directory.latest, run_directory.step_of)
-        )
+        path, step = run_directory.latest(self._model_dir), run_directory.step_of(self._model_dir)
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done:
-            self(path)
+            self(cast(str, path))  # Without a checkpoint step 0 is done.
 
     def forget(self) -> None:
         """Has TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""

@@ -201,7 +201,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
     """What is present of the labels as the head understands them; None where it does not say."""
-    if not hasattr(head, "targets"):
+    if not hasattr(head, "targets") or not hasattr(head, "field"):
         return None
     try:
         targets, present = head.targets(labels[head.field])

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.runs import estimators, fitting, plausibility
+from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
 
 tf1 = tf.compat.v1
@@ -52,7 +54,7 @@ def prepare(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     _check_best(experiment, metrics)
     _check_moving(experiment, variables, model_dir)
     if experiment.refit and is_new:
-        _refit(experiment, model_dir)
+        _refit(experiment, experiment.refit, model_dir)
         return True
     if is_new:
         transfer.forget(model_dir)
@@ -75,10 +77,11 @@ def warm_start(experiment: experiment_lib.Experiment, model_dir: str) -> Iterato
         tf1.set_random_seed(experiment.run.seed)
         tf1.train.get_or_create_global_step()
         batches = data.one_pass(data.train_split)
-        batch = tf1.data.make_initializable_iterator(batches).get_next()
+        features, labels = tf1.data.make_initializable_iterator(batches).get_next()
         mode, compute = compat.estimator.ModeKeys.TRAIN, experiment.run.compute
-        model.model_fn(*batch, mode, statistics=statistics, compute=compute)
-        yield experiment.warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+        model.model_fn(features, labels, mode, statistics=statistics, compute=compute)
+        source = cast(transfer.WarmStart, experiment.warm_start)  # Callers have looked.
+        yield source.plan(tf1.global_variables(), model.row_names(statistics))
 
 
 def _evaluation_graph(
@@ -87,9 +90,10 @@ def _evaluation_graph(
     """The names of what an evaluation has: trainable variables, and metrics; it runs nothing."""
     data, statistics = experiment.data, fitting.load(model_dir)
     with tf.Graph().as_default():
-        batch = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split)).get_next()
-        mode = compat.estimator.ModeKeys.EVAL
-        spec = experiment.model.fitted(statistics).model_fn(*batch, mode, statistics=statistics)
+        batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
+        features, labels = batches.get_next()
+        mode, model = compat.estimator.ModeKeys.EVAL, experiment.model.fitted(statistics)
+        spec = model.model_fn(features, labels, mode, statistics=statistics)
         variables = [patterns.name(variable) for variable in tf1.trainable_variables()]
     return variables, ["loss", *spec.eval_metric_ops]
 
@@ -132,11 +136,11 @@ def _check_moving(
     doubts.tell(model_dir, "settings", lines)
 
 
-def _refit(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+def _refit(experiment: experiment_lib.Experiment, refit: refit_lib.Refit, model_dir: str) -> None:
     data, statistics = experiment.data, fitting.load(model_dir)
-    split = experiment.refit.split_of(data.train_split, data.eval_split)
+    split = refit.split_of(data.train_split, data.eval_split)
     with estimators.explain_errors(experiment, None, split), tf.Graph().as_default():
-        experiment.refit(
+        refit(
             experiment.model.fitted(statistics),
             data.one_pass(split),
             statistics,

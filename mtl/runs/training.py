@@ -76,7 +76,7 @@ class Training:
         with members.heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
             evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)
             if self._place.job == tf_config.SERVER:
-                members.serve(self._place.cluster, beat, interruption)
+                members.serve(self._place.known_cluster, beat, interruption)
                 return {}, 0
             if self._place.job == tf_config.EVALUATOR:
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
@@ -153,7 +153,7 @@ class Training:
         """Of this process; workers that do not train in step do not wait for each other's."""
         settings = (self._data, self._run.seed, self._place.workers)
         readers = self._place.workers if self._place.is_synchronous else 1
-        rank = self._place.cluster.rank if readers > 1 else 0
+        rank = self._place.known_cluster.rank if readers > 1 else 0
         return input_state.InputState(self._model_dir, settings, readers, rank)
 
     def _estimator(
@@ -178,7 +178,7 @@ class Training:
         experiment, statistics = self._experiment, fitting.load(self._model_dir)
         given_files.check(experiment.model.training_files, self._model_dir)
         model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
-        model_fn = functools.partial(
+        model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
             loop=self._loop,

@@ -42,7 +42,7 @@ def train(
     Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
 
     Args:
-      experiment: what the gin file describes.
+      experiment: what is trained, and how.
       model_dir: where everything is written.
       on_start: called once the model is built and restored, before the first step.
 
@@ -108,7 +108,7 @@ def audit_clipping(
     """Audits the training split, a visit for each checkpoint; the path of the summary.
 
     Args:
-      experiment: what the gin file describes.
+      experiment: that of the run.
       model_dir: of a run that is trained.
       checkpoint: "all" that are kept, or one.
       output: where the report is written; `<model_dir>/clip_audit/checkpoints` by default.

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import re
 import ssl
+from typing import cast
 
 from mtl import checks
 
@@ -79,7 +80,10 @@ class Access:
         if self.token_env:
             return os.environ.get(self.token_env, "")
         try:
-            with open(self.token_file, encoding="ascii", errors="surrogateescape") as file:
+            # `headers` asks only where there is one or the other.
+            with open(
+                cast(str, self.token_file), encoding="ascii", errors="surrogateescape"
+            ) as file:
                 return file.read()
         except OSError as error:
             rule = "be a file that can be read"

@@ -5,13 +5,16 @@ for path, block in batches.in_order(reader.chunks(paths), score, concurrency=4):
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from mtl import checks
+
+Values: TypeAlias = Sequence[Any] | np.ndarray
+"""Of one column, B rows."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,8 +44,8 @@ class Batch:
       kept: {name: B values} that the predictions come with, such as ids.
     """
 
-    examples: Sequence[bytes]
-    kept: Mapping[str, Sequence[Any]]
+    examples: Sequence[bytes] | np.ndarray
+    kept: Mapping[str, Values]
 
 
 class RefusedError(Exception):
@@ -57,7 +60,7 @@ class Model(Protocol):
     digest: str
     """What another model under the same name would not share; "" where only its server knows."""
 
-    def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+    def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         """Serialized tf.Examples [B] -> {output: [B, ...]}; from several threads at a time.
 
         Raises:
@@ -80,7 +83,7 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
 
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """What `work` makes of each item, in order; up to `concurrency` are worked on at a time.
 
     A UserError of `items` is raised behind the results of the items before it.

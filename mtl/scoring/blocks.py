@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 import tensorflow as tf
 
 from mtl.scoring import examples
+from mtl.scoring.batches import Values
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Values]
 
 
 class Block(NamedTuple):
     """What stands before the first rows of a file; and rows, as one text, as records or a table."""
 
     header: bytes
-    rows: bytes | Sequence[bytes] | pa.Table
+    rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
 
 
 # What makes a spreadsheet take a cell for a formula: OWASP, CSV Injection.
@@ -50,7 +51,7 @@ def _spreadsheet(columns: Columns) -> Block:
     return _csv({_unarmed(name): _without_formulas(_array(v)) for name, v in columns.items()})
 
 
-def _without_formulas(values: Sequence[Any]) -> Sequence[Any]:
+def _without_formulas(values: Values) -> Values:
     """Text as `_cells` writes it, an apostrophe before a formula; numbers as they are."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         return values
@@ -87,7 +88,7 @@ def maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns]
     return _spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
-def _array(values: Sequence[Any]) -> Sequence[Any]:
+def _array(values: Values) -> Values:
     """Python values of one type as an array, others as they are."""
     types = set() if isinstance(values, np.ndarray) else set(map(type, values))
     if types in ({str}, {bytes}):
@@ -99,7 +100,7 @@ def _array(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def _json(values: Sequence[Any]) -> pa.Array:
+def _json(values: Values) -> pa.Array:
     """[B, ...] -> JSON [B]."""
     if not isinstance(values, np.ndarray):
         return pa.array([json.dumps(_plain(value)) for value in values], pa.string())
@@ -114,7 +115,7 @@ def _json(values: Sequence[Any]) -> pa.Array:
     return texts
 
 
-def _cells(values: Sequence[Any]) -> pa.Array:
+def _cells(values: Values) -> pa.Array:
     """[B, ...] -> text [B]; the parts of a list are separated by "|", row by row."""
     if not isinstance(values, np.ndarray):
         return pa.array([_cell(_plain(value)) for value in values], pa.string())
@@ -123,7 +124,7 @@ def _cells(values: Sequence[Any]) -> pa.Array:
     return texts if values.ndim == 1 else pc.binary_join(_lists(texts, flat.shape), "|")
 
 
-def _arrow(values: Sequence[Any]) -> pa.Array:
+def _arrow(values: Values) -> pa.Array:
     """[B, ...] -> numbers and texts [B], or lists of them, of a type that says nothing of B."""
     if not isinstance(values, np.ndarray):
         return _ragged(values) if _is_ragged(values) else _inferred(list(map(_plain, values)))
@@ -140,7 +141,7 @@ def _typed(values: np.ndarray) -> pa.Array:
     return pa.array(values if is_known else values.astype(np.float32))
 
 
-def _is_ragged(values: Sequence[Any]) -> bool:
+def _is_ragged(values: Values) -> bool:
     arrays = all(isinstance(value, np.ndarray) and value.ndim == 1 for value in values)
     return arrays and len({value.dtype for value in values}) == 1
 

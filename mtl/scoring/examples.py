@@ -20,14 +20,14 @@ from mtl.files import literals
 _LOW, _HIGH = literals.RANGES["int64"]
 
 
-def serialize(columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
+def serialize(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
     """{field: B values, arrays or lists} -> serialized tf.Examples [B]."""
     parts = [part for name, values in columns.items() for part in _parts(name, values)]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return joined.to_numpy(zero_copy_only=False)
 
 
-def _parts(name: str, values: Sequence[Any]) -> list[Any]:
+def _parts(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
     """What the examples of a column are joined of: scalars and arrays of bytes."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_example(name, value) for value in values], pa.binary())]

@@ -19,7 +19,12 @@ from mtl.data import files, source
 from mtl.scoring import batches, examples
 
 # The types of JSON that need no look at each value, for types of which they have the range.
-_EXACT = {"float32": {int, float}, "int64": {int}, "string": {str}, "bool": {bool}}
+_EXACT: Mapping[str, set[type]] = {
+    "float32": {int, float},
+    "int64": {int},
+    "string": {str},
+    "bool": {bool},
+}
 # Python and Arrow recurse into what is kept.
 _MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
@@ -45,9 +50,9 @@ class JsonLines:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         rows = _each(chunk, _object, chunk.rows)
-        columns = {}
+        columns: dict[str, batches.Values] = {}
         for name, field in self.spec.feature_fields.items():
-            values = _exact(field, [row.get(name) for row in rows])
+            values: batches.Values | None = _exact(field, [row.get(name) for row in rows])
             if values is None:
                 values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
             if field.dtype == "float32" and _has_infinity(values):
@@ -160,7 +165,7 @@ def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
     return value
 
 
-def _has_shape(value: Any, shape: Sequence[int]) -> bool:
+def _has_shape(value: Any, shape: Sequence[int | None]) -> bool:
     if not shape:
         return not isinstance(value, list)
     fits = isinstance(value, list) and len(value) == shape[0]

@@ -43,7 +43,7 @@ def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def column(values: Sequence[Any]) -> Sequence[Any]:
+def column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
     """The values of rows as one array, where they have one shape and are no text."""
     is_text = any(isinstance(value, bytes) for value in values)
     return values if is_text or len(set(map(np.shape, values))) > 1 else np.stack(values)

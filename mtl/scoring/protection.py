@@ -62,14 +62,14 @@ class Protection:
             not _is_exported(folder), self.where, "lie outside of an export", output, fix
         )
         if self.model_dir:
-            self._check_model_dir(path, output)
+            self._check_model_dir(self.model_dir, path, output)
 
     @functools.cached_property
     def _read(self) -> set[Hashable]:
         return {atomic.identity(path) for path in self.files}
 
-    def _check_model_dir(self, path: str, output: str) -> None:
-        root = atomic.absolute(self.model_dir).rstrip("/") + "/"
+    def _check_model_dir(self, model_dir: str, path: str, output: str) -> None:
+        root = atomic.absolute(model_dir).rstrip("/") + "/"
         if not path.startswith(root):
             return
         folders = path.removeprefix(root).split("/")[:-1]

@@ -123,7 +123,8 @@ class Reader:
             return self.format_name
         found, fix = writers.format_in(path), "Or set --input_format."
         rule = "name its format, such as .csv"
-        checks.require(found is not None, "--input", rule, path, fix)
+        if found is None:
+            checks.fail("--input", rule, path, fix)
         listed = "CSV, JSON lines or TFRecords"
         checks.require(found in FORMATS, "--input", f"hold {listed}", path)
         return found
@@ -135,7 +136,12 @@ class Reader:
             labels={},
             defaults={k: v for k, v in self.spec.defaults.items() if k in self.spec.features},
         )
-        common = {"spec": features, "keep": self.keep, "batch_size": self.batch_size}
+        # Any: without a spec there are TFRecords alone.
+        common: dict[str, Any] = {
+            "spec": features,
+            "keep": self.keep,
+            "batch_size": self.batch_size,
+        }
         return {
             "csv": csv_rows.Csv(**common, settings=self.settings),
             "jsonl": json_rows.JsonLines(**common),

@@ -123,7 +123,8 @@ def connect(server: str, call: protocol.Call, secure: access.Access = access.ANY
     """
     match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)/?", server)
     rule = "be HOST:PORT for gRPC, or http://HOST:PORT for REST"
-    checks.require(match is not None, "--server", rule, server)
+    if match is None:
+        checks.fail("--server", rule, server)
     scheme, address = match.group(1) or "grpc", match.group(2)
     _check_address(address, server)
     secure.check(scheme, address)

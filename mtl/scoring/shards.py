@@ -10,6 +10,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import tensorflow as tf
 import tqdm
@@ -52,6 +53,11 @@ class Plan:
             if output is not None:
                 guard.check(output)
 
+    @property
+    def folder(self) -> str:
+        """The output, where it is a folder."""
+        return cast(str, self.output)
+
     def shards(self) -> dict[str | None, list[str]]:
         """{output file: the inputs whose predictions it holds}."""
         if not self.is_folder:
@@ -59,7 +65,7 @@ class Plan:
         found: dict[str | None, list[str]] = {}
         for path in self.inputs:
             name = writers.renamed(os.path.basename(path), self.format_name)
-            found.setdefault(os.path.join(self.output, name), []).append(path)
+            found.setdefault(os.path.join(self.folder, name), []).append(path)
         for output, paths in found.items():
             rule = f"lead to different names in {self.output}"
             checks.require(len(paths) == 1, "--input", rule, paths, f"All lead to {output!r}.")
@@ -123,11 +129,16 @@ def run(
         other files or with other settings.
     """
     shards = made.shards()
-    facts = {"model": model.identity, "keep": list(reader.keep)}
+    facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
     # Folders of earlier versions say nothing of it.
     facts["escape_formulas"] = made.escape_formulas or None
-    note = claim.Claim(made.output, facts, shards) if made.is_folder else None
+    # In a folder every output has a name.
+    note = (
+        claim.Claim(made.folder, facts, cast(dict[str, list[str]], shards))
+        if made.is_folder
+        else None
+    )
     due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
@@ -192,8 +203,8 @@ def _score(
     return chunk, make_block({**batch.kept, **outputs})
 
 
-def _done(output: str, inputs: Sequence[str]) -> bool:
-    if not tf.io.gfile.exists(output) or atomic.is_special(output):
+def _done(output: str | None, inputs: Sequence[str]) -> bool:
+    if output is None or not tf.io.gfile.exists(output) or atomic.is_special(output):
         return False
     written = tf.io.gfile.stat(output).mtime_nsec
     return all(tf.io.gfile.stat(path).mtime_nsec <= written for path in inputs)

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -120,7 +120,8 @@ class _Tables:
     """A Parquet file that grows by tables, all with the types of the first."""
 
     def __init__(self, file: Any):
-        self._file, self._writer = _ForArrow(file), None
+        self._file = _ForArrow(file)
+        self._writer: Any = None  # Of pyarrow, once the types are known.
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
@@ -186,7 +187,8 @@ def _headed(write: Callable[[bytes], Any]) -> Write:
     def text(block: blocks.Block) -> None:
         nonlocal is_begun
         if block.rows:
-            write(block.rows if is_begun else block.header + block.rows)
+            rows = cast(bytes, block.rows)  # The formats that are no text come elsewhere.
+            write(rows if is_begun else block.header + rows)
             is_begun = True
 
     return text

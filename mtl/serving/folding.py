@@ -4,7 +4,7 @@ graph = folding.folded(session, ["head/price/value"])
 # W x + b, scaled and shifted -> one W and one b, and all of them constants
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ _ADDITIONS = ("Add", "AddV2", "BiasAdd")
 _PRODUCTS = ("MatMul", "Conv2D")
 
 
-def folded(session: tf.compat.v1.Session, names: Sequence[str]) -> graphs.Graph:
+def folded(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
     """What the nodes with these names depend on, with variables as constants, folded."""
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
@@ -38,7 +38,7 @@ def fold_constants(graph: graphs.Graph) -> None:
         inputs = [
             values.get(reference, graph.value(reference)) for reference in graph.nodes[name].input
         ]
-        if value.size <= _FREE_ELEMENTS + sum(given.size for given in inputs):
+        if value.size <= _FREE_ELEMENTS + sum(given.size for given in inputs if given is not None):
             graph.set_constant(name, value)
 
 
@@ -83,7 +83,7 @@ def _is_pure(operation: tf.Operation) -> bool:
     )
 
 
-def fold_scales(graph: graphs.Graph, names: Sequence[str]) -> graphs.Graph:
+def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     """Draws a product with and an addition to each channel into the layer before.
 
     Batch norm in inference is such a pair: `y = s x + t`. Behind `x = W h + b` that is
@@ -113,7 +113,7 @@ def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -
         return False
     before, constant = _split(graph, node)
     # What others read as well would be computed twice; what is new waits for the next round.
-    if before is None or len(readers.get(before, ())) != 1:
+    if before is None or constant is None or len(readers.get(before, ())) != 1:
         return False
     inner = graph.nodes[before]
     if node.op == "Mul" and inner.op in _PRODUCTS:
@@ -134,11 +134,11 @@ def _swap(
     if node.op == "Mul":
         factor = graph.set_constant(f"{node.name}/factor", constant)
         first = graph.set(f"{node.name}/scaled", "Mul", [first, factor], T=node.attr["T"])
-        shift = shift * constant
+        moved = shift * constant
     else:
-        shift = shift + constant
-    shift = graph.set_constant(f"{node.name}/shift", shift)
-    graph.set(node.name, "AddV2", [first, shift], T=node.attr["T"])
+        moved = shift + constant
+    total = graph.set_constant(f"{node.name}/shift", moved)
+    graph.set(node.name, "AddV2", [first, total], T=node.attr["T"])
     return True
 
 

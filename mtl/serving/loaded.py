@@ -36,7 +36,8 @@ class Loaded:
           names: of the signatures.
           given: {input: value}, where those left out have their defaults; or serialized examples.
         """
-        feed, fetches = {}, {}
+        feed: dict[str, Any] = {}
+        fetches: dict[tuple[str, str], str] = {}
         for name in names:
             signature = self.signatures[name]
             values = {key: tf.make_ndarray(value) for key, value in signature.defaults.items()}

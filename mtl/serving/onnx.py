@@ -43,16 +43,17 @@ def write(directory: str, path: str) -> float:
     requests = warm_up.predict_inputs(directory)
     name = next((n for n in _NAMES if n in requests), None)
     rule = f"hold the signature {_NAMES[-1]!r} and warm-up requests for it"
-    checks.require(name is not None, "the export", rule, sorted(requests))
+    if name is None:
+        checks.fail("the export", rule, sorted(requests))
     with loaded.loaded(directory) as model, tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
         _convert(converter, model, name, converted)
         with _one_line():
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
         differences = [
-            verification.require_close(f"output {key!r} of the ONNX export", *values, source=_HERE)
+            verification.require_close(f"output {key!r} of the ONNX export", *pair, source=_HERE)
             for given in requests[name]
-            for key, *values in _outputs(model, name, session, given)
+            for key, pair in _outputs(model, name, session, given)
         ]
         _place(converted, path)
     return max(differences)
@@ -156,8 +157,8 @@ def spell_out_buckets(graph: graphs.Graph) -> None:
     """What ONNX lacks for buckets -> the number of boundaries at or below the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
-            bounds = np.array(node.attr["boundaries"].list.f, np.float32)
-            bounds = graph.set_constant(f"{node.name}/boundaries", bounds)
+            given = np.array(node.attr["boundaries"].list.f, np.float32)
+            bounds = graph.set_constant(f"{node.name}/boundaries", given)
             _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
         elif node.op == "UpperBound":
             bounds, values = node.input
@@ -178,8 +179,8 @@ def _count(
 
 
 def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
-    axis = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
-    return graph.set(name, "ExpandDims", [values, axis], T=dtype, Tdim=tf.int32)
+    place = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
+    return graph.set(name, "ExpandDims", [values, place], T=dtype, Tdim=tf.int32)
 
 
 @contextlib.contextmanager
@@ -193,7 +194,7 @@ def _one_line() -> Iterator[None]:
 
 def _outputs(
     model: loaded.Loaded, name: str, session: Any, given: dict[str, np.ndarray]
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
     """Each output, its value by ONNX, and the one by the export."""
     wanted = model([name], given)
     keys = [key for _, key in wanted]
@@ -203,4 +204,4 @@ def _outputs(
         expected = wanted[name, key]
         if expected.dtype == object:  # Text, as bytes in TensorFlow.
             expected, value = np.char.decode(expected.astype(bytes)), value.astype(str)
-        yield key, value, expected
+        yield key, (value, expected)

@@ -5,6 +5,8 @@ predictions, takes_no_rows = predict(checkpoint, held_out)
 predictions["income/probability"]                        # [N]
 """
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -19,7 +21,8 @@ class Reference:
     """Runs the Estimator's `model_fn` on rows; variables come from the checkpoint of each call."""
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
-        self._graph, self._inputs = tf.Graph(), {}
+        self._graph = tf.Graph()
+        self._inputs: dict[str, Any] = {}  # A tensor, or the two of a list-valued feature.
         with self._graph.as_default():
             tf1.train.get_or_create_global_step()
             features = {name: self._input(field) for name, field in spec.feature_fields.items()}
@@ -51,7 +54,7 @@ class Reference:
             return predictions, True
 
     def _feed(self, rows: rows_lib.Rows) -> dict[tf.Tensor, np.ndarray]:
-        feed = {}
+        feed: dict[tf.Tensor, np.ndarray] = {}
         for name, tensor in self._inputs.items():
             if isinstance(tensor, tuple):
                 feed.update(zip(tensor, rows.ragged(name), strict=True))

@@ -58,7 +58,7 @@ class Rows:
 
     def raw(self) -> dict[str, np.ndarray]:
         """{raw input: array} of all rows."""
-        raw = {}
+        raw: dict[str, np.ndarray] = {}
         for name, field in self.spec.feature_fields.items():
             if field.is_ragged:
                 values, lengths = self.ragged(name)
@@ -73,7 +73,7 @@ class Rows:
 
 def read(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
     """Reads up to `count` rows of a dataset of batches {field: [B, ...]}."""
-    values: dict[str, list[np.ndarray]] = {name: [] for name in spec.features}
+    values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
         dataset = make_dataset().unbatch().take(count).batch(count)
         iterator = tf1.data.make_initializable_iterator(dataset)

@@ -6,13 +6,25 @@ serving.Serving.passthrough = ["row_id"]                 # comes back with the p
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.variables import patterns
 
 DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
+
+
+class Rewriting(Protocol):
+    """Rewrites a SavedModel for speed and size; see `Optimized`."""
+
+    @property
+    def allowed(self) -> float:
+        """How far its predictions may be off."""
+
+    def __call__(self, directory: str) -> None:
+        """Rewrites the one in a directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +55,7 @@ class Serving:
     keep: int = 3
     check_rows: int = 256
     warm_up_rows: int = 32
-    optimized: Callable[[str], None] | None = None
+    optimized: Rewriting | None = None
 
     def __post_init__(self):
         checks.scope_name("Serving.model_name", self.model_name)

@@ -91,6 +91,6 @@ def _forget_asset_paths(meta_graph: Any) -> None:
         names[path[0]] = name.encode()
         path[0] = name.encode()
     for node in nodes.values():
-        for path, name in names.items():
+        for old, new in names.items():
             if "shared_name" in node.attr:  # Asking for it would create it.
-                node.attr["shared_name"].s = node.attr["shared_name"].s.replace(path, name)
+                node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new)

@@ -22,7 +22,7 @@ FILE = "tf_serving_warmup_requests"
 
 _STRING, _BYTES, _MESSAGE = 9, 12, 11
 # {message: {field: (number, type)}}; numbers and names are those of tensorflow_serving/apis.
-_MESSAGES = {
+_MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str]]] = {
     "ModelSpec": {"name": (1, _STRING), "signature_name": (3, _STRING)},
     "Entry": {"key": (1, _STRING), "value": (2, _BYTES)},
     "PredictRequest": {"model_spec": (1, "ModelSpec"), "inputs": (2, "Entry")},

@@ -3,6 +3,8 @@
 weights.pack(graph, "int8")
 """
 
+from typing import cast
+
 import numpy as np
 import tensorflow as tf
 
@@ -22,7 +24,7 @@ def pack(graph: graphs.Graph, kind: str) -> None:
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
-        value, lookups = graph.value(name), readers[name]
+        value, lookups = cast(np.ndarray, graph.value(name)), readers[name]  # A large constant.
         packed, step = _packed(value, kind)
         if not np.isfinite(packed).all():
             continue
@@ -59,7 +61,7 @@ def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
     """The node that looked up float32 looks up packed rows, and its name is theirs unpacked."""
-    table = graph.value(lookup.input[0])
+    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack` has just set it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)
     _unpack(graph, lookup.name, source, table.dtype, step)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
@@ -34,7 +34,7 @@ class Examples(NamedTuple):
     """
 
     given: Any
-    count: int
+    count: int  # type: ignore[assignment]  # Nobody counts the entries of this tuple.
     are_apart: bool
     row: Callable[[tf.Tensor | int], "Part"]
 
@@ -68,16 +68,19 @@ class Part(NamedTuple):
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
 
-        def samples(count: int) -> list[types.Tensors]:
+        def samples(given: Samples, count: int) -> list[types.Tensors]:
             factors = of_samples(count) if of_samples else [weights] * count
-            return list(map(scale, self.samples(count), factors))
+            return list(map(scale, given(count), factors))
+
+        def row(given: Examples, index: tf.Tensor | int) -> Part:
+            return given.row(index).scaled(weights)
 
         examples = self.examples and self.examples._replace(
-            row=lambda row: self.examples.row(row).scaled(weights)
+            row=functools.partial(row, self.examples)
         )
         return self._replace(
             losses=scale(self.losses, weights),
-            samples=self.samples and samples,
+            samples=self.samples and functools.partial(samples, self.samples),
             examples=examples,
         )
 
@@ -107,7 +110,10 @@ class WholeBatch:
         def weighted(part: Part) -> Part:
             return part.scaled(weights)._replace(unweighted=part.losses)
 
-        others = self.others and (lambda slice_: weighted(self.others(slice_)))
+        def other(given: Callable[[tf.Tensor], Part], slice_: tf.Tensor) -> Part:
+            return weighted(given(slice_))
+
+        others = self.others and functools.partial(other, self.others)
         return dataclasses.replace(self, first=weighted(self.first), others=others)
 
     def sum(self, function: Callable[[Part], Any], update: bool = False) -> Any:
@@ -132,10 +138,12 @@ class WholeBatch:
             one = tf.identity(tf.constant(1))
         start = [tensor for value in flat for tensor in _tensors(value)]
 
+        others = cast(Callable[[tf.Tensor], Part], self.others)  # There are several slices.
+
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
             # Variables are read after the slice before has updated them.
             with _collected() as updates, tf.control_dependencies([slice_]):
-                values = tf.nest.flatten(function(self.others(slice_)))
+                values = tf.nest.flatten(function(others(slice_)))
             tensors = [tensor for value in values for tensor in _tensors(value)]
             are_rows = [is_rows for value in values for is_rows in _are_rows(value)]
             with tf.control_dependencies(updates if update else []):

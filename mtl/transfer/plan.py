@@ -8,6 +8,7 @@ print(made.table())                                      # one line a variable
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -52,6 +53,11 @@ class Entry:
     why: str = ""
     source: str | None = None
     rows: Rows | None = None
+
+    @property
+    def saved(self) -> str:
+        """The source, of a variable that gets saved values."""
+        return cast(str, self.source)
 
     @property
     def is_warmed(self) -> bool:

@@ -119,7 +119,8 @@ class Refit(abc.ABC):
         is_checkpoint = tf.io.gfile.exists(self.source + ".index")
         checkpoint = self.source if is_checkpoint else run_directory.latest(self.source)
         rule = "be a checkpoint, or a model_dir that holds one"
-        checks.require(checkpoint is not None, where, rule, self.source, "Train it first.")
+        if checkpoint is None:
+            checks.fail(where, rule, self.source, "Train it first.")
         saved = dict(tf.train.list_variables(checkpoint))
         wanted = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         used = {name: shape for name, shape in saved.items() if name in wanted}

@@ -11,6 +11,7 @@ written to `<model_dir>/warm_start/` and read from there.
 
 import collections
 import os
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +35,7 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     written = {}
     for entry in made.warmed():
         if entry.rows is None:
-            value = made.source.value(entry.source)
+            value = made.source.value(entry.saved)
             if _is_written(made, entry):
                 written[entry.name] = value
     if moved:
@@ -42,7 +43,7 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
         with tf1.Session(graph=tf1.get_default_graph()) as session:
             own = session.run([variables[entry.name].initial_value for entry in moved])
         written |= {
-            entry.name: _with_rows(entry, made.source.value(entry.source), value, new_rows)
+            entry.name: _with_rows(entry, made.source.value(entry.saved), value, new_rows)
             for entry, value in zip(moved, own, strict=True)
         }
     if written:
@@ -58,11 +59,11 @@ def initialize(made: plan.Plan, model_dir: str) -> None:
         if _is_written(made, entry):
             _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
         else:
-            _read_from(made.source.path, entry.source, variables[entry.name])
+            _read_from(made.source.path, entry.saved, variables[entry.name])
 
 
 def _is_written(made: plan.Plan, entry: plan.Entry) -> bool:
-    return entry.rows is not None or made.source.is_behind(entry.source)
+    return entry.rows is not None or made.source.is_behind(entry.saved)
 
 
 def _rows_path(model_dir: str) -> str:
@@ -77,7 +78,7 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
 
 def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:
     """The variable's own initial value with the rows that are known put in."""
-    rows = entry.rows
+    rows = cast(plan.Rows, entry.rows)  # Of an entry that has some.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]

@@ -13,7 +13,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -152,14 +152,16 @@ def is_reached(step: float) -> bool | tf.Tensor:
     """Whether the global step is `step` or later; in Python where that is the same at all steps."""
     if step in (0, _NEVER):
         return step == 0
-    return _SCOPE.get().step >= int(step)
+    scope = cast(_Scope, _SCOPE.get())  # Only within one is there such a step.
+    return scope.step >= int(step)
 
 
 def frozen_names() -> list[str]:
     """What would be trainable in the step that is being built if it were not frozen for good."""
     scope = _SCOPE.get()
-    names = scope.sizes if scope else {}
-    return [name for name in names if scope.first_step(name) == _NEVER]
+    if scope is None:
+        return []
+    return [name for name in scope.sizes if scope.first_step(name) == _NEVER]
 
 
 @contextlib.contextmanager
@@ -232,7 +234,9 @@ class _Scope:
         """`Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen = self.frozen()
         words = f"Frozen: {len(frozen)} of {len(self.sizes)} variables, "
-        words += f"{sum(map(self.sizes.get, frozen)):,} of {sum(self.sizes.values()):,} weights"
+        words += (
+            f"{sum(self.sizes[name] for name in frozen):,} of {sum(self.sizes.values()):,} weights"
+        )
         for step in sorted(set(frozen.values()) - {_NEVER}):
             count = sum(value == step for value in frozen.values())
             words += f"; {count} of them until step {step}"

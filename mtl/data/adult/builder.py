@@ -60,11 +60,12 @@ class Adult(tfds.core.GeneratorBasedBuilder):
             folder = os.fspath(dl_manager.manual_dir)
         except AssertionError:  # There is no such folder, or it is empty.
             return None
-        paths = [
+        found = [
             next(filter(os.path.exists, (stem, f"{stem}.gz")), None)
             for stem in (os.path.join(folder, name) for name in ("adult.data", "adult.test"))
         ]
-        return None if None in paths else paths
+        paths = [path for path in found if path is not None]
+        return paths if len(paths) == len(found) else None
 
     def _download(self, dl_manager: tfds.download.DownloadManager) -> list[str]:
         if not storage.reachable(self.URL):

@@ -104,8 +104,9 @@ _SHARES = _shares()
 def _read(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
     """The images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
     stems = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-    paths = [_existing(os.path.join(folder, stem)) for stem in stems]
-    if None in paths:
+    found = [_existing(os.path.join(folder, stem)) for stem in stems]
+    paths = [path for path in found if path is not None]
+    if len(paths) < len(stems):
         return None
     images, labels = map(_values, paths)
     return images.reshape(-1, _SIZE, _SIZE), labels

@@ -50,3 +50,15 @@ def test_what_is_held_to_the_end_is_told(tmp_path):
     assert line.endswith(
         "up to step 20, and the run ends at step 20 (Run.train_steps): it never moves."
     )
+
+
+def test_an_update_of_ones_own_is_not_judged(tmp_path):
+    made = tiny.make(train_steps=20)
+    standard = update.Update()
+
+    def own(gradients, variables, losses=None):
+        return standard(gradients, variables, losses)
+
+    model = dataclasses.replace(made.model, update=own)
+    preparation.prepare(dataclasses.replace(made, model=model), str(tmp_path))
+    assert not [line for line in doubts.told(str(tmp_path)) if "never varies" not in line]

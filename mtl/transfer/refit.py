@@ -99,7 +99,11 @@ class Refit(abc.ABC):
         with network.quantization.over(training=False):
             towers = network.towers(features, statistics, training=False)
             logits = network.head_logits(towers)
-        examples = heads[self.task].examples(logits[self.task], labels)
+        head, where = heads[self.task], f"{type(self).__name__}.task"
+        if not hasattr(head, "examples"):
+            fix = "EstimatorHead does not tell the examples with a label."
+            checks.fail(where, "be of a head of mtl.heads", self.task, fix)
+        examples = head.examples(logits[self.task], labels)
         layer, counts = self._layer(), getattr(heads[self.task], "class_counts", None)
         with tf1.Session() as session:
             saver = self._restored(session)

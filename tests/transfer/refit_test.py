@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, heads
+from mtl import checks, compat, heads
 from mtl.heads import classifiers, shots, softmax
 from mtl.runs import fitting, verbs
 from mtl.transfer import refit
@@ -184,6 +184,15 @@ def test_another_last_layer_is_refused(source, tmp_path):
     part = refit.TauNormalized(task="kind", source=str(source))
     with pytest.raises(checks.UserError, match="head 'kind' must have the Linear classifier"):
         verbs.train(make(part, classifier=classifiers.Cosine()), str(tmp_path / "run"))
+
+
+def test_a_head_of_tf_estimator_is_refused(source, tmp_path):
+    part = refit.TauNormalized(task="kind", source=str(source))
+    made = make(part)
+    head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(n_classes=3))
+    model = dataclasses.replace(made.model, heads=[head, *made.model.heads[1:]])
+    with pytest.raises(checks.UserError, match="TauNormalized.task must be of a head of mtl.heads"):
+        verbs.train(dataclasses.replace(made, model=model), str(tmp_path / "run"))
 
 
 class _NaNFirst(refit.TauNormalized):

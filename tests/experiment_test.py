@@ -23,6 +23,8 @@ from mtl.optimization import optimizers
 from mtl.runs import evaluation, verbs
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 # A run that was stopped at the first of these steps and continued to the second.
 STOPS = (13, 45)
 SPEEDS = ("steps_per_sec", "examples_per_sec")

@@ -181,6 +181,7 @@ def _cagrad_bound(rows, c):
     return unit * min(dual(x / x.sum()) for x in feasible)
 
 
+@pytest.mark.medium
 @random_cases(50, size=SIZES[:4], c=[0.5, 2.0], scale=SCALES, kind=KINDS)
 def test_cagrad_reaches_its_dual_bound(size, c, scale, kind, seed):
     rows = scale * surgery_methods.gradients_of(kind, *size, seed)

@@ -133,6 +133,7 @@ def _flat(gradients):
     return np.concatenate([np.ravel(gradients[name]) for name in ("kernel", "table")])
 
 
+@pytest.mark.medium
 def test_norms_cosines_and_conflicts_equal_numpy_where_tables_share_some_rows():
     ((_, watched),) = _run(surgery.Combine(method=methods.MGDA()))
     first, second = _flat(_dense(task="a")), _flat(_dense(task="b"))

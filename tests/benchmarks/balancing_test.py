@@ -55,6 +55,7 @@ def test_delta_is_the_mean_change_against_single_tasks():
     assert found["better"] == pytest.approx((10, 0))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", balancing.DATA)
 def test_every_run_can_be_built_from_the_shipped_files(name, real_data):
     data = balancing.DATA[name]

@@ -15,6 +15,8 @@ from benchmarks import (
 )
 from mtl.balancing import methods, surgery
 
+pytestmark = pytest.mark.medium
+
 
 def test_balancing_steps():
     part = surgery.Combine(method=methods.MGDA(), on="representation")

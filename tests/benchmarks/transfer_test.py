@@ -30,6 +30,7 @@ def test_what_a_stage_predicts_is_no_input_of_any():
     assert shares == [0.8, 0.01, 0.01, 0.01, 0.01]
 
 
+@pytest.mark.medium
 def test_each_side_chooses_among_as_many_settings():
     sizes = {name: len(list(itertools.product(*grid))) for name, grid in transfer.GRIDS.items()}
     assert sizes["scratch"] + sizes["scratch_linear"] == sizes["frozen"]

@@ -13,6 +13,8 @@ from mtl.example_gradients import twins
 from mtl.runs import verbs
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 ROWS = 96
 
 

@@ -17,6 +17,7 @@ def _kernel(estimator):
     return estimator.get_variable_value("kernel")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("version", VERSIONS)
 def test_train_evaluate_predict(version, tmp_path):
     estimator = VERSIONS[version]()(toy.model_fn, str(tmp_path), params={"rate": 0.05})
@@ -65,6 +66,7 @@ def test_export_serves_what_predict_says(tmp_path):
     assert (pathlib.Path(path.decode()) / "assets.extra" / "note.txt").exists()
 
 
+@pytest.mark.medium
 def test_export_of_all_modes_and_saved_model_estimator(tmp_path):
     from tensorflow_estimator.python.estimator.canned import saved_model_estimator
 

@@ -73,6 +73,7 @@ def test_a_cluster_of_one(kind, monkeypatch, tmp_path):
         assert (result[0]["global_step"], result[1]) == (4, ["path"])
 
 
+@pytest.mark.medium
 def test_master_and_parameter_server(monkeypatch, tmp_path):
     """A real parameter server in this process serves the master's variables."""
     master, server = _addresses(2)

@@ -18,6 +18,7 @@ def _compiled():
     return model
 
 
+@pytest.mark.medium
 def test_trains_like_the_model(tmp_path):
     estimator = tf.keras.estimator.model_to_estimator(_compiled(), model_dir=str(tmp_path / "m"))
     estimator.train(toy.input_fn, steps=5)

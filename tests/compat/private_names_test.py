@@ -6,6 +6,7 @@ Where a new TensorFlow breaks something, this test names the piece, with the fil
 import pathlib
 import re
 
+import pytest
 import tensorflow as tf
 
 from mtl.compat import keras
@@ -33,6 +34,7 @@ def _in_keras_2(use):
     return ".keras" in use.dotted or "compat.v1.layers" in use.dotted
 
 
+@pytest.mark.medium
 def test_every_name_exists():
     uses = list(_all_uses())
     assert len(uses) > 5000

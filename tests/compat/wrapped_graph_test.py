@@ -112,6 +112,7 @@ def test_object_checkpoints_go_both_ways(tmp_path):
     assert (prediction["step"], prediction["bias"].tolist()) == (40, [13.0])
 
 
+@pytest.mark.medium
 @needs_keras_2
 def test_object_checkpoints_export(tmp_path):
     estimator = api.Estimator(_object_model_fn, str(tmp_path / "model"))

@@ -119,6 +119,7 @@ def test_every_task_gets_better(row):
         assert losses[task] < 0.7 * UNTRAINED[task], (task, losses)
 
 
+@pytest.mark.medium
 def test_one_gradient_per_variable_of_its_kind(built):
     kinds = {
         variable.op.name: gradient

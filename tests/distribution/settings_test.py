@@ -205,6 +205,7 @@ def test_the_batch_must_divide(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.medium
 def test_a_run_on_gpus_is_evaluated_without(tmp_path):
     alone = tiny.make(train_steps=1)
     verbs.train(alone, str(tmp_path))

@@ -98,6 +98,7 @@ def _train(directory, num_steps, in_loop):
             return session.run({v.op.name: v for v in tf1.global_variables()})
 
 
+@pytest.mark.medium
 def test_tracing_in_a_graph_loop_trains_as_single_calls_do(directory):
     looped = _train(directory, 5, in_loop=True)
     single = _train(directory, 5, in_loop=False)

@@ -6,6 +6,7 @@ import random
 import zlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from mtl import checks, scoring, spec
@@ -88,6 +89,7 @@ def _examples_of(made: spec.Spec, examples) -> list[dict]:
     return data_test._rows([made.parse(tf.constant(list(map(bytes, examples))), with_labels=False)])
 
 
+@pytest.mark.medium
 def test_json_lines(tmp_path):
     def case(draw):
         made = data_test._spec(draw)

@@ -89,6 +89,7 @@ def test_finds_the_parts():
     assert len(_kinds()) > 110 and csv.Csv in _kinds() and softmax.CrossEntropy in _kinds()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", _kinds(), ids=_name)
 def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
     right = settings.required(kind)

@@ -34,6 +34,7 @@ def test_binary_agrees_with_the_head_of_this_project():
     np.testing.assert_allclose(predicted, harness.predict(ours, logits)["probability"], rtol=1e-6)
 
 
+@pytest.mark.medium
 def test_weights_come_from_a_label_field():
     head = heads.EstimatorHead(
         name="price", label="cost", head=compat.estimator.RegressionHead(weight_column="weight")
@@ -50,6 +51,7 @@ def test_weights_come_from_a_label_field():
     assert got["average_loss"] == pytest.approx((1 * 1 + 3 * 9) / 4)
 
 
+@pytest.mark.medium
 def test_a_batch_without_labels_weighs_nothing():
     head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(3))
     loss, gradient = harness.loss(head, np.ones((2, 3)), {"kind": np.array([-1, -1])})

@@ -76,6 +76,7 @@ def test_only_labelled_numbers_of_a_vector_count():
     assert harness.evaluate(head, logits, labels)["nan_predictions"] == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["binary", "several", "order"])
 def test_an_infinite_logit_is_a_sure_prediction(name):
     head, logits, labels = case(name)

@@ -72,6 +72,7 @@ def test_ties_zeros_of_both_signs_tiny_numbers_and_infinities():
     assert_exact(stream(labels, logits, weights, 1), labels, ranks, weights)
 
 
+@pytest.mark.medium
 def test_rows_that_weigh_nothing_and_one_row():
     labels, logits, weights = drawn(100, 0, 1)
     weights[::2] = 0
@@ -116,6 +117,7 @@ def test_the_bound_is_reached_by_the_worst_order_within_a_cell(monkeypatch):
     assert got["pr_auc"] == got["pr_auc_error_bound"] == 0.5
 
 
+@pytest.mark.medium
 def test_histograms_of_many_classes_stay_within_the_bound():
     rng = np.random.default_rng(0)
     num_classes = ranking.MAX_EXACT_CLASSES + 1

@@ -84,6 +84,7 @@ def test_a_bad_label_is_told_of_its_own_head(rows):
     assert told == "head 't7': label 'y7' must be one of 0, 1, got 2"
 
 
+@pytest.mark.medium
 def test_ops_do_not_grow_with_equal_heads():
     def ops(count):
         with tf.Graph().as_default() as graph:

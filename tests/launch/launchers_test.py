@@ -87,7 +87,6 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     assert max(map(len, result.out.splitlines())) <= 100
 
 
-@pytest.mark.medium
 def test_a_process_of_its_own_does_the_same(launch, tmp_path):
     toy.write(tmp_path)
     for args in (("--help",), ("--gin_fil", "x"), ("--gin_file", "toi.gin")):

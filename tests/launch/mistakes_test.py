@@ -637,7 +637,6 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_one_line_and_leaves_nothing(mistake, launch, tmp_path):
     toy.write(tmp_path)

@@ -43,6 +43,7 @@ def test_every_class_is_found_under_its_old_name():
     assert not lacking
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", sorted((SAVED / "configs").iterdir()), ids=lambda path: path.stem)
 def test_saved_configurations(path, tmp_path, monkeypatch):
     monkeypatch.chdir(gin_files_test.ROOT)

@@ -21,6 +21,8 @@ from tests import tiny
 from tests.networks import keras_models
 from tests.optimization import training
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 BFLOAT16, FLOAT16 = precision.Compute(precision="bfloat16"), precision.Compute(precision="float16")

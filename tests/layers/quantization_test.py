@@ -12,6 +12,8 @@ from mtl.optimization import update
 from mtl.runs import verbs
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 X = np.array([[-2.0, -0.7, -0.2], [0.0, 0.3, 1.0], [1.2, 0.1, -0.5]], np.float32)

@@ -23,6 +23,7 @@ def _step_fn(optimizer, rates):
     return step_fn
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
 def test_factors_multiply_the_learning_rate(row):
     step_fn = _step_fn(row.optimizer, {"^slow/": 0.25, "/bias$": WARM})

@@ -149,6 +149,7 @@ def test_lookahead(looped):
     assert {"kernel/Lookahead", "kernel/Momentum"} <= set(result)
 
 
+@pytest.mark.medium
 def test_lookahead_goes_on_in_the_middle_of_a_round(tmp_path):
     part = update.Update(optimizer=lookahead.Lookahead(optimizer=optimizers.LazyAdam()))
     step_fn = _step_fn(part)

@@ -37,6 +37,7 @@ def serving(protocol, served, certificate=None):
         yield address
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
 def test_tls_and_a_token(protocol, certificate, trained, served, tmp_path, monkeypatch):
     token = tmp_path / "token"

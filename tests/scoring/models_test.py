@@ -108,6 +108,7 @@ def nested(value, depth):
     return value
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name, change, says",
     [
@@ -153,6 +154,7 @@ def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatc
         assert "\n" not in str(refused.value)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "reply",
     [

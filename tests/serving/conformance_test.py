@@ -80,6 +80,7 @@ def test_a_head_serves_what_it_predicts(every_head, name):
         assert_equal(found["serving_default", f"{task(name)}/{output}"], wanted)
 
 
+@pytest.mark.medium
 def test_classify_gives_a_score_and_a_name_for_every_class(every_head):
     predicted, found = every_head
     names = found["multi_class_of_names/classify", "classes"]

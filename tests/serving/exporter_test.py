@@ -44,6 +44,7 @@ def test_rows_are_read_as_they_are(made, held_out):
             np.testing.assert_array_equal(held_out.dense(name), wanted)
 
 
+@pytest.mark.medium
 def test_the_signatures(export):
     found = saved_model.read(export).signature_def
     per_task = {f"{task}/{kind}" for task, kinds in TASKS.items() for kind in kinds}
@@ -89,6 +90,7 @@ def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw)
             np.testing.assert_array_equal(value, wanted, err_msg=key)
 
 
+@pytest.mark.medium
 def test_nothing_is_published_where_what_comes_before_it_fails(made, tmp_path):
     seen = []
 
@@ -151,6 +153,7 @@ def test_no_path_of_this_machine_is_left_and_the_export_can_move(
     np.testing.assert_allclose(found, predicted["price/value"], rtol=1e-6)
 
 
+@pytest.mark.medium
 def test_only_chosen_signatures_are_written(make, tmp_path):
     path = make(signatures=["^rich", "^raw/lean$"], passthrough=[]).export(tmp_path)
     found = saved_model.read(path).signature_def
@@ -161,6 +164,7 @@ def test_only_chosen_signatures_are_written(make, tmp_path):
 # What is refused.
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("output", "change", "message"),
     [
@@ -227,6 +231,7 @@ class NotEmpty(heads.Regression):
             return tf.identity(super().value(logits))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("head", "message"),
     [
@@ -248,6 +253,7 @@ def test_a_head_that_does_not_serve_as_it_predicts_keeps_the_version_before(
     assert os.listdir(tmp_path) == ["1"]
 
 
+@pytest.mark.medium
 def test_no_rows_are_only_asked_for_where_the_estimator_takes_them(made, tmp_path):
     made = dataclasses.replace(
         made, directory=made.directory + "e", heads=[*made.heads[:2], NotEmpty(name="price")]
@@ -255,6 +261,7 @@ def test_no_rows_are_only_asked_for_where_the_estimator_takes_them(made, tmp_pat
     assert os.path.isdir(made.export(tmp_path))
 
 
+@pytest.mark.medium
 def test_training_goes_on_without_the_export(tmp_path, caplog):
     made = tiny.make(check_rows=256, train_steps=1, checkpoint_steps=1)
     noisy = dataclasses.replace(
@@ -268,6 +275,7 @@ def test_training_goes_on_without_the_export(tmp_path, caplog):
     assert (tmp_path / "best" / "best.json").exists()
 
 
+@pytest.mark.medium
 def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     exported = []
     write = serving.Exporter._written

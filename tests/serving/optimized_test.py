@@ -168,6 +168,7 @@ def test_an_optimised_export_serves_what_the_estimator_predicts(optimized):
                 np.testing.assert_array_equal(value, wanted)
 
 
+@pytest.mark.medium
 def test_nothing_but_inference_is_left(optimized, plain):
     _, optimized = optimized
     assert "Rsqrt" in nodes(plain) and "VarHandleOp" in nodes(plain)

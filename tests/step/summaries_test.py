@@ -66,6 +66,7 @@ def _read(directory):
     return found
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 7])
 def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_call):
     """All but those in a branch or a function, which are told of once."""

@@ -242,6 +242,7 @@ def test_slices_draw_apart():
         assert 0.4 < np.mean(one == other) < 0.6
 
 
+@pytest.mark.medium
 def test_clipped_examples_move_averages_once_by_all_of_them(caplog):
     row, network = BALANCERS[-1], Network(batch_norm=True)
     actual, _ = _trained(row, 1, 1, network=network)

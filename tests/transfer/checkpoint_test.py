@@ -18,6 +18,7 @@ def _run(tmp_path_factory):
     return str(directory)
 
 
+@pytest.mark.medium
 def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
     values = transfer.read(run)
     saved = tiny.variables(run)
@@ -52,6 +53,7 @@ def test_a_checkpoint_of_any_name_has_a_step(tmp_path):
     assert run_directory.step_in_name(path) == 5 == run_directory.step_of(str(tmp_path))
 
 
+@pytest.mark.medium
 def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
     values = transfer.read(run)
     name = "head/size/logits/kernel"

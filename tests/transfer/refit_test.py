@@ -13,6 +13,8 @@ from mtl.runs import fitting, verbs
 from mtl.transfer import refit
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 TAUS = [0.0, 0.5, 1.0, 2.0]
 
 

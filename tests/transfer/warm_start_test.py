@@ -82,6 +82,7 @@ def _outcomes(directory):
     return {row[1]: (row[0], row[3] if len(row) > 3 else "") for row in rows}
 
 
+@pytest.mark.medium
 def test_scopes_choose_and_the_report_tells_of_every_variable(source, tmp_path):
     made = tiny.make(optimizer=optimizers.Momentum(learning_rate=0.1))
     settings = {"include": ["^features/", "^network/"], "exclude": ["^network/tower_size/"]}

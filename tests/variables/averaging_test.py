@@ -15,6 +15,8 @@ from mtl.variables import averaging, freezing, masks
 from tests import tiny
 from tests.optimization import training
 
+pytestmark = pytest.mark.medium
+
 DECAY = 0.7
 STEPS = 30
 RANDOM = np.random.default_rng(0)

@@ -124,6 +124,7 @@ CLIPPINGS = [clipping.Norm(max_norm=0.5), clipping.Value(max_value=0.1)]
 CLIPPINGS += [adaptive_clipping.AGC(), adaptive_clipping.AutoClip()]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("kind", "clip"),
     [*((kind, None) for kind in TRANSFORMS), *(("several", clip) for clip in CLIPPINGS)],
@@ -185,6 +186,7 @@ def test_a_mask_from_a_file(tmp_path):
     np.testing.assert_array_equal(result["kernel"] != START.astype(np.float32), mask)
 
 
+@pytest.mark.medium
 def test_chosen_classes_of_a_head_are_retrained(tmp_path):
     """Through the whole experiment: one class of three, kernel and bias, with look-ahead."""
     optimizer = lookahead.Lookahead(optimizer=optimizers.LazyAdam(learning_rate=0.01), steps=3)

@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.10; 
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 
-.PHONY: demo check test test-oldest test-matrix lint clean
+.PHONY: demo check test test-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
@@ -31,6 +31,11 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+# The reference of all packages, from their docstrings: build/docs/index.html.
+docs: $(VENV)/installed-dev
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(RUN) -m pdoc --output-directory build/docs mtl launch.config launch.stages
 
 clean:
 	rm -rf $(VENV) .matrix build *.egg-info

@@ -5,7 +5,7 @@ experiment.Experiment.refit = @refit.TauNormalized()
 refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
-`Experiment.train` then writes the network of `source` with another kernel and bias in one head, and
+`verbs.train` then writes the network of `source` with another kernel and bias in one head, and
 evaluates and exports it. What is served is a plain network: there is nothing to switch on.
 """
 

@@ -1,0 +1,63 @@
+"""The pages lead somewhere: every link, and every path of this repository that they name."""
+
+import functools
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+INDEX = ROOT / "docs" / "index.md"
+
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+# A path starts with a folder of this repository: `runs/digits` and `data/adult` are a user's, and
+# "examples/s" is a speed.
+_FOLDERS = "benchmarks|deploy|docs|examples|gin_configs|launch|mtl|tests|\\.ci|\\.github"
+_PATH = re.compile(rf"(?<![\w./<-])(?:{_FOLDERS})/(?!s\b)[\w./*-]*[\w*]/?")
+# Inside of a text about `mtl/`, a file may be named from there: `optimization/idle.py`.
+_FILE = re.compile(r"`([a-z][\w-]*(?:/[\w-]+)+\.(?:py|gin))`")
+_MODULE = re.compile(r"python -m ((?:benchmarks|launch|tests)\.\w+)")
+
+
+@functools.cache
+def _headings(page):
+    """The anchors of a page, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def _broken_links(page):
+    for target in _LINK.findall(page.read_text()):
+        path, _, anchor = target.partition("#")
+        if re.match(r"\w+:", target):
+            continue
+        found = (page.parent / path).resolve() if path else page
+        is_there = found.exists() and (not anchor or anchor in _headings(found))
+        if not is_there:
+            yield f"link {target}"
+
+
+def _broken_paths(page):
+    text = page.read_text()
+    for path in _PATH.findall(text):
+        if not any(ROOT.glob(path.rstrip("/"))):
+            yield f"path {path}"
+    for path in _FILE.findall(text):
+        if not any((folder / path).exists() for folder in (ROOT, ROOT / "mtl")):
+            yield f"path {path}"
+    for module in _MODULE.findall(text):
+        if not (ROOT / (module.replace(".", "/") + ".py")).exists():
+            yield f"module {module}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_and_path_leads_somewhere(page):
+    broken = sorted({*_broken_links(page), *_broken_paths(page)})
+    assert not broken, "\n".join(broken)
+
+
+def test_the_index_names_every_page():
+    linked = {(INDEX.parent / target).resolve() for target in _LINK.findall(INDEX.read_text())}
+    pages = set((ROOT / "docs").glob("*.md")) - {INDEX}
+    assert pages <= linked, f"missing in docs/index.md: {sorted(p.name for p in pages - linked)}"

@@ -93,9 +93,15 @@ def is_built(value: Any) -> bool:
     return not isinstance(value, type)
 
 
-def part(where: str, value: Any, example: str, arguments: int | None = None) -> None:
-    """Fails unless `value` was built and takes so many arguments."""
-    built = callable(value) and is_built(value)
+def part(
+    where: str,
+    value: Any,
+    example: str,
+    arguments: int | None = None,
+    attributes: Iterable[str] = (),
+) -> None:
+    """Fails unless `value` was built, takes so many arguments and has these attributes."""
+    built = callable(value) and is_built(value) and all(hasattr(value, a) for a in attributes)
     require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:

@@ -51,12 +51,17 @@ def check(where: str, rates: Rates) -> None:
             checks.part(f"{where}[{pattern!r}]", factor, "schedules.Cosine")
 
 
+def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
+    """Fails unless it is built for a learning rate, and has one."""
+    checks.part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
+
+
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
     """Fails unless `optimizers` maps patterns to optimizers."""
     checks.mapping(where, optimizers, "map patterns to optimizers")
     patterns.check(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
-        checks.part(f"{where}[{pattern!r}]", optimizer, "optimizers.Adagrad", 1)
+        check_optimizer(f"{where}[{pattern!r}]", optimizer, "Adagrad")
 
 
 def masked(

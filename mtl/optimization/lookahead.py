@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.optimization import wrapped
+from mtl.optimization import groups, wrapped
 
 tf1 = tf.compat.v1
 
@@ -37,7 +37,7 @@ class Lookahead:
     rate: float = 0.5
 
     def __post_init__(self):
-        checks.part("Lookahead.optimizer", self.optimizer, "optimizers.LazyAdam")
+        groups.check_optimizer("Lookahead.optimizer", self.optimizer)
         checks.is_a("Lookahead.steps", self.steps, int, "be a number of steps")
         checks.at_least("Lookahead.steps", self.steps, 2)
         checks.positive("Lookahead.rate", self.rate)

@@ -56,7 +56,7 @@ class Update:
     if_not_finite: str = "fail"
 
     def __post_init__(self):
-        checks.part("Update.optimizer", self.optimizer, "optimizers.LazyAdam")
+        groups.check_optimizer("Update.optimizer", self.optimizer)
         example = "regularization.Regularization"
         checks.part("Update.regularization", self.regularization, example, 2)
         groups.check_optimizers("Update.optimizers", self.optimizers)

@@ -69,7 +69,8 @@ class Serving:
         for setting, least in (("keep", 1), ("check_rows", 0), ("warm_up_rows", 1)):
             checks.whole(f"Serving.{setting}", getattr(self, setting), least)
         if self.optimized is not None:
-            checks.part("Serving.optimized", self.optimized, "serving.Optimized", 1)
+            example, needed = "serving.Optimized", ["allowed"]
+            checks.part("Serving.optimized", self.optimized, example, 1, needed)
 
     def check(self, spec: spec_lib.Spec, tasks: Sequence[str]) -> None:
         """Fails unless the settings fit this data and these tasks."""

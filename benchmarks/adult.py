@@ -29,7 +29,7 @@ def load(seed: int):
 
 
 def table(experiment, split: str) -> tuple[dict, dict]:
-    """A split as ({field: [N]}, {task: [N] of 0 or 1}), read as the network reads it."""
+    """Return a split as ({field: [N]}, {task: [N] of 0 or 1}), read as the network reads it."""
     dataset = experiment.data.dataset(split, training=False, seed=0, batch_size=1000)
     batches = list(dataset.as_numpy_iterator())
     columns, labels = (
@@ -80,7 +80,7 @@ def peers(train: tuple[dict, dict], test: tuple[dict, dict]) -> dict[str, dict[s
 
 
 def main(_) -> None:
-    """Prints the table."""
+    """Print the table."""
     experiment = load(seed=1)
     data = experiment.data
     scores = peers(table(experiment, data.train_split), table(experiment, data.eval_split))

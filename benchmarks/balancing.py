@@ -65,7 +65,7 @@ class Data:
     def experiment(
         self, files: Sequence[str], params: Sequence[str], seed: int
     ) -> experiment_lib.Experiment:
-        """What a user would run with these gin files and bindings."""
+        """Return what a user would run with these gin files and bindings."""
         name, macro = self.folder
         own = [
             f"{macro} = {rows.data_dir(name)!r}",
@@ -83,7 +83,7 @@ class Data:
         return {task: float(metrics[f"{task}/{self.metric}"]) for task in tasks}
 
     def only(self, task: str) -> list[str]:
-        """The bindings of a network for one task."""
+        """Return the bindings of a network for one task."""
         return [
             f"MultiTaskModel.heads = [{self.heads[task]}]",
             f"Best.metric = '{task}/{self.metric}'",
@@ -130,17 +130,17 @@ DATA = {
 
 
 def output() -> str:
-    """Where results and plots lie."""
+    """Return where results and plots lie."""
     return rows.output("balancing")
 
 
 def path(name: str, *parts: str) -> str:
-    """Where a result of a data set is kept."""
+    """Return where a result of a data set is kept."""
     return os.path.join(output(), name, *(re.sub(r"\W+", "_", part) for part in parts)) + ".json"
 
 
 def chosen(name: str, row: str) -> str:
-    """The choice of a tuned row with the best mean metric on the validation part."""
+    """Return the choice of a tuned row with the best mean metric on the validation part."""
     files, choices = DATA[name].tuned[row]
 
     def score(choice: str) -> float:
@@ -173,7 +173,7 @@ def delta(metrics: Metrics, single: Metrics) -> float:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and its standard error; 0 for one value."""
+    """Return the mean, and its standard error; 0 for one value."""
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return statistics.mean(values), spread / len(values) ** 0.5
 
@@ -189,7 +189,7 @@ def deltas(results: Mapping[str, Sequence[Metrics]]) -> dict[str, tuple[float, f
 
 
 def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
-    """A line for each row: every task's metric, and Delta-m."""
+    """Return a line for each row: every task's metric, and Delta-m."""
     tasks = list(DATA[name].heads)
     lines = []
     for row, (change, error) in deltas(results).items():
@@ -228,7 +228,7 @@ def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]):
 
 
 def main() -> None:
-    """Runs what is missing, prints the tables and writes the plot."""
+    """Run what is missing, prints the tables and writes the plot."""
     names = _DATA.value or list(DATA)
     seeds = range(1, _SEEDS.value + 1)
     jobs = [

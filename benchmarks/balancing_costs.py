@@ -55,7 +55,7 @@ def looked_up(rows: int, part: types.Surgery) -> model.MultiTaskModel:
 
 
 def lookups(rows: int) -> tf.data.Dataset:
-    """A hundred batches of 256 examples with eight ids each."""
+    """Return a hundred batches of 256 examples with eight ids each."""
     rng = np.random.default_rng(0)
     ids = {"item": rng.integers(0, rows, [100, 256, 8])}
     labels = {task: rng.integers(0, 2, [100, 256]) for task in TASKS}
@@ -63,7 +63,7 @@ def lookups(rows: int) -> tf.data.Dataset:
 
 
 def tables(options: argparse.Namespace) -> Iterator[str]:
-    """A row for each surgery."""
+    """Yield a row for each surgery."""
     yield "| surgery | 10 thousand rows | 10 million rows | ratio |\n|---|---|---|---|"
     for name, part in SURGERIES.items():
         timed = {
@@ -82,7 +82,7 @@ def tables(options: argparse.Namespace) -> Iterator[str]:
 
 
 def telemetry(options: argparse.Namespace) -> Iterator[str]:
-    """A row for each number of tasks."""
+    """Yield a row for each number of tasks."""
     exact = surgery.Combine(method=methods.PCGrad())
     cheap = surgery.Combine(method=methods.PCGrad(), on="representation")
     pairs = {
@@ -120,7 +120,7 @@ PARTS = {"tables": tables, "telemetry": telemetry}
 
 
 def main() -> None:
-    """Prints a table for each part."""
+    """Print a table for each part."""
     parser = balancing_speed.arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args()

@@ -110,7 +110,7 @@ class Steps:
 
 
 def a_model(network: str, num_tasks: int, part: types.Surgery) -> model.MultiTaskModel:
-    """A shared trunk and a binary head for each task; Adam."""
+    """Return a shared trunk and a binary head for each task; Adam."""
     return model.MultiTaskModel(
         columns=[Given()],
         network=networks.SharedBottom(trunk=TRUNKS[network]),
@@ -121,7 +121,7 @@ def a_model(network: str, num_tasks: int, part: types.Surgery) -> model.MultiTas
 
 
 def noise(network: str, num_tasks: int) -> tf.data.Dataset:
-    """One batch, again and again."""
+    """Return one batch, again and again."""
     rng, shape = np.random.default_rng(0), INPUTS[network]
     inputs = {"x": rng.normal(size=shape).astype(np.float32)}
     labels = {f"task_{task}": rng.integers(0, 2, shape[0]) for task in range(num_tasks)}
@@ -151,7 +151,7 @@ class Peers:
         return json.loads(answer).get("secs", math.nan)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._process.stdin.close()
         self._process.wait()
 
@@ -183,7 +183,7 @@ def sides(
 
 
 def parts(names: Sequence[str]) -> Iterator[tuple[str, str, types.Surgery]]:
-    """Every method in every way that it allows, and the plain sum."""
+    """Yield every method in every way that it allows, and the plain sum."""
     yield "Sum", "exact", surgery.Sum()
     for name in names:
         for way, settings in WAYS.items():
@@ -219,7 +219,7 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
 
 
 def table(num_tasks: int, names: Sequence[str], found: dict) -> Iterator[str]:
-    """A row for each method: ratios to the plain sum of the same project.
+    """Yield a row for each method: ratios to the plain sum of the same project.
 
     Behind those of a peer, its time in times of ours.
     """
@@ -248,7 +248,7 @@ def _cell(found: dict, project: str, name: str, way: str) -> str:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """How often, how long and on how many tasks and threads is timed."""
+    """Return how often, how long and on how many tasks and threads is timed."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often every side is timed")
     parser.add_argument("--secs", type=float, default=0.5, help="about how long each timing takes")
@@ -258,7 +258,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Prints a table for each network and number of tasks."""
+    """Print a table for each network and number of tasks."""
     parser = arguments(__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(TRUNKS), default=list(TRUNKS))
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, "all"], default=DEFAULT)

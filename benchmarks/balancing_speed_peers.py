@@ -46,7 +46,7 @@ TORCHJD = {
 
 
 def trunk(network: str) -> nn.Module:
-    """The same networks as the other side's."""
+    """Return the same networks as the other side's."""
     if network == "mlp":
         sizes = [128] + [512] * 6
         layers = [

@@ -34,7 +34,7 @@ _NEAR = 0.2
 
 
 def paths(name: str, method: str) -> list[list[list[float]]]:
-    """The ways of a method from every start of a toy: points, one in 100 steps."""
+    """Return the ways of a method from every start of a toy: points, one in 100 steps."""
     file = rows.methods()[method]
     model = config.load([_HOST, file], _BINDINGS.get(method, [])).model
     scale, starts = TOYS[name]
@@ -42,20 +42,20 @@ def paths(name: str, method: str) -> list[list[list[float]]]:
 
 
 def cell(path: list[list[float]]) -> str:
-    """The place on the front, or how far from it a path ends; with the thousands of steps."""
+    """Return the place on the front, or how far from it a path ends; with the thousands of steps."""
     distance, place = toy.nearest(path[-1])
     steps = f"{(len(path) - 1) // 10}k"
     return f"{place:.2f} ({steps})" if distance < _NEAR else f"off by {distance:.1f} ({steps})"
 
 
 def summary(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """A line for each method: where it ends from each start."""
+    """Return a line for each method: where it ends from each start."""
     header = ["method", *[f"from ({x:g}, {y:g})" for x, y in TOYS[name][1]]]
     return rows.markdown(header, [[m, *map(cell, ways[m])] for m in ways])
 
 
 def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """A line for each method and start: end point, losses, distance from the front and place."""
+    """Return a line for each method and start: end point, losses, distance from the front and place."""
     scale, starts = TOYS[name]
     lines = []
     for method, of_starts in ways.items():
@@ -93,7 +93,7 @@ def plot(name: str, ways: dict[str, list[list[list[float]]]], columns: int = 6):
 
 
 def main() -> None:
-    """Runs what is missing; prints the tables, and writes plots and details."""
+    """Run what is missing; prints the tables, and writes plots and details."""
     methods, output = rows.methods(rows.METHODS.value), rows.output("balancing_toys")
     for name in _TOYS.value or TOYS:
         ways = {

@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 def export(units: str, folder: str) -> str:
-    """A SavedModel of four heads after a few steps of training."""
+    """Return a SavedModel of four heads after a few steps of training."""
     layers = [int(width) for width in units.split("-")]
     trunk = networks.MLP(layers=layers if len(layers) > 1 else layers * 3)
     made = overhead.an_experiment(layers[0], steps_per_call=10, steps=10)
@@ -65,7 +65,7 @@ def export(units: str, folder: str) -> str:
 
 
 def write_inputs(folder: str) -> list[bytes]:
-    """Writes the rows to files of every format, and returns them as examples."""
+    """Write the rows to files of every format, and returns them as examples."""
     values = np.random.default_rng(0).normal(size=(_ROWS.value, 32)).astype(np.float32)
     examples = [overhead.SPEC.serialize({"x": row}) for row in values]
     for index in range(_FILES):
@@ -82,7 +82,7 @@ def write_inputs(folder: str) -> list[bytes]:
 
 
 def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]]:
-    """Runs the signature's own parsing; and the rest of it, over what that gave: the bare model."""
+    """Run the signature's own parsing; and the rest of it, over what that gave: the bare model."""
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def[_SIGNATURE.value]
@@ -107,7 +107,7 @@ def _exhaust(results) -> None:
 def scored(
     model: scoring.SavedModel, folder: str, input_format: str, output_format: str
 ) -> Callable[[], None]:
-    """Scores the files of `folder` into a new one."""
+    """Score the files of `folder` into a new one."""
     reader = scoring.Reader(spec=overhead.SPEC, batch_size=_BATCH.value)
     paths = reader.find([os.path.join(folder, f"in-*.{input_format}")])
 
@@ -120,14 +120,14 @@ def scored(
 
 
 def reading(folder: str) -> Callable[[], None]:
-    """Reads the TFRecord files, no more."""
+    """Read the TFRecord files, no more."""
     reader = scoring.Reader(spec=None, batch_size=_BATCH.value)
     paths = reader.find([os.path.join(folder, "in-*.tfrecord")])
     return lambda: _exhaust(reader.chunks(paths))
 
 
 def formatting(model: scoring.SavedModel, examples: Sequence[bytes], name: str):
-    """Makes the lines or records of predictions that are there already."""
+    """Make the lines or records of predictions that are there already."""
     starts = range(0, len(examples), _BATCH.value)
     outputs = [model(examples[start : start + _BATCH.value]) for start in starts]
     return lambda: _exhaust(map(scoring.maker(name), outputs))
@@ -142,7 +142,7 @@ def cost(run: Callable[[], None]) -> Cost:
 
 
 def measure(units: str) -> None:
-    """Prints a row for each side and each stage."""
+    """Print a row for each side and each stage."""
     with tempfile.TemporaryDirectory() as folder:
         path, examples = export(units, folder), write_inputs(folder)
         model = scoring.SavedModel(path, _SIGNATURE.value)
@@ -173,7 +173,7 @@ def _print(units: str, name: str, rounds: Sequence[Mapping[str, Cost]]) -> None:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     print("                                             CPU us   of the bare SavedModel, by")
     print("       units  side                    rows/s  a row   clock (least .. most)  CPU")
     for units in _UNITS.value:

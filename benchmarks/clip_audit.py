@@ -65,13 +65,13 @@ _EPOCH_STEPS = 80
 
 
 def trained(made: experiment.Experiment, model_dir: str) -> float:
-    """The accuracy on the test split."""
+    """Return the accuracy on the test split."""
     found, _ = verbs.train(made, model_dir)
     return float(found[f"{made.model.tasks[0]}/accuracy"])
 
 
 def audited(name: str, share: float, seed: int) -> dict[str, Any]:
-    """A run that is audited: how well each score tells the flipped samples, and what it learned."""
+    """Return a run that is audited: how well each score tells the flipped samples, and what it learned."""
     folder = _folder(name, share, seed)
 
     def measure() -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _folder(name: str, share: float, seed: int) -> str:
 def _at_start(
     made: experiment.Experiment, model_dir: str, is_wrong: np.ndarray
 ) -> tuple[float, float]:
-    """How well the norms tell them before anything is learned."""
+    """Return how well the norms tell them before anything is learned."""
     directory = os.path.join(model_dir, "at_start")
     first = os.path.join(model_dir, "model.ckpt-0")
     checkpoint_audit.audit(made, model_dir, made.clip_audit, [first], directory)
@@ -111,7 +111,7 @@ def _at_start(
 
 
 def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """The area under the ROC curve, and the precision among as many as there are; 0, 0 of none."""
+    """Return the area under the ROC curve, and the precision among as many as there are; 0, 0 of none."""
     count = int(truth.sum())
     if not count:
         return 0.0, 0.0
@@ -161,12 +161,12 @@ def _changed(
 
 
 def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
-    """The table of the samples, the largest mean norm first."""
+    """Return the table of the samples, the largest mean norm first."""
     return tables.read_parquet(os.path.join(_folder(name, share, seed), "samples.parquet"))
 
 
 def scores_table(name: str, seeds: Sequence[int]) -> str:
-    """A line for each score: the area and the precision at each share, means of the seeds."""
+    """Return a line for each score: the area and the precision at each share, means of the seeds."""
     shares = noisy_labels.DATA[name].found_at
     header = [name]
     for share in shares:
@@ -188,7 +188,7 @@ def scores_table(name: str, seeds: Sequence[int]) -> str:
 
 
 def accuracy_table(name: str, seeds: Sequence[int]) -> str:
-    """A line for each method: test accuracy in percent at each share, mean and standard error."""
+    """Return a line for each method: test accuracy in percent at each share, mean and standard error."""
     shares = noisy_labels.DATA[name].trained_at
     lines = []
     for method in METHODS:
@@ -216,7 +216,7 @@ def after_an_epoch(name: str, optimizer: str, clip: str, seed: int) -> float:
 
 
 def convergence_table(name: str, seeds: Sequence[int]) -> str:
-    """A line for each clipping: test accuracy in percent after an epoch, by optimizer."""
+    """Return a line for each clipping: test accuracy in percent after an epoch, by optimizer."""
     lines = []
     for clip in CLIPPINGS:
         found = [
@@ -233,7 +233,7 @@ def _mean_and_error(values: np.ndarray) -> str:
 
 
 def plot(names: Sequence[str], seeds: Sequence[int]) -> Any:
-    """A panel with the area of every score at the last share, and one with the accuracies."""
+    """Return a panel with the area of every score at the last share, and one with the accuracies."""
     pyplot.rcParams["svg.fonttype"] = "none"
     figure, (areas, lines) = pyplot.subplots(1, 2, figsize=(9, 3.2))
     labels = [*SCORES, AT_START][::-1]
@@ -263,7 +263,7 @@ _COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e09f3e")
 
 
 def main() -> None:
-    """Runs what is missing, prints the tables and writes the plot."""
+    """Run what is missing, prints the tables and writes the plot."""
     seeds = range(1, _SEEDS.value + 1)
     for name in _DATA.value:
         checks.one_of("--data", name, noisy_labels.DATA)

@@ -109,7 +109,7 @@ def _row(name: str, tasks: int, options: argparse.Namespace) -> list[str]:
 
 
 def main() -> None:
-    """Prints a markdown table."""
+    """Print a markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)

@@ -65,7 +65,7 @@ def _dense() -> tf.Tensor:
 
 
 def _table(rows: int, used: int) -> tf.Tensor:
-    """The loss of a batch that looks up some of the first `used` rows."""
+    """Return the loss of a batch that looks up some of the first `used` rows."""
     table = tf1.get_variable("table", [rows, _DIMENSION], initializer=tf1.zeros_initializer())
     seed = tf.stack([tf.cast(tf1.train.get_global_step(), tf.int32), 0])
     ids = tf.random.stateless_uniform([_BATCH], seed, 0, used, tf.int32)
@@ -129,7 +129,7 @@ def _measured(
 
 
 def main() -> None:
-    """Prints a markdown table."""
+    """Print a markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100)

@@ -30,7 +30,7 @@ def _train(model_dir: str, evaluations: int) -> None:
 
 
 def _evaluated(model_dir: pathlib.Path) -> int:
-    """How many evaluations are done."""
+    """Return how many evaluations are done."""
     record = model_dir / "best" / "best.json"
     return json.loads(record.read_text())["last_step"] // _EVERY if record.exists() else 0
 
@@ -41,7 +41,7 @@ def _megabytes(process: int) -> float:
 
 
 def main(_) -> None:
-    """Prints a line for each tenth of the run."""
+    """Print a line for each tenth of the run."""
     count = _EVALUATIONS.value
     print(f"{'evaluations':>12} {'steps':>8} {'resident MB':>12} {'open files':>11} {'secs':>7}")
     with tempfile.TemporaryDirectory() as folder:

@@ -48,7 +48,7 @@ def recipes() -> dict[str, tuple[str, ...]]:
 
 
 def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """The recipes of these names, and the baseline."""
+    """Return the recipes of these names, and the baseline."""
     known = recipes()
     for name in names:
         checks.one_of("--recipes", name, known)
@@ -56,7 +56,7 @@ def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def accuracies(name: str, row: tuple[str, ...], seed: int, root: pathlib.Path) -> list[float]:
-    """Trains one recipe at one seed; its METRICS in percent."""
+    """Train one recipe at one seed; its METRICS in percent."""
     stem, *params = row
     params += [f'mnist_dir = "{_MNIST_DIR.value}"', f"experiment.Run.seed = {seed}"]
     file, folder = str(FOLDER / f"{stem}.gin"), root / f"seed_{seed}"
@@ -81,7 +81,7 @@ def table(results: dict[str, np.ndarray]) -> str:
 
 
 def main(_) -> None:
-    """Prints the table."""
+    """Print the table."""
     logging.getLogger("mtl").setLevel(logging.WARNING)
     rows = chosen(_RECIPES.value)
     with tempfile.TemporaryDirectory() as scratch:

@@ -56,7 +56,7 @@ experiment.Run.train_steps = 1
 
 
 def _written(kind: str, count: int, folder: pathlib.Path) -> pathlib.Path:
-    """Writes the data and the gin file of a case; the path of the gin file."""
+    """Write the data and the gin file of a case; the path of the gin file."""
     rng = np.random.default_rng(0)
     rows = 2 * count if kind == "tokens" else max(_ROWS, count if kind == "classes" else 0)
     columns = [f"x{number}" for number in range(count if kind == "columns" else 10)]
@@ -99,7 +99,7 @@ def _peak() -> float:
 
 
 def _train(folder: pathlib.Path) -> None:
-    """Trains the run in a folder, writing into a file what is known so far."""
+    """Train the run in a folder, writing into a file what is known so far."""
     model_dir, found, started = folder / "run", {}, time.perf_counter()
 
     def tell(**values: float) -> None:
@@ -157,7 +157,7 @@ _COLUMNS = {
 
 
 def main(_) -> None:
-    """Prints a line for each case: seconds, GB and ops; "-" for what the limit cut off."""
+    """Print a line for each case: seconds, GB and ops; "-" for what the limit cut off."""
     print(f"{'':<18} {' '.join(f'{key:>11}' for key in _COLUMNS)}", flush=True)
     for case in _CASES.value:
         print(_row(case, _LIMIT.value), flush=True)

@@ -67,7 +67,7 @@ def _measure(part: str, batch_size: int, slices: int) -> None:
 
 
 def main() -> None:
-    """Prints a markdown table."""
+    """Print a markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch_size", type=int, default=8192)
     parser.add_argument("--slices", type=int, nargs="+", default=[1, 4, 16])

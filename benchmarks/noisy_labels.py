@@ -40,7 +40,7 @@ class Data:
 
 
 def mnist(seed: int) -> experiment.Experiment:
-    """One hidden layer on the pixels, 10 epochs."""
+    """Return one hidden layer on the pixels, 10 epochs."""
     folder = rows.data_dir("mnist")
     files = {"image": "t10k-images-idx3-ubyte.gz", "digit": "t10k-labels-idx1-ubyte.gz"}
     whole = idx.Idx(files={"all": files}, data_dir=folder)
@@ -73,7 +73,7 @@ def long(made: experiment.Experiment) -> experiment.Experiment:
 
 
 def adult(seed: int) -> experiment.Experiment:
-    """The network of `adult_shared_bottom.gin`, for income alone."""
+    """Return the network of `adult_shared_bottom.gin`, for income alone."""
     params = [
         f"adult_dir = {rows.data_dir('adult')!r}",
         "MultiTaskModel.heads = [@income/heads.Binary()]",
@@ -90,7 +90,7 @@ DATA = {
 
 
 def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
-    """The labels of the training split, in order."""
+    """Return the labels of the training split, in order."""
     batches = list(source.iterate(lambda: data.one_pass(data.train_split)))
     return np.concatenate([labels[field] for _, labels in batches])
 
@@ -98,7 +98,7 @@ def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
 def noisy(
     made: experiment.Experiment, field: str, share: float
 ) -> tuple[experiment.Experiment, np.ndarray]:
-    """The experiment with a share of a label flipped, always the same, and which these are."""
+    """Return the experiment with a share of a label flipped, always the same, and which these are."""
     wrong, is_wrong = relabelled.flipped(labels_of(made.data, field), share, seed=1)
     labels = {made.data.train_split: wrong}
     noise = relabelled.Relabelled(source=made.data.source, field=field, labels=labels)
@@ -106,7 +106,7 @@ def noisy(
 
 
 def without(made: experiment.Experiment, ids: np.ndarray, share: float) -> experiment.Experiment:
-    """The experiment without the first share of the rows of the training split."""
+    """Return the experiment without the first share of the rows of the training split."""
     kept = np.ones(len(ids), bool)
     kept[ids[: round(share * len(ids))]] = False
     noise = dataclasses.replace(made.data.source, kept={made.data.train_split: kept})

@@ -130,7 +130,7 @@ def trained(units: int, steps: int, steps_per_call: int) -> float:
 
 
 def main() -> None:
-    """Prints one table for each width."""
+    """Print one table for each width."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each side is run")
     parser.add_argument(

@@ -51,7 +51,7 @@ class Relabelled:
         return values
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the rows of the source one by one, with their first labels."""
+        """Read the rows of the source one by one, with their first labels."""
         for row, found in enumerate(self.source.scan(split, spec)):
             if split not in self.kept or self.kept[split][row]:
                 yield found

@@ -40,12 +40,12 @@ def methods(names: Sequence[str] = ()) -> dict[str, str]:
 
 
 def output(benchmark: str) -> str:
-    """The folder of its results."""
+    """Return the folder of its results."""
     return OUTPUT.value or os.path.join("runs", benchmark)
 
 
 def kept(path: str, measure: Callable[[], Any]) -> Any:
-    """What `measure` gave, from a JSON file once it is there: a benchmark goes on where it was."""
+    """Return what `measure` gave, from a JSON file once it is there: a benchmark goes on where it was."""
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         result = measure()
@@ -55,7 +55,7 @@ def kept(path: str, measure: Callable[[], Any]) -> Any:
 
 
 def data_dir(name: str) -> str:
-    """The folder of a data set: in MTL_DATA_DIR, or in ../shared/data.
+    """Return the folder of a data set: in MTL_DATA_DIR, or in ../shared/data.
 
     Raises:
       UserError: if there is none.
@@ -68,7 +68,7 @@ def data_dir(name: str) -> str:
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table, with its columns aligned in the text as well."""
+    """Return a table, with its columns aligned in the text as well."""
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     rule = ["-" * width for width in widths]
     return "\n".join(
@@ -78,7 +78,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a benchmark's `main` once its flags are parsed; mistakes are one line, exit code 2."""
+    """Run a benchmark's `main` once its flags are parsed; mistakes are one line, exit code 2."""
 
     def guarded(_) -> None:
         logging.set_verbosity(logging.ERROR)

@@ -143,7 +143,7 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
 def _waiting(
     get_next: Callable[[], Any], of_replicas: Callable[[Any], Sequence[tf.Tensor]]
 ) -> tuple[Any, tf.Tensor]:
-    """A batch, and the seconds until it is there."""
+    """Return a batch, and the seconds until it is there."""
     started = tf.timestamp()
     with tf.control_dependencies([started]):
         batch = get_next()
@@ -181,7 +181,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
 
 
 def _measure(strategy: str, kind: str) -> list[float]:
-    """Runs one side in processes of its own; what its first one found."""
+    """Run one side in processes of its own; what its first one found."""
     workers, servers = _SIDES[strategy]
     environments = launch_cluster.environments(workers, servers, evaluator=False)
     if workers + servers == 1:
@@ -223,7 +223,7 @@ def _calculate() -> None:
 
 
 def main(_) -> None:
-    """Prints a table."""
+    """Print a table."""
     if _PARAMETERS.value:
         _calculate()
         return

@@ -38,7 +38,7 @@ _VARIANTS: Mapping[str, Any] = {
 
 
 def main() -> None:
-    """Prints a markdown table."""
+    """Print a markdown table."""
     folder = os.path.join(rows.output("serving"), EXPERIMENT.value)
     run = _experiment()
     verbs.train(run, os.path.join(folder, "run"))

@@ -65,7 +65,7 @@ def front(num: int = 281) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest(point: Sequence[float]) -> tuple[float, float]:
-    """A point's distance to the front, and the place of what is nearest there."""
+    """Return a point's distance to the front, and the place of what is nearest there."""
     places, points = front(2801)
     distances = np.linalg.norm(points - np.asarray(point), axis=1)
     return float(distances.min()), float(places[distances.argmin()])
@@ -74,7 +74,7 @@ def nearest(point: Sequence[float]) -> tuple[float, float]:
 def descend(
     model: model_lib.MultiTaskModel, start: Sequence[float], scale: float, most_steps: int
 ) -> np.ndarray:
-    """The way [N, 2] of Adam at 1e-3 from a start, a point every 100 steps, until it is at rest.
+    """Return the way [N, 2] of Adam at 1e-3 from a start, a point every 100 steps, until it is at rest.
 
     The weighting and the surgery are those of `model`; the point is the only shared variable.
     """
@@ -102,7 +102,7 @@ def descend(
 
 
 def _next_record(session: tf1.Session, result: training_loop.StepResult) -> np.ndarray:
-    """The point [2] where the next record is due; a call may end before, on a slow machine."""
+    """Return the point [2] where the next record is due; a call may end before, on a slow machine."""
     while True:
         step, point = session.run([result.step, result.values])
         if step % _RECORD_STEPS == 0:

@@ -60,7 +60,7 @@ GRIDS = {
 def train(
     stage: str, seed: int, folder: pathlib.Path, run: str | None = None, params: Sequence[str] = ()
 ) -> dict[str, float]:
-    """The metrics of a stage, trained in `folder / run` if it has not been yet."""
+    """Return the metrics of a stage, trained in `folder / run` if it has not been yet."""
     file, model_dir = str(FOLDER / f"{stage}.gin"), str(folder / (run or stage))
     settings = [f'adult_dir = "{rows.data_dir("adult")}"']
     settings += [f"experiment.Run.seed = {seed}", f"subset.Subset.seed = {seed}", *params]
@@ -97,7 +97,7 @@ def table(results: Sequence[dict[str, float]]) -> str:
 
 
 def tuned(stage: str, root: pathlib.Path) -> str:
-    """The validation AUC of every combination of a stage's grid, the best first."""
+    """Return the validation AUC of every combination of a stage's grid, the best first."""
     lines = []
     for choice in itertools.product(*GRIDS[stage]):
         params = [*itertools.chain(*choice)]
@@ -112,7 +112,7 @@ def tuned(stage: str, root: pathlib.Path) -> str:
 
 
 def main() -> None:
-    """Prints the table, or those of the tuning."""
+    """Print the table, or those of the tuning."""
     logging.getLogger("mtl").setLevel(logging.WARNING)
     root = pathlib.Path(rows.output("transfer"))
     if _TUNE.value:

@@ -41,13 +41,13 @@ _INDENT = " " * 6
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a launcher's `main` once its flags are parsed."""
+    """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
     app.run(lambda _: _guarded(main), flags_parser=_parse)
 
 
 def load() -> tuple[experiment.Experiment, str]:
-    """The experiment and the model_dir that the flags describe."""
+    """Return the experiment and the model_dir that the flags describe."""
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
@@ -58,12 +58,12 @@ def load() -> tuple[experiment.Experiment, str]:
 
 
 def trusted() -> trust.Trusted:
-    """What --trusted_packages allows."""
+    """Return what --trusted_packages allows."""
     return trust.Trusted(TRUSTED.value)
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:
-    """Defines --checkpoint, for the verbs that read one."""
+    """Define --checkpoint, for the verbs that read one."""
     return flags.DEFINE_string(
         "checkpoint", "latest", "latest, best, or a path such as DIR/model.ckpt-500."
     )
@@ -105,7 +105,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _help() -> str:
-    """The launcher's docstring, then its flags."""
+    """Return the launcher's docstring, then its flags."""
     own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     told = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.

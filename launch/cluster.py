@@ -66,7 +66,7 @@ class Members:
             reader.start()
 
     def wait(self) -> int:
-        """The exit code of the first that failed, after which the others are ended; 0 of none."""
+        """Return the exit code of the first that failed, after which the others are ended; 0 of none."""
         while True:
             codes = [process.poll() for process in self._processes.values()]
             failed = [code for code in codes if code]
@@ -81,13 +81,13 @@ class Members:
         return code if code >= 0 else _BY_SIGNAL - code
 
     def signal(self, number: int) -> None:
-        """Passes a signal on to all that run."""
+        """Pass a signal on to all that run."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def _end(self) -> None:
-        """Lets the others notice by themselves, then asks, then insists."""
+        """Let the others notice by themselves, then asks, then insists."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -118,7 +118,7 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
 
 
 def arguments() -> list[str]:
-    """The flags of launch.train."""
+    """Return the flags of launch.train."""
     params = [*app.GIN_PARAM.value]
     if EVALUATOR.value:
         params.append("Distribution.evaluator = True")

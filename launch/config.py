@@ -29,7 +29,7 @@ _MISSING = re.compile(r"missing \d+ required .*")
 def load(
     files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
 ) -> experiment.Experiment:
-    """Builds the experiment that the files and then the bindings `params` describe.
+    """Build the experiment that the files and then the bindings `params` describe.
 
     Only what is `trusted` is imported and built.
 
@@ -60,7 +60,7 @@ def load(
 
 
 def saved_in(model_dir: str) -> str:
-    """The path of the configuration that a run saved in `model_dir`.
+    """Return the path of the configuration that a run saved in `model_dir`.
 
     Raises:
       UserError: there is none, or it is not as the run wrote it.
@@ -74,7 +74,7 @@ def saved_in(model_dir: str) -> str:
 
 
 def read(path: str) -> str:
-    """The text of a configuration that a run saved.
+    """Return the text of a configuration that a run saved.
 
     Raises:
       UserError: it is not as the run wrote it.
@@ -97,18 +97,18 @@ def read(path: str) -> str:
 
 
 def _sealing(text: bytes) -> bytes:
-    """The line that comes first, so that a file that is cut off has it still."""
+    """Return the line that comes first, so that a file that is cut off has it still."""
     return _SEAL + checksums.of(text).encode()
 
 
 def save(model_dir: str) -> None:
-    """Writes the effective configuration beside the checkpoints, atomically."""
+    """Write the effective configuration beside the checkpoints, atomically."""
     data = text().encode()
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
 
 
 def text() -> str:
-    """Returns the configuration that was loaded last, with the order of its dictionaries."""
+    """Return the configuration that was loaded last, with the order of its dictionaries."""
     with _in_order():
         return gin.config_str()
 
@@ -129,7 +129,7 @@ def _in_order() -> Iterator[None]:
 
 
 def _explained(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """What went wrong while gin built the experiment, after the place of the setting."""
+    """Return what went wrong while gin built the experiment, after the place of the setting."""
     message = str(error).splitlines()[0]
     call = _CALL.search(str(error))
     if call is None:
@@ -148,7 +148,7 @@ def _explained(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
 def _lacking(
     name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """What to bind for a class that is built without settings that have no default."""
+    """Return what to bind for a class that is built without settings that have no default."""
     places = {
         (use.target.__name__, use.scope): (binding.place, use)
         for binding in bindings
@@ -164,7 +164,7 @@ def _lacking(
 def _place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> gin_files.Place | None:
-    """Where the setting stands that a message is about, if a file or parameter sets it."""
+    """Return where the setting stands that a message is about, if a file or parameter sets it."""
     of_class = [
         binding
         for binding in bindings

@@ -26,7 +26,7 @@ _VERBS = (
 
 
 def main() -> int:
-    """Runs `python -m launch.<verb>` with the other arguments; 2 where there is no such verb."""
+    """Run `python -m launch.<verb>` with the other arguments; 2 where there is no such verb."""
     verb, *rest = sys.argv[1:] or ["--help"]
     verb = verb.replace("-", "_") if not verb.startswith("-") else verb
     if verb in ("--help", "-h"):

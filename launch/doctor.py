@@ -46,7 +46,7 @@ class Finding:
 
 
 def python() -> Finding:
-    """The interpreter, against what this project and the installed TensorFlow support."""
+    """Return the interpreter, against what this project and the installed TensorFlow support."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
@@ -72,7 +72,7 @@ def tensorflow() -> Finding:
 
 
 def estimator() -> Finding:
-    """Whether tf.estimator is there, and who brings it."""
+    """Return whether tf.estimator is there, and who brings it."""
     version = _version("tensorflow-estimator")
     if not version:
         fix = f"pip install {versions.ESTIMATOR_REQUIREMENT}"
@@ -86,7 +86,7 @@ def estimator() -> Finding:
 
 
 def keras() -> Finding:
-    """Which Keras is behind tf.keras; the heads and canned estimators need Keras 2."""
+    """Return which Keras is behind tf.keras; the heads and canned estimators need Keras 2."""
     from mtl.compat import keras
 
     version = keras.in_use()
@@ -97,7 +97,7 @@ def keras() -> Finding:
 
 
 def datasets() -> Finding:
-    """Whether tensorflow-datasets can be imported."""
+    """Return whether tensorflow-datasets can be imported."""
     version = _version("tensorflow-datasets")
     if error := _import_error("tensorflow_datasets"):
         # Newer ones declare that an old protobuf is enough and then ask for 6.31 at import.
@@ -107,7 +107,7 @@ def datasets() -> Finding:
 
 
 def launchers() -> Finding:
-    """Whether all that a launcher imports at its start is there."""
+    """Return whether all that a launcher imports at its start is there."""
     if error := _import_error("launch.app"):
         fix = "Install the package that it names again: pip install --force-reinstall <name>"
         return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
@@ -115,7 +115,7 @@ def launchers() -> Finding:
 
 
 def packages() -> Finding:
-    """Whether the versions that the packages ask of each other are met."""
+    """Return whether the versions that the packages ask of each other are met."""
     conflicts = list(_conflicts())
     if not conflicts:
         return Finding(name="Packages", found="their requirements of each other are met")
@@ -147,7 +147,7 @@ def cuda() -> Finding:
 
 
 def devices() -> Finding:
-    """The devices that TensorFlow finds."""
+    """Return the devices that TensorFlow finds."""
     import tensorflow as tf
 
     names = [f"{len(os.sched_getaffinity(0))} CPU cores"]
@@ -159,7 +159,7 @@ def devices() -> Finding:
 
 
 def main() -> int:
-    """Prints the report; returns the exit code."""
+    """Print the report; returns the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: what is installed here\n")
     findings = _printed([python(), tensorflow()])
@@ -177,7 +177,7 @@ def main() -> int:
 
 
 def _printed(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, each printed as soon as it is known."""
+    """Return the findings, each printed as soon as it is known."""
     kept = []
     for finding in findings:
         print(finding, flush=True)
@@ -208,7 +208,7 @@ def _print_supported(findings: list[Finding]) -> None:
 
 
 def _version(package: str) -> str:
-    """The installed version, or ''."""
+    """Return the installed version, or ''."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -216,7 +216,7 @@ def _version(package: str) -> str:
 
 
 def _import_error(module: str) -> str:
-    """The one line that says why `module` cannot be imported, or ''."""
+    """Return the one line that says why `module` cannot be imported, or ''."""
     try:
         importlib.import_module(module)
     except KeyboardInterrupt:

@@ -110,7 +110,7 @@ class Binding:
 def read(
     files: Sequence[str], params: Sequence[str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[Binding]:
-    """The bindings of the files and of what they include, then `params`, in this order.
+    """Return the bindings of the files and of what they include, then `params`, in this order.
 
     Raises:
       UserError: with file and line.
@@ -133,7 +133,7 @@ class _Reader:
         self._names = gin_names.Names(trusted)
 
     def read_file(self, file: str, within: tuple[str, ...]) -> None:
-        """Reads a file and what it includes; `within` are the files that include it."""
+        """Read a file and what it includes; `within` are the files that include it."""
         if file in within:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
@@ -161,7 +161,7 @@ class _Reader:
         self._names.update(names)
 
     def read_param(self, param: str) -> None:
-        """Reads a binding whose classes may be named by the end of their name."""
+        """Read a binding whose classes may be named by the end of their name."""
         place = Place(f"--gin_param {param!r}")
         with _located(place):
             try:
@@ -215,7 +215,7 @@ def _refuse_twice(own: Sequence[Binding], binding: Binding) -> None:
 
 
 def _refuse_overridden(own: Sequence[Binding], included: Sequence[Binding], place: Place) -> None:
-    """Fails where an include takes back what the file says above it."""
+    """Fail where an include takes back what the file says above it."""
     for late in included:
         for early in own:
             if early.key == late.key and repr(early.value) != repr(late.value):
@@ -255,7 +255,7 @@ class _Delegate(config_parser.ParserDelegate):
         return macro
 
     def take(self) -> list[Reference | Macro]:
-        """What was met since the last call."""
+        """Return what was met since the last call."""
         met, self._met = self._met, []
         return met
 
@@ -284,7 +284,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 
 
 def _syntax_problem(error: SyntaxError) -> str:
-    """What gin's parser says, in one line."""
+    """Return what gin's parser says, in one line."""
     message, line = error.msg, (error.text or "").strip()
     if message.startswith("Expected newline"):
         return f"one binding, include or import of one name stands in a line, got {line[:200]!r}."
@@ -298,7 +298,7 @@ def _syntax_problem(error: SyntaxError) -> str:
 
 
 def _text(file: str) -> str:
-    """The text of a file; a relative path starts here or where this project lies."""
+    """Return the text of a file; a relative path starts here or where this project lies."""
     found = next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
     if found is None:
         folder, name = os.path.split(file)
@@ -315,7 +315,7 @@ def _text(file: str) -> str:
 
 @contextlib.contextmanager
 def _located(place: Place) -> Iterator[None]:
-    """Puts the place before an error that has none yet."""
+    """Put the place before an error that has none yet."""
     try:
         yield
     except PlacedError:

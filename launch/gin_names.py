@@ -32,7 +32,7 @@ class Names:
         self._classes: dict[str, Any] = {}
 
     def add(self, statement: config_parser.ImportStatement) -> None:
-        """Imports what the statement says.
+        """Import what the statement says.
 
         Raises:
           UserError: there is no such module, it lacks one that it imports itself, or it exits.
@@ -59,7 +59,7 @@ class Names:
         self._classes |= {f"{whole}.{name}": value for name, value in _own_classes(module)}
 
     def update(self, other: "Names") -> None:
-        """Adds what `other` knows."""
+        """Add what `other` knows."""
         self._modules |= other._modules
         self._imports |= other._imports
         self._classes |= other._classes
@@ -70,7 +70,7 @@ class Names:
         return tuple(self._imports.values())
 
     def resolve(self, selector: str) -> Any:
-        """What a full selector names, or None."""
+        """Return what a full selector names, or None."""
         name, *attributes = selector.split(".")
         found = self._modules.get(name)
         for attribute in attributes:
@@ -82,14 +82,14 @@ class Names:
         return found
 
     def known(self, selector: str) -> str:
-        """The selector itself, which must be a full one."""
+        """Return the selector itself, which must be a full one."""
         selector = old_names.current_selector(selector)
         if not self.resolve(selector):
             raise checks.UserError(self.unknown(selector))
         return selector
 
     def full(self, selector: str) -> str:
-        """The full selector of what `selector` is the end of.
+        """Return the full selector of what `selector` is the end of.
 
         Raises:
           UserError: it is the end of none, or of several.
@@ -122,7 +122,7 @@ class Names:
 
 
 def parameters(target: Any) -> list[str] | None:
-    """The parameters of a class or function; None where it takes any."""
+    """Return the parameters of a class or function; None where it takes any."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ def parameters(target: Any) -> list[str] | None:
 
 
 def check_parameter(selector: str, parameter: str, target: Any) -> None:
-    """Fails unless `target`, which a file calls `selector`, has the parameter."""
+    """Fail unless `target`, which a file calls `selector`, has the parameter."""
     known = parameters(target)
     if known is not None and parameter not in known:
         hint = checks.nearest(parameter, known)
@@ -144,7 +144,7 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 
 
 def check_value(name: str, value: Any, depth: int = 0) -> None:
-    """Fails on what gin cannot write: infinity, as of 1e999, deep lists, and parts as keys."""
+    """Fail on what gin cannot write: infinity, as of 1e999, deep lists, and parts as keys."""
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):
         for key in value:
@@ -159,7 +159,7 @@ def check_value(name: str, value: Any, depth: int = 0) -> None:
 
 
 def _own_classes(module: Any) -> Iterator[tuple[str, Any]]:
-    """The public classes and functions of a module that it does not import from afar."""
+    """Yield the public classes and functions of a module that it does not import from afar."""
     for name, value in vars(module).items():
         is_buildable = inspect.isclass(value) or inspect.isfunction(value)
         if is_buildable and not name.startswith("_") and _is_within(module, value):

@@ -15,7 +15,7 @@ from mtl import checks
 
 
 def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Binding]:
-    """The bindings that hold when `root` is built.
+    """Return the bindings that hold when `root` is built.
 
     Raises:
       UserError: a binding was never of use.
@@ -37,7 +37,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Whether a binding of the scope `outer` holds in the scope `inner`."""
+    """Return whether a binding of the scope `outer` holds in the scope `inner`."""
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
@@ -52,7 +52,7 @@ class _Walk:
         self.used: set[tuple[str, Any, str]] = set()
 
     def build(self, target: Any, scope: str) -> None:
-        """Goes through the settings of `target`, as gin finds them in `scope`."""
+        """Go through the settings of `target`, as gin finds them in `scope`."""
         if (target, scope) in self.built:
             return
         self.built.add((target, scope))
@@ -64,7 +64,7 @@ class _Walk:
         self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
-        """Goes through the value of a binding; a reference without a scope keeps this one."""
+        """Go through the value of a binding; a reference without a scope keeps this one."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
@@ -100,7 +100,7 @@ def _problem(binding: gin_files.Binding, walk: _Walk, names: Sequence[str]) -> s
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:
-    """Which setting a macro was meant to be, where a part that is built has one of this name."""
+    """Return which setting a macro was meant to be, where a part that is built has one of this name."""
     for target, _ in walk.built:
         if name in (gin_names.parameters(target) or ()):
             return f"Did you mean the setting {target.__name__}.{name}?"

@@ -21,7 +21,7 @@ _HELP = "`python -m launch.doctor` looks at what is installed."
 
 
 def guard() -> None:
-    """Ends the process in one line, or none after Ctrl-C, until `finished`."""
+    """End the process in one line, or none after Ctrl-C, until `finished`."""
     # In the background of a script it is ignored, and shall stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
@@ -43,7 +43,7 @@ def finished() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """The package that failed while it was imported, where and why; None for any other error."""
+    """Return the package that failed while it was imported, where and why; None for any other error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
     names = [frame.f_globals.get("__name__", "") for frame in running]
@@ -57,7 +57,7 @@ def problem(error: BaseException) -> str | None:
 
 
 def failure(module: str, error: BaseException) -> str:
-    """What went wrong while a module was imported, and in which line."""
+    """Return what went wrong while a module was imported, and in which line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
     place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""

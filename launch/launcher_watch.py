@@ -14,12 +14,12 @@ _INTERVAL_SECS = 0.5
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment variable that names this process as the launcher."""
+    """Return the environment variable that names this process as the launcher."""
     return {_VARIABLE: str(os.getpid())}
 
 
 def start() -> None:
-    """Watches the launcher from a thread; does nothing in a process that no launcher started.
+    """Watch the launcher from a thread; does nothing in a process that no launcher started.
 
     The member saves its last step, as at any SIGTERM. The kernel could send that signal by itself
     (PR_SET_PDEATHSIG), but sends it for each thread of the launcher, and a second one ends a

@@ -58,14 +58,14 @@ MODULES = {
 
 
 def current(module: str) -> str:
-    """Returns the name that a module has now; its own where it did not move."""
+    """Return the name that a module has now; its own where it did not move."""
     return MODULES.get(module, module)
 
 
 def current_statement(
     statement: config_parser.ImportStatement,
 ) -> config_parser.ImportStatement:
-    """Returns the statement that binds what `statement` did, under the same name."""
+    """Return the statement that binds what `statement` did, under the same name."""
     module = current(statement.module)
     if module == statement.module:
         return statement
@@ -76,6 +76,6 @@ def current_statement(
 
 
 def current_selector(selector: str) -> str:
-    """Returns a selector that starts with the whole name of a module, as it is now."""
+    """Return a selector that starts with the whole name of a module, as it is now."""
     module, _, name = selector.rpartition(".")
     return f"{current(module)}.{name}" if module in MODULES else selector

@@ -129,7 +129,7 @@ def _predict_files() -> None:
 
 
 def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
-    """What is written where, and never over what the run needs."""
+    """Return what is written where, and never over what the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir)
     return scoring.plan(
@@ -152,7 +152,7 @@ def _reader(experiment: Any) -> scoring.Reader:
 
 @contextlib.contextmanager
 def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
-    """The model that the flags name."""
+    """Yield the model that the flags name."""
     if SERVER.value:
         yield scoring.connect(SERVER.value, _call(), _access())
     elif SAVED_MODEL.value:

@@ -50,7 +50,7 @@ class Stage:
         return pathlib.Path(self.file).stem
 
     def load(self) -> experiment.Experiment:
-        """The experiment.
+        """Return the experiment.
 
         Raises:
           UserError: `model_dir` holds a run with other settings.
@@ -66,20 +66,20 @@ class Stage:
         return built
 
     def train(self) -> tuple[dict[str, Any], int]:
-        """Trains what is left; the metrics, and the number of steps."""
+        """Train what is left; the metrics, and the number of steps."""
         experiment = self.load()
         return verbs.train(experiment, self.model_dir, lambda: config.save(self.model_dir))
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:
-    """The lines of a saved configuration, as this version writes it."""
+    """Return the lines of a saved configuration, as this version writes it."""
     config.read(file)  # Fails if it is damaged.
     config.load([file], (), trusted)
     return _lines()
 
 
 def _lines() -> set[str]:
-    """The lines of the configuration that was loaded last."""
+    """Return the lines of the configuration that was loaded last."""
     return set(config.text().split("\n"))
 
 
@@ -89,7 +89,7 @@ def plan(
     root: str,
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Stage]:
-    """The stages, each told where those before it lie.
+    """Return the stages, each told where those before it lie.
 
     Raises:
       UserError: two files have one name, or one cannot be loaded.
@@ -113,13 +113,13 @@ def plan(
 def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
-    """The bindings that tell a gin file where earlier stages {name: model_dir} lie."""
+    """Return the bindings that tell a gin file where earlier stages {name: model_dir} lie."""
     known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 
 
 def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
-    """Trains one stage after another; yields each with its metrics and steps."""
+    """Train one stage after another; yields each with its metrics and steps."""
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
         metrics, steps = stage.train()

@@ -19,7 +19,7 @@ _NOBODY_READS = 141
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Tells an error of the standard streams, within it, from those of files and of the network.
+    """Tell an error of the standard streams, within it, from those of files and of the network.
 
     Raises:
       UserError: standard output takes no more, as on a full disk.

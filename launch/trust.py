@@ -24,7 +24,7 @@ class Trusted:
         self._packages = None if packages is None else [_OWN, *filter(None, packages)]
 
     def check_module(self, module: str) -> None:
-        """Fails unless the module may be imported; nothing is imported here.
+        """Fail unless the module may be imported; nothing is imported here.
 
         Raises:
           UserError: it is neither in mtl nor in a package that is named.
@@ -35,7 +35,7 @@ class Trusted:
             raise checks.UserError(f"module {module!r} is none of {FLAG} ({listed}). {fix}")
 
     def check_target(self, selector: str, target: Any) -> None:
-        """Fails unless a file may build or name what it calls `selector`.
+        """Fail unless a file may build or name what it calls `selector`.
 
         Of mtl that is a part: a function of mtl may well write or remove files.
         """
@@ -48,12 +48,12 @@ class Trusted:
             raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
 
     def check_step(self, selector: str, found: Any) -> None:
-        """Fails where the path of a selector leaves the packages: `heads.os` is the module os."""
+        """Fail where the path of a selector leaves the packages: `heads.os` is the module os."""
         if self._packages is not None and isinstance(found, types.ModuleType):
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
-        """Fails where a setting of the parts names a module to be imported later."""
+        """Fail where a setting of the parts names a module to be imported later."""
         if self._packages is None:
             return
         for inner in _parts(part):
@@ -76,7 +76,7 @@ EVERYTHING = Trusted()
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """A part and the parts in its settings."""
+    """Yield a part and the parts in its settings."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

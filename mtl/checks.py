@@ -41,7 +41,7 @@ class UserTypeError(UserError, TypeError):
 
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
-    """Raises `<where> must <rule>, got <value>. <fix>`."""
+    """Raise `<where> must <rule>, got <value>. <fix>`."""
     got = _shortened(_ADDRESS.sub("", repr(value)))
     raise error(f"{_shortened(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
 
@@ -51,13 +51,13 @@ def _shortened(text: str) -> str:
 
 
 def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -> None:
-    """Fails unless `condition` holds."""
+    """Fail unless `condition` holds."""
     if not condition:
         fail(where, rule, value, fix)
 
 
 def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> None:
-    """Fails unless `value` is an instance of `kind` that TensorFlow can hold.
+    """Fail unless `value` is an instance of `kind` that TensorFlow can hold.
 
     A bool is no number, NaN is none either, and no text holds the character NUL.
     """
@@ -75,21 +75,21 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
 
 
 def texts(where: str, values: Any, rule: str) -> None:
-    """Fails unless `values` is a list of texts."""
+    """Fail unless `values` is a list of texts."""
     is_a(where, values, (list, tuple), rule)
     for value in values:
         is_a(where, value, str, rule)
 
 
 def mapping(where: str, value: Any, rule: str) -> None:
-    """Fails unless `value` is a map from texts."""
+    """Fail unless `value` is a map from texts."""
     is_a(where, value, Mapping, rule)
     for key in value:
         is_a(where, key, str, rule)
 
 
 def is_built(value: Any) -> bool:
-    """Whether a part was built, in gin `@X()` and not `@X`."""
+    """Return whether a part was built, in gin `@X()` and not `@X`."""
     return not isinstance(value, type)
 
 
@@ -100,7 +100,7 @@ def part(
     arguments: int | None = None,
     attributes: Iterable[str] = (),
 ) -> None:
-    """Fails unless `value` was built, takes so many arguments and has these attributes."""
+    """Fail unless `value` was built, takes so many arguments and has these attributes."""
     built = callable(value) and is_built(value) and all(hasattr(value, a) for a in attributes)
     require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
@@ -111,38 +111,38 @@ def part(
 
 
 def number(where: str, value: float, rule: str = "be a number") -> None:
-    """Fails unless `value` is a finite number."""
+    """Fail unless `value` is a finite number."""
     is_a(where, value, (int, float), rule)
     require(math.isfinite(value), where, "be finite", value)
 
 
 def positive(where: str, value: float) -> None:
-    """Fails unless `value` is a finite number above zero."""
+    """Fail unless `value` is a finite number above zero."""
     bound(where, value)
     number(where, value)
 
 
 def bound(where: str, value: float) -> None:
-    """Fails unless `value` is a number above zero, or infinite for no bound."""
+    """Fail unless `value` is a number above zero, or infinite for no bound."""
     is_a(where, value, (int, float), "be a number above 0")
     require(value > 0, where, "be above 0", value)
 
 
 def at_least(where: str, value: float, least: float) -> None:
-    """Fails unless `value` is a finite number of at least `least`."""
+    """Fail unless `value` is a finite number of at least `least`."""
     is_a(where, value, (int, float), f"be a number of at least {least}")
     require(value >= least, where, f"be at least {least}", value)
     number(where, value)
 
 
 def rate(where: str, value: float) -> None:
-    """Fails unless `value` is a number in [0, 1)."""
+    """Fail unless `value` is a number in [0, 1)."""
     is_a(where, value, (int, float), "be a number in [0, 1)")
     require(0 <= value < 1, where, "be in [0, 1)", value)
 
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
-    """Fails unless `value` is among `choices`; names the nearest one."""
+    """Fail unless `value` is among `choices`; names the nearest one."""
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices
@@ -155,14 +155,14 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 
 def unique(where: str, names: Iterable[str]) -> None:
-    """Fails if a name occurs twice."""
+    """Fail if a name occurs twice."""
     texts(where, names := list(names), "hold names")
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     require(not twice, where, "hold each name once", twice)
 
 
 def scope_name(where: str, value: str) -> None:
-    """Fails unless `value` can name a variable scope."""
+    """Fail unless `value` can name a variable scope."""
     is_a(where, value, str, "be a name")
     require(
         re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None,
@@ -179,18 +179,18 @@ def nearest(value: Any, choices: Iterable[Any]) -> str:
 
 
 def closest(value: Any, choices: Iterable[Any]) -> str | None:
-    """The one of `choices` that looks most like `value`, if any does."""
+    """Return the one of `choices` that looks most like `value`, if any does."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return matches[0] if matches else None
 
 
 def whole(where: str, value: int, least: int) -> None:
-    """Fails unless the value is a whole number from `least` on."""
+    """Fail unless the value is a whole number from `least` on."""
     is_a(where, value, int, "be a whole number")
     at_least(where, value, least)
 
 
 def has(where: str, value: Any, names: Iterable[str], rule: str) -> None:
-    """Fails unless `value` was built and has these attributes."""
+    """Fail unless `value` was built and has these attributes."""
     has_all = is_built(value) and all(hasattr(value, name) for name in names)
     require(has_all, where, rule, value)

@@ -85,7 +85,7 @@ class MultiTaskModel:
         return tuple(head.name for head in self.heads)
 
     def direction(self, metric: str) -> bool | None:
-        """Whether a higher value of an evaluation metric is better; None where no head tells."""
+        """Return whether a higher value of an evaluation metric is better; None where no head tells."""
         if metric in ("loss", "average_loss"):
             return False
         task, _, name = metric.partition("/")
@@ -103,12 +103,12 @@ class MultiTaskModel:
         return mains
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
-        """The model with what its heads learned of the training split."""
+        """Return the model with what its heads learned of the training split."""
         heads = [head.fitted(statistics) for head in self.heads]
         return dataclasses.replace(self, heads=heads)
 
     def lasting(self, train_steps: int) -> "MultiTaskModel":
-        """The model whose schedules last as long as the run, where they do not say how long."""
+        """Return the model whose schedules last as long as the run, where they do not say how long."""
         return schedules.lasting(self, train_steps)
 
     @property
@@ -154,7 +154,7 @@ class MultiTaskModel:
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
-        """What `tf.estimator.Estimator` calls, once for each of its graphs.
+        """Return what `tf.estimator.Estimator` calls, once for each of its graphs.
 
         Args:
           features: {field: [B, ...]}; with `loop`, in training, an iterator of
@@ -270,7 +270,7 @@ class MultiTaskModel:
     def _logits(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> tuple[types.Tensors, Sequence[tf.Tensor]]:
-        """The logits of every head, and the outputs of the network that tasks share."""
+        """Return the logits of every head, and the outputs of the network that tasks share."""
         with self.quantization.over(training):
             towers = self.towers(features, statistics, training)
             logits = self.head_logits(towers)
@@ -311,7 +311,7 @@ class MultiTaskModel:
         }
 
     def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
-        """One signature per head and kind, and `serving_default` with every task's predictions."""
+        """Return one signature per head and kind, and `serving_default` with every task's predictions."""
         signatures = {
             head.name if kind == "predict" else f"{head.name}/{kind}": output
             for head in self.heads
@@ -322,7 +322,7 @@ class MultiTaskModel:
 
 
 def _total(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
-    """The sum of the tasks' losses, 0 for a task without labels; any other NaN stays one."""
+    """Return the sum of the tasks' losses, 0 for a task without labels; any other NaN stays one."""
     weights = tf.stack([label_weights[task] for task in average_losses])
     total, update = metrics_lib.stream({"weights": weights}, lambda sums: sums)["weights"]
     losses = tf.stack([value for value, _ in average_losses.values()])
@@ -331,5 +331,5 @@ def _total(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
 
 
 def _derivative(weighted: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
-    """The weight of a task: the derivative of its weighted loss by its loss."""
+    """Return the weight of a task: the derivative of its weighted loss by its loss."""
     return tf.ones_like(loss) if weighted is loss else tf.gradients(weighted, loss)[0]

@@ -111,7 +111,7 @@ class Field:
         return math.prod(cast(tuple[int, ...], self.shape))  # Callers know that it is fixed.
 
     def wire_feature(self) -> Any:
-        """How `tf.io.parse_example` reads this field."""
+        """Return how `tf.io.parse_example` reads this field."""
         wire = _WIRE[self.dtype]
         if self.is_ragged:
             return tf.io.RaggedFeature(wire, row_splits_dtype=tf.int64)
@@ -121,7 +121,7 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Values of the wire's type -> the field's; int64 that does not fit fails when run."""
+        """Return values of the wire's type -> the field's; int64 that does not fit fails when run."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
@@ -140,7 +140,7 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """One example's value, of any sequence or array -> what `wire_feature` reads back."""
+        """Return one example's value, of any sequence or array -> what `wire_feature` reads back."""
         values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
         if wire == tf.string:
@@ -150,7 +150,7 @@ class Field:
         return tf.train.Feature(int64_list={"value": map(int, values)})
 
     def value(self, values: Sequence[Any] | None) -> Any:
-        """The values of one example, as Python objects or as text, None where absent -> the field.
+        """Return the values of one example, as Python objects or as text, None where absent -> the field.
 
         This is the slow twin of what TensorFlow does with a batch, to tell which value is wrong.
 
@@ -249,7 +249,7 @@ class Spec:
         return dataclasses.replace(field, default=self.type_defaults.get(dtype))
 
     def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
-        """What `Field.value` makes of the parts of each field: {name: value}, or what is wrong."""
+        """Return what `Field.value` makes of the parts of each field: {name: value}, or what is wrong."""
         values, absent = {}, []
         for name, field in self.fields.items():
             try:
@@ -261,7 +261,7 @@ class Spec:
         return Gaps(absent) if absent else values
 
     def parse(self, serialized: tf.Tensor, with_labels: bool) -> dict[str, Any]:
-        """Parses serialized tf.Examples [B] into {name: [B, ...]}.
+        """Parse serialized tf.Examples [B] into {name: [B, ...]}.
 
         Raises:
           InvalidArgumentError: when run, on a malformed proto, a missing required field or a
@@ -281,6 +281,6 @@ class Spec:
     def split(
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Splits {name: value} into features and labels; {} for labels that were not read."""
+        """Split {name: value} into features and labels; {} for labels that were not read."""
         labels = self.labels if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

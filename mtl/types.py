@@ -69,7 +69,7 @@ class Head(Protocol):
         """{name: `accumulators.Accumulator` of labels} of what the training split must tell."""
 
     def fitted(self, statistics: Any) -> "Head":
-        """The head with what its accumulators gathered, from `features.Statistics`."""
+        """Return the head with what its accumulators gathered, from `features.Statistics`."""
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """[B, H] -> [B, C]."""
@@ -84,13 +84,13 @@ class Head(Protocol):
         """[B, C] -> {name: [B, ...]}, such as probabilities and class names."""
 
     def metrics(self, logits: tf.Tensor, labels: Tensors) -> Metrics:
-        """The task's metrics over the labelled rows."""
+        """Return the task's metrics over the labelled rows."""
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
         """{kind: ExportOutput} with kind among predict, classify and regress."""
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """What is wrong with the label values of one record (Python values), or None."""
+        """Return what is wrong with the label values of one record (Python values), or None."""
 
 
 class Weighting(Protocol):

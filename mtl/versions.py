@@ -26,12 +26,12 @@ def minor(version: str) -> str:
 
 
 def is_supported(tensorflow_version: str) -> bool:
-    """Whether the gaps of this TensorFlow are known and filled."""
+    """Return whether the gaps of this TensorFlow are known and filled."""
     return minor(tensorflow_version) in PYTHONS
 
 
 def pythons(tensorflow_version: str) -> tuple[str, ...]:
-    """The Python versions that this TensorFlow runs on."""
+    """Return the Python versions that this TensorFlow runs on."""
     return PYTHONS.get(minor(tensorflow_version), ())
 
 

@@ -42,7 +42,7 @@ def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """What the method keeps, as variables of the scope."""
+    """Return what the method keeps, as variables of the scope."""
     initial = method.initial_state(num_tasks)
     return {name: step_state.variable(name, value) for name, value in initial.items()}
 
@@ -92,7 +92,7 @@ def decided(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """The new weights and state, by the tasks that are present; of absent tasks they stay."""
+    """Return the new weights and state, by the tasks that are present; of absent tasks they stay."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     chosen = tf.where(_present(method, gramian, values))[:, 0]
     seed = draws.balancing_seed()
@@ -118,7 +118,7 @@ def _copy(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _part(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """The chosen entries along every axis."""
+    """Return the chosen entries along every axis."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, chosen, axis=axis)
     return whole
@@ -145,6 +145,6 @@ def monitors(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
 
 
 def weight_monitors(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """The weight of every task."""
+    """Return the weight of every task."""
     parts = tf.unstack(tf.cast(weights, tf.float32))
     return {f"surgery/weight/{name}": part for name, part in zip(names, parts, strict=True)}

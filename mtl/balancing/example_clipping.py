@@ -89,7 +89,7 @@ class ExampleClipping:
     def _clipped(
         self, part: whole_batch.Part, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """The sum over the examples of a part, and how many of them were scaled down."""
+        """Return the sum over the examples of a part, and how many of them were scaled down."""
         examples = _known(part)
         if examples.count == 1:
             return self._alone(part, variables, count)
@@ -147,7 +147,7 @@ class ExampleClipping:
 
 
 def _known(part: whole_batch.Part) -> whole_batch.Examples:
-    """The examples of a part; those of the first one are known, so those of all are."""
+    """Return the examples of a part; those of the first one are known, so those of all are."""
     return cast(whole_batch.Examples, part.examples)
 
 

@@ -68,7 +68,7 @@ class Factors:
         )
 
     def like(self, values: tf.Tensor) -> tf.Tensor:
-        """Values of the shape of one gradient, as they are."""
+        """Return values of the shape of one gradient, as they are."""
         return tf.ensure_shape(values, self.gradients[0].shape)
 
 
@@ -81,7 +81,7 @@ def _factors(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
-    """Whether [columns, columns] products of the factors cost less than [T, T] of the gradients.
+    """Return whether [columns, columns] products of the factors cost less than [T, T] of the gradients.
 
     Per row, in gradients about as high as wide.
     """

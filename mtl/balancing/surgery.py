@@ -173,7 +173,7 @@ class Combine:
         return list(shared)
 
     def _compared(self, tasks: task_gradients.TaskGradients) -> list[int]:
-        """The indices of the variables whose gradients are compared."""
+        """Return the indices of the variables whose gradients are compared."""
         if self.on == "representation":
             return []
         return tasks.matching("Combine.scopes", self.scopes) if self.scopes else list(tasks.shared)
@@ -181,7 +181,7 @@ class Combine:
     def _by_weights(
         self, parts: task_gradients.Parts, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Sums of what the decision was made by."""
+        """Sum of what the decision was made by."""
         compare = self._on_parameters if self.on == "parameters" else self._on_representation
         gradients, weights, gramian = compare(parts, losses)
         monitors = decision.weight_monitors(weights, list(losses))
@@ -248,7 +248,7 @@ class Combine:
     def _by_coordinate(
         self, parts: task_gradients.Parts, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """The method's choice at each coordinate."""
+        """Return the method's choice at each coordinate."""
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = parts.whole()
@@ -279,7 +279,7 @@ class Combine:
         evidence: Sequence[tf.Tensor | None],
         gramian: tf.Tensor,
     ) -> list[types.Gradient]:
-        """A gradient for each leaf, by the tasks that are present."""
+        """Return a gradient for each leaf, by the tasks that are present."""
         present, chosen = decision.present(gramian), []
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
             there = tf.gather(present, leaf.tasks)

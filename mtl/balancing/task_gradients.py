@@ -66,7 +66,7 @@ class Leaf:
         return self.like(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def like(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Values of the shape of one row -> a gradient of the kind that came in."""
+        """Return values of the shape of one row -> a gradient of the kind that came in."""
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
@@ -88,7 +88,7 @@ def _aligned(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _origin(indices: tf.Tensor) -> str | tuple:
-    """What says that flat indices are the same: tasks mostly share one lookup, found once then."""
+    """Return what says that flat indices are the same: tasks mostly share one lookup, found once then."""
     if indices.op.type in ("Reshape", "Identity"):
         return _origin(indices.op.inputs[0])
     if indices.op.type == "ConcatV2" and _is_first_axis(indices.op.inputs[-1]):
@@ -97,7 +97,7 @@ def _origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Whether flat parts one behind the other are the flat whole; along other axes they mix."""
+    """Return whether flat parts one behind the other are the flat whole; along other axes they mix."""
     return tf.get_static_value(axis) == 0
 
 
@@ -139,7 +139,7 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> "TaskGradients":
-        """Builds one backward pass a task; what is not used of it does not run."""
+        """Build one backward pass a task; what is not used of it does not run."""
         at = per_task(losses, [*representation, *variables], representation)
         split = len(representation)
         below = [None] * len(variables)
@@ -153,11 +153,11 @@ class TaskGradients:
         return cls(losses, variables, representation, at[:split], at[split:], shared)
 
     def own(self, index: int) -> types.Gradient:
-        """The gradient of a variable that is not shared: of its task's loss, or None."""
+        """Return the gradient of a variable that is not shared: of its task's loss, or None."""
         return next((value for value in self.at_variables[index] if value is not None), None)
 
     def matching(self, where: str, chosen: Iterable[str]) -> list[int]:
-        """The indices of the shared variables that any of the patterns matches.
+        """Return the indices of the shared variables that any of the patterns matches.
 
         Raises:
           UserError: if one of them matches no shared variable.
@@ -181,7 +181,7 @@ class TaskGradients:
         return leaves(self.at_representation)
 
     def taken_anew(self, compared: Sequence[int]) -> Columns:
-        """The same gradients in the current graph, as a branch that runs only now and then."""
+        """Return the same gradients in the current graph, as a branch that runs only now and then."""
         places = self.representation or [self.variables[n] for n in compared]
         return per_task(self.losses, places, self.representation)
 
@@ -234,11 +234,11 @@ class Parts:
 
     @replicas.once
     def first(self) -> TaskGradients:
-        """Those of the first part; it tells shared variables, the same in all of them."""
+        """Return those of the first part; it tells shared variables, the same in all of them."""
         return self._of(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
-        """The sum over all parts of what `function` gives, as `WholeBatch.sum`."""
+        """Return the sum over all parts of what `function` gives, as `WholeBatch.sum`."""
 
         def of_part(part: whole_batch.Part) -> Any:
             return function(self.first if part is self.batch.first else self._of(part))
@@ -251,7 +251,7 @@ class Parts:
         return dataclasses.replace(tasks, samples=part.samples)
 
     def whole(self) -> TaskGradients:
-        """The tasks' gradients of the whole batch, at the variables."""
+        """Return the tasks' gradients of the whole batch, at the variables."""
         at_variables = self.sum(lambda part: part.at_variables, update=True)
         return dataclasses.replace(self.first, at_variables=at_variables)
 
@@ -274,7 +274,7 @@ class Parts:
         compared: Sequence[int],
         deciding: Callable[[TaskGradients], TaskGradients] = lambda part: part,
     ) -> Callable[[], tf.Tensor]:
-        """Gives inner products, to be called in a branch that runs only now and then.
+        """Give inner products, to be called in a branch that runs only now and then.
 
         Args:
           where: of `every_steps`.

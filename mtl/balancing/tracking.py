@@ -17,7 +17,7 @@ from mtl.step import step_state
 def tracked(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str], num_tasks: int, rate: float
 ) -> list[task_gradients.Leaf]:
-    """The leaves with `y <- y + rate (g - y)` in place of each gradient g, from y = 0.
+    """Return the leaves with `y <- y + rate (g - y)` in place of each gradient g, from y = 0.
 
     The averages y are variables of the scope, `tracked/<name of the leaf>`. A task that is absent
     from a batch keeps its own.
@@ -33,7 +33,7 @@ def tracked(
 def preconditioned(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """The leaves with `g / s^(1/4)` in place of each gradient g, s the sum of all its g^2 so far.
+    """Return the leaves with `g / s^(1/4)` in place of each gradient g, s the sum of all its g^2 so far.
 
     Their inner products are `g' diag(sqrt(s))^-1 g`, those of AdaGrad's metric. The sums are
     variables of the scope, `squares/<name of the leaf>`.
@@ -81,5 +81,5 @@ def _divided(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
 
 
 def _kept(leaf: task_gradients.Leaf, name: str) -> tf.Variable:
-    """A variable of zeros with the shape of the leaf."""
+    """Return a variable of zeros with the shape of the leaf."""
     return step_state.variable(name, np.zeros(leaf.rows.shape, leaf.rows.dtype.as_numpy_dtype))

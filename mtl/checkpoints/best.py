@@ -46,7 +46,7 @@ class Best:
             checks.whole("Best.patience", self.patience, 1)
 
     def directed(self, known: bool | None) -> "Best":
-        """The same with the direction of its metric; `known` is None where no head declares it.
+        """Return the same with the direction of its metric; `known` is None where no head declares it.
 
         Raises:
           UserError: the setting contradicts it.
@@ -59,12 +59,12 @@ class Best:
         return dataclasses.replace(self, higher_is_better=known)
 
     def require_direction(self) -> None:
-        """Fails where neither a head nor the setting tells which values are better."""
+        """Fail where neither a head nor the setting tells which values are better."""
         rule = f"be True or False for {self.metric!r}, whose direction its head does not declare"
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether `value` beats `best`; NaN never does."""
+        """Return whether `value` beats `best`; NaN never does."""
         if best is None or math.isnan(best):
             return not math.isnan(value)
         return value > best if self.higher_is_better else value < best
@@ -84,7 +84,7 @@ class BestKeeper:
         self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
 
     def read(self) -> dict[str, Any]:
-        """The record, or {} before the first evaluation or after the goal was changed."""
+        """Return the record, or {} before the first evaluation or after the goal was changed."""
         if not tf.io.gfile.exists(self._path):
             return {}
         record = checksums.read_json(
@@ -93,7 +93,7 @@ class BestKeeper:
         return record if self._goal.items() <= record.items() else {}
 
     def rewind(self, step: int) -> None:
-        """Forgets the evaluations of later steps, which a run that goes on from here does not know.
+        """Forget the evaluations of later steps, which a run that goes on from here does not know.
 
         They are of another training, or are trained once more. A best among them is the best no
         longer: the next one to be evaluated takes its place, and exactly trained again it comes
@@ -120,12 +120,12 @@ class BestKeeper:
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Whether `patience` evaluations in a row were no better."""
+        """Return whether `patience` evaluations in a row were no better."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether an evaluation is a new one, and better than all before; one with a NaN never is.
+        """Return whether an evaluation is a new one, and better than all before; one with a NaN never is.
 
         Not even by a metric that knows nothing of the predictions that are NaN.
         """
@@ -140,7 +140,7 @@ class BestKeeper:
         )
 
     def update(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
-        """Takes in an evaluation, and its checkpoint if that is the best."""
+        """Take in an evaluation, and its checkpoint if that is the best."""
         record, step = self.read(), int(metrics["global_step"])
         if step <= self.last_step:
             return

@@ -20,7 +20,7 @@ _FIX = "Copy it back, or delete it if the files it tells of have not changed."
 
 
 def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
-    """Records the checksums of {what it is for: path}, of a run that goes on after a check."""
+    """Record the checksums of {what it is for: path}, of a run that goes on after a check."""
     recorded = {} if is_new else check(files, model_dir)
     there = {what: path for what, path in files.items() if tf.io.gfile.exists(path)}
     found = {**recorded, **{what: checksums.of_file(path) for what, path in there.items()}}
@@ -32,7 +32,7 @@ def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
 
 
 def check(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
-    """Fails if a file is not as when the run was started; {what it is for: checksum} of the run.
+    """Fail if a file is not as when the run was started; {what it is for: checksum} of the run.
 
     Raises:
       UserError: in one line, which file and what to do.

@@ -26,7 +26,7 @@ _FIX = "Copy it back, or delete the files of this step: the order of the data th
 
 
 def _files(path: str) -> list[str]:
-    """What TensorFlow saved under a path."""
+    """Return what TensorFlow saved under a path."""
     return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
 
 
@@ -54,22 +54,22 @@ class InputState:
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
-        """Where the state at this step lies, of this process or another."""
+        """Return where the state at this step lies, of this process or another."""
         prefix = f"{self._rank if rank is None else rank}of{self._readers}"
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Whether that of every process was saved at this step."""
+        """Return whether that of every process was saved at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Returns once every process has saved; the heartbeat ends a wait in vain."""
+        """Return once every process has saved; the heartbeat ends a wait in vain."""
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 
     def watch(self, iterator: Any, trusted: bool = False) -> None:
-        """Takes the iterator whose state it is, in the graph that is being built.
+        """Take the iterator whose state it is, in the graph that is being built.
 
         TensorFlow takes a shuffle inside of a function for state that it cannot save, though it
         can: where an input is `trusted` it is saved all the same.
@@ -79,7 +79,7 @@ class InputState:
         self._saver = tf1.train.Saver([saveable], max_to_keep=0)
 
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
-        """Saves the state of the input after this step.
+        """Save the state of the input after this step.
 
         A source that cannot tell its state, such as a Python generator, is told of once.
         """
@@ -96,7 +96,7 @@ class InputState:
             _log.debug("%s", error)
 
     def _seal(self, path: str) -> None:
-        """Writes the checksums of the files: of a damaged one TensorFlow may end the process."""
+        """Write the checksums of the files: of a damaged one TensorFlow may end the process."""
         found = {file.removeprefix(path): checksums.of_file(file) for file in _files(path)}
         checksums.write_json(f"{path}{_CHECKSUMS}", found)
 
@@ -107,7 +107,7 @@ class InputState:
                 checksums.require(f"{path}{ending}", expected, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Goes on after the examples of this step, if that of every process was saved.
+        """Go on after the examples of this step, if that of every process was saved.
 
         Raises:
           UserError: it was saved, and is damaged.
@@ -126,7 +126,7 @@ class InputState:
         return True
 
     def keep(self, steps: Iterable[int]) -> None:
-        """Removes the states of all other steps."""
+        """Remove the states of all other steps."""
         kept = list(steps)
         for digest in {self._digest, self._earlier}:
             names = {os.path.basename(self.path(step, digest=digest)) for step in kept}

@@ -20,14 +20,14 @@ _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 
 def checkpoints(directory: str) -> list[str]:
-    """The checkpoints whose index lies there, listed or not, in no order."""
+    """Return the checkpoints whose index lies there, listed or not, in no order."""
     found = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in found if name.endswith(".index")]
     return [os.path.join(directory, name) for name in names]
 
 
 def half_written(model_dir: str) -> list[str]:
-    """The files and folders that were being written."""
+    """Return the files and folders that were being written."""
     lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
     exports = storage.listed(os.path.join(model_dir, "export"))
     unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
@@ -35,7 +35,7 @@ def half_written(model_dir: str) -> list[str]:
 
 
 def unused(model_dir: str, named: Sequence[str]) -> list[str]:
-    """Returns files that belong to no checkpoint of `named`, the list of them.
+    """Return files that belong to no checkpoint of `named`, the list of them.
 
     Checkpoints that are not whole, such as one whose removal was interrupted; and states of the
     input that are not, or are older than all that is named: a later one may be of a step that was

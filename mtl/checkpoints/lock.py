@@ -33,7 +33,7 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 @contextlib.contextmanager
 def held(model_dir: str) -> Iterator[None]:
-    """Holds the lock of a folder that can be written.
+    """Hold the lock of a folder that can be written.
 
     Raises:
       UserError: another training holds it.
@@ -56,7 +56,7 @@ def held(model_dir: str) -> Iterator[None]:
 
 
 def require_free(model_dir: str) -> None:
-    """Fails where a training holds the lock; writes nothing."""
+    """Fail where a training holds the lock; writes nothing."""
     path = os.path.join(model_dir, FILE)
     if storage.is_local(path):
         with contextlib.suppress(FileNotFoundError):
@@ -69,7 +69,7 @@ def require_free(model_dir: str) -> None:
 
 
 def _taken(path: str) -> int | None:
-    """The locked file; None where the file system knows no locks."""
+    """Return the locked file; None where the file system knows no locks."""
     while True:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         with contextlib.ExitStack() as opened:

@@ -45,7 +45,7 @@ def refusing(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[.
 def require_same(
     checkpoint: str, saved: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
 ) -> None:
-    """Raises a UserError that names the first variable in which `saved` and `wanted` differ."""
+    """Raise a UserError that names the first variable in which `saved` and `wanted` differ."""
     both = sorted(set(saved) & set(wanted))
     problems = [
         f"{name!r} has shape {list(saved[name])} there and {list(wanted[name])} here"

@@ -41,7 +41,7 @@ _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
 def saved(directory: str) -> list[str]:
-    """The checkpoints in `directory`, oldest first; none where none was ever saved."""
+    """Return the checkpoints in `directory`, oldest first; none where none was ever saved."""
     state = _listed(directory)
     if state is not None:
         others = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
@@ -55,7 +55,7 @@ def saved(directory: str) -> list[str]:
 
 
 def _listed(directory: str) -> Any:
-    """What TensorFlow's list of checkpoints says, None where there is none or it is damaged."""
+    """Return what TensorFlow's list of checkpoints says, None where there is none or it is damaged."""
     try:
         state = tf.train.get_checkpoint_state(directory)
     except ValueError:  # It holds no text, or nothing.
@@ -68,13 +68,13 @@ def _listed(directory: str) -> Any:
 
 
 def step_in_name(path: str) -> int:
-    """The global step of `model.ckpt-<step>`; under another name, the one that it holds."""
+    """Return the global step of `model.ckpt-<step>`; under another name, the one that it holds."""
     found = re.search(r"-([0-9]+)$", path)
     return int(found.group(1)) if found else step_saved(path)
 
 
 def latest(directory: str) -> str | None:
-    """The latest checkpoint in `directory`, None where none was ever saved.
+    """Return the latest checkpoint in `directory`, None where none was ever saved.
 
     Raises:
       UserError: the files of the one that was saved last are gone or cannot be read.
@@ -89,7 +89,7 @@ def latest(directory: str) -> str | None:
 
 
 def repair(directory: str) -> None:
-    """Makes the newest checkpoint that is whole the latest; reads it all, against its checksums.
+    """Make the newest checkpoint that is whole the latest; reads it all, against its checksums.
 
     Files that a killed process left half-written are removed. Without a list a run starts anew:
     checkpoints of an earlier run are moved out of its way, or a damaged list would bring them back.
@@ -119,12 +119,12 @@ def repair(directory: str) -> None:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """All but older ones that `add` was removing when its process was killed."""
+    """Return all but older ones that `add` was removing when its process was killed."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 
 def _set_aside(directory: str) -> None:
-    """Moves the checkpoints that lie there into a folder of their own."""
+    """Move the checkpoints that lie there into a folder of their own."""
     found = sorted(leftovers.checkpoints(directory), key=step_in_name)
     if not found:
         return
@@ -145,7 +145,7 @@ def _set_aside(directory: str) -> None:
 
 
 def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
-    """Makes a checkpoint that was just saved the latest, once all of it is on its disk.
+    """Make a checkpoint that was just saved the latest, once all of it is on its disk.
 
     All but the last `keep` are removed, none of a step after `evaluated`.
     """
@@ -162,20 +162,20 @@ def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
 
 
 def _files(checkpoint: str) -> list[str]:
-    """Those of a checkpoint, its index first; TensorFlow would look for them by a pattern."""
+    """Return those of a checkpoint, its index first; TensorFlow would look for them by a pattern."""
     index = f"{checkpoint}.index"
     found = storage.listed(*os.path.split(f"{checkpoint}."))
     return sorted(found, key=lambda file: file != index)
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether there are files of such a checkpoint; the first format had one without an ending."""
+    """Return whether there are files of such a checkpoint; the first format had one without an ending."""
     is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     return is_file or tf.io.gfile.exists(f"{path}.index")
 
 
 def _list(directory: str, paths: Sequence[str]) -> None:
-    """Writes the list of checkpoints that TensorFlow reads."""
+    """Write the list of checkpoints that TensorFlow reads."""
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
@@ -208,18 +208,18 @@ def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
 
 
 def step_of(model_dir: str) -> int:
-    """The global step of the latest checkpoint in `model_dir`; 0 without one."""
+    """Return the global step of the latest checkpoint in `model_dir`; 0 without one."""
     path = latest(model_dir)
     return step_saved(path) if path else 0
 
 
 def step_saved(checkpoint: str) -> int:
-    """The global step that a checkpoint holds, whatever its name."""
+    """Return the global step that a checkpoint holds, whatever its name."""
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
 def checkpoint_path(model_dir: str, which: str) -> str:
-    """The checkpoint that "latest", "best" or a path names.
+    """Return the checkpoint that "latest", "best" or a path names.
 
     Raises:
       UserError: if there is none.
@@ -240,7 +240,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
 
 
 def require_intact(checkpoint: str) -> None:
-    """Fails unless every variable of the checkpoint can be read; reads them all."""
+    """Fail unless every variable of the checkpoint can be read; reads them all."""
     error = _damage(checkpoint)
     if error is not None:
         raise _unreadable(checkpoint, error) from error
@@ -248,7 +248,7 @@ def require_intact(checkpoint: str) -> None:
 
 @contextlib.contextmanager
 def locked(model_dir: str) -> Iterator[None]:
-    """Makes sure that `model_dir` can be written, and that nothing else trains there.
+    """Make sure that `model_dir` can be written, and that nothing else trains there.
 
     A folder made for a run that left nothing is removed.
     """
@@ -264,7 +264,7 @@ def locked(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Takes back what a run that failed wrote into its folder, which is locked, and nothing else.
+    """Take back what a run that failed wrote into its folder, which is locked, and nothing else.
 
     Gives a function to call once there is something to keep. A run that goes on from an earlier one
     is always kept, up to there with its notes as they were.
@@ -286,7 +286,7 @@ def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
 
 
 def require_writable(where: str, directory: str) -> None:
-    """Fails unless files can be written into `directory`, which is made if need be."""
+    """Fail unless files can be written into `directory`, which is made if need be."""
     probe = os.path.join(directory, f".{uuid.uuid4().hex}")
     with storage.writing(where, "a folder", directory):
         tf.io.gfile.makedirs(directory)
@@ -296,7 +296,7 @@ def require_writable(where: str, directory: str) -> None:
 
 
 def _written(model_dir: str) -> list[str]:
-    """What lies in a folder and may be of its training: not a user's own, nor an evaluation's."""
+    """Return what lies in a folder and may be of its training: not a user's own, nor an evaluation's."""
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     lying = [path for folder in folders for path in storage.listed(folder)]
     return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
@@ -331,7 +331,7 @@ def _remove(path: str) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line, without where in the graph."""
+    """Return what went wrong, in one line, without where in the graph."""
     text = str(error)
     found = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
     return found.group(1).rstrip(".") if found else type(error).__name__

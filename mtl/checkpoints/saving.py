@@ -41,27 +41,27 @@ class Votes:
             self._all = replicas.total(self._own)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
-        """What a session call fetches, and is given."""
+        """Return what a session call fetches, and is given."""
         if self._own is None:
             return tf1.train.SessionRunArgs([step])
         own = [float(self._interruption.requested), float(self._ends)]
         return tf1.train.SessionRunArgs([step, self._all], {self._own: own})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Whether to stop, to be started again, and whether to end."""
+        """Return whether to stop, to be started again, and whether to end."""
         if self._own is None:
             return self._interruption.requested, self._ends
         stops, ends = fetched[1]
         return bool(stops), bool(ends)
 
     def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """Ends training: alone now, else after one more step, which all take together."""
+        """End training: alone now, else after one more step, which all take together."""
         self._ends = True
         if self._own is None:
             run_context.request_stop()
 
     def leave(self, step: int) -> None:
-        """Ends this process, once all is saved."""
+        """End this process, once all is saved."""
         self._interruption.leave(f"at step {step}, which is saved")
 
 
@@ -147,7 +147,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         return step != last and self._timer.should_trigger_for_step(step)
 
     def _save(self, session: tf.compat.v1.Session, step: int) -> str:
-        """Saves, so that at any moment there is a last checkpoint that is whole."""
+        """Save, so that at any moment there is a last checkpoint that is whole."""
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)
         try:

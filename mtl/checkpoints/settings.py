@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def text(value: Any) -> str:
-    """One text for all ways to write the settings `value`.
+    """Return one text for all ways to write the settings `value`.
 
     The order of a map's keys or of a set moves no record, a list and a tuple are the same, and so
     are a whole number and the float that equals it. True is not 1, text is not bytes. An object
@@ -49,7 +49,7 @@ def digest(value: Any) -> str:
 
 
 def digest_of_repr(value: Any) -> str:
-    """The digest that earlier versions took, of how the settings happen to be written."""
+    """Return the digest that earlier versions took, of how the settings happen to be written."""
     return _checksum(_ADDRESS.sub("", repr(value)))
 
 
@@ -63,7 +63,7 @@ def _joined(brackets: str, parts: Iterable[str]) -> str:
 
 
 def _array(array: np.ndarray) -> str:
-    """All of an array, of which `repr` shows the ends alone."""
+    """Return all of an array, of which `repr` shows the ends alone."""
     if array.dtype.hasobject:
         return text(array.tolist())
     content = zlib.crc32(np.ascontiguousarray(array).tobytes())

@@ -64,7 +64,7 @@ class ClipAudit:
             checks.bound("ClipAudit.max_norm", self.max_norm)
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fails unless the key is a field that tells samples apart."""
+        """Fail unless the key is a field that tells samples apart."""
         if self.key is None:
             return
         checks.one_of("ClipAudit.key", self.key, spec.fields)
@@ -76,11 +76,11 @@ class ClipAudit:
     def over(
         self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
     ) -> pipeline.Pipeline:
-        """The data with numbered rows; `shuffle` mixes so many of a pass, by a seed."""
+        """Return the data with numbered rows; `shuffle` mixes so many of a pass, by a seed."""
         return numbered.over(data, shuffle)
 
     def ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """The ids of the samples, [B] int64 or string."""
+        """Return the ids of the samples, [B] int64 or string."""
         return {**features, **labels}[self.key or numbered.ROW]
 
     def observer(
@@ -89,7 +89,7 @@ class ClipAudit:
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:
-        """What `MultiTaskModel.model_fn` calls to observe a training step."""
+        """Return what `MultiTaskModel.model_fn` calls to observe a training step."""
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             # After the averages of normalisations have moved, before the weights do.
@@ -103,7 +103,7 @@ class ClipAudit:
 
 
 def _recorded(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
-    """Adds a batch to the record when it is run."""
+    """Add a batch to the record when it is run."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
         columns = dict(zip(found.examples, examples, strict=True))

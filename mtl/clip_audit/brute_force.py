@@ -21,7 +21,7 @@ def norms(
     variables: Sequence[tf.Variable],
     weights: types.Tensors,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """One example at a time.
+    """Return one example at a time.
 
     Args:
       losses_of: builds the forward pass anew for the rows that it is given.
@@ -58,7 +58,7 @@ def norms(
 
 
 def _dense(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """The gradients of a sum, with zeros where nothing depends on a variable."""
+    """Return the gradients of a sum, with zeros where nothing depends on a variable."""
     zeros = tf.UnconnectedGradients.ZERO
     found = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
     return list(map(tf.convert_to_tensor, found))

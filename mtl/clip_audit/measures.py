@@ -42,7 +42,7 @@ def measure(
     labels: types.Tensors,
     weigh: Callable[[types.Tensors], types.Tensors],
 ) -> Measured:
-    """Builds a forward pass as in evaluation, so that examples do not depend on each other.
+    """Build a forward pass as in evaluation, so that examples do not depend on each other.
 
     An example's loss in a task is its weight times its loss, 0 where the label is missing, and the
     mean over its values where a label has several.

@@ -44,7 +44,7 @@ def measure(
     weigh: Callable[[types.Tensors], types.Tensors],
     by_row: bool = False,
 ) -> Norms:
-    """The norms of the gradients by the trainable variables.
+    """Return the norms of the gradients by the trainable variables.
 
     Args:
       losses_of: builds the forward pass, with the variables that are there once they are; in it no
@@ -120,7 +120,7 @@ def _squares(own: Mapping[str, parts.Part], dtype: tf.DType) -> dict[str, tf.Ten
 def _sums(
     of_tasks: Mapping[str, Mapping[str, parts.Part]], weights: types.Tensors
 ) -> dict[str, parts.Plain]:
-    """The whole's gradients where the tasks' are built: adding these costs less than new ones."""
+    """Return the whole's gradients where the tasks' are built: adding these costs less than new ones."""
     found: dict[str, list[tuple[tf.Tensor, parts.Part]]] = {}
     for task, own in of_tasks.items():
         for name, part in own.items():
@@ -137,7 +137,7 @@ def _sums(
 def _weighted(
     back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
 ) -> dict[str, tf.Tensor | None]:
-    """The cotangents of the whole, from those of the tasks."""
+    """Return the cotangents of the whole, from those of the tasks."""
     total: dict[str, tf.Tensor | None] = {}
     for task, cotangents in back.items():
         for use, cotangent in cotangents.items():
@@ -153,7 +153,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Adds what only a pass for each example tells."""
+    """Add what only a pass for each example tells."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.name(variable)

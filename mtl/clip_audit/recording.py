@@ -32,7 +32,7 @@ class Recording:
         self._record: visits.Record | None = None
 
     def over(self, data: pipeline.Pipeline, is_alone: bool) -> pipeline.Pipeline:
-        """The data that is trained on.
+        """Return the data that is trained on.
 
         Raises:
           UserError: several devices or processes train.
@@ -45,24 +45,24 @@ class Recording:
         return self._settings.over(data)
 
     def start(self, step: int) -> None:
-        """Goes on from a global step; what was recorded of later ones is removed."""
+        """Go on from a global step; what was recorded of later ones is removed."""
         if self._settings:
             self._record = visits.Record(self._directory, self._settings, step)
 
     def observer(
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
     ) -> Callable[..., None] | None:
-        """What `MultiTaskModel.model_fn` calls to observe a step."""
+        """Return what `MultiTaskModel.model_fn` calls to observe a step."""
         if self._settings is None or self._record is None:
             return None
         return self._settings.observer(model, statistics, self._record)
 
     def save(self, step: int) -> None:
-        """Writes what was recorded, before the checkpoint of a step."""
+        """Write what was recorded, before the checkpoint of a step."""
         if self._record:
             self._record.save(step)
 
     def write(self) -> None:
-        """Writes the report."""
+        """Write the report."""
         if self._settings and self._record:
             report.write(self._directory, self._settings)

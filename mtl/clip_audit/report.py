@@ -27,7 +27,7 @@ _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
 def write(directory: str, settings: audit_lib.ClipAudit, others: Sequence[str] = ()) -> str:
-    """Writes `samples.parquet`, `samples.csv`, `batches.csv`, `plots.svg` and `summary.md`.
+    """Write `samples.parquet`, `samples.csv`, `batches.csv`, `plots.svg` and `summary.md`.
 
     Args:
       directory: of an audit; its visits lie in `parts`.
@@ -52,7 +52,7 @@ def write(directory: str, settings: audit_lib.ClipAudit, others: Sequence[str] =
 
 
 def read_samples(directory: str) -> dict[str, np.ndarray]:
-    """The table of the samples that an audit wrote.
+    """Return the table of the samples that an audit wrote.
 
     Raises:
       UserError: there is none.
@@ -121,7 +121,7 @@ def _largest(samples: tables.Columns) -> str:
 
 
 def _layers(batches: tables.Columns) -> str:
-    """The norms of examples by layer, in the first and in the last quarter of the batches."""
+    """Return the norms of examples by layer, in the first and in the last quarter of the batches."""
     quarter = math.ceil(len(batches["batch"]) / 4)
     rows = [
         [name.removeprefix("layer/"), *map(_number, _ends(values, quarter))]
@@ -136,7 +136,7 @@ def _ends(values: np.ndarray, count: int) -> tuple[float, float]:
 
 
 def _classes(samples: tables.Columns, task: str) -> list[str]:
-    """The table of a task: its loss, and its classes where it has few."""
+    """Return the table of a task: its loss, and its classes where it has few."""
     losses = ", ".join(
         f"{what} {_number(np.nanmean(samples[f'{what}/{task}/all']))}" for what in ("loss", "el2n")
     )

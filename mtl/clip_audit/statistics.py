@@ -13,7 +13,7 @@ _NORMS, _OF_TASKS = "norm", ("el2n/", "loss/", "margin/")
 def of_samples(
     visits: tables.Columns, batches: tables.Columns, first_visits: int
 ) -> dict[str, np.ndarray]:
-    """A row for each sample, the largest mean norm first.
+    """Return a row for each sample, the largest mean norm first.
 
     Columns: `id`; `visits`; `not_finite`, visits whose norm is NaN or infinite, which no other
     column counts; of `norm`, `norm/task/<task>` and `norm/scope/<scope>` the mean, the median and
@@ -131,7 +131,7 @@ def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
 def _clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """How the thresholds of the batches before judge each visit and its batch."""
+    """Return how the thresholds of the batches before judge each visit and its batch."""
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
     judged = finite & ~np.isnan(threshold)
@@ -149,7 +149,7 @@ def _clipping(
 
 
 def is_clipped(batches: tables.Columns) -> np.ndarray:
-    """Whether the norm of each batch is above the threshold; not where it is not finite."""
+    """Return whether the norm of each batch is above the threshold; not where it is not finite."""
     return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
 
 
@@ -200,13 +200,13 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """The place of each in order, the mean of places where they are equal."""
+    """Return the place of each in order, the mean of places where they are equal."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """What clipping would multiply by."""
+    """Return what clipping would multiply by."""
     return np.minimum(1.0, _ratio(thresholds, norms, where_zero=np.inf))
 
 

@@ -19,7 +19,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_parquet(path: str, columns: Columns) -> None:
-    """Writes a file that appears when it is complete."""
+    """Write a file that appears when it is complete."""
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)
@@ -34,7 +34,7 @@ def read_parquet(path: str) -> dict[str, np.ndarray]:
 
 
 def write_csv(path: str, columns: Columns) -> None:
-    """Writes a header and a line for each row; a NaN is an empty cell."""
+    """Write a header and a line for each row; a NaN is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -43,7 +43,7 @@ def write_csv(path: str, columns: Columns) -> None:
 
 
 def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """The rows of several tables with the same columns."""
+    """Return the rows of several tables with the same columns."""
     names = tables[0] if tables else ()
     return {name: np.concatenate([table[name] for table in tables]) for name in names}
 

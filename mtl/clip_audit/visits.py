@@ -48,7 +48,7 @@ class Trailing:
         return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
-        """Takes in a batch; what is not finite does not count."""
+        """Take in a batch; what is not finite does not count."""
         self._kept.append(values[np.isfinite(values)])
 
 
@@ -75,7 +75,7 @@ class Record:
         self._number = self._restore(settings.window)
 
     def _restore(self, window: int) -> int:
-        """Takes in the last batches that are there; how many there are."""
+        """Take in the last batches that are there; how many there are."""
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0
@@ -93,7 +93,7 @@ class Record:
         examples: dict[str, np.ndarray],
         batch: dict[str, np.ndarray],
     ) -> None:
-        """Takes in a batch that was measured at a global step."""
+        """Take in a batch that was measured at a global step."""
         if ids.dtype.kind == "O":
             ids = np.array([value.decode(errors="replace") for value in ids])
         number = np.full(len(ids), self._number)
@@ -112,7 +112,7 @@ class Record:
         self._number += 1
 
     def save(self, step: int) -> None:
-        """Writes what was added since the last call, as of a global step."""
+        """Write what was added since the last call, as of a global step."""
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
                 path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
@@ -121,7 +121,7 @@ class Record:
 
 
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The visits and the batches that were saved; {} of none.
+    """Return the visits and the batches that were saved; {} of none.
 
     Visits have the columns `id`, `batch` and those of `measures.Measured.examples`; batches have
     `batch`, `step`, `rows`, `threshold` and `example_threshold`, which follow from the batches

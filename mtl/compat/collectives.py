@@ -18,7 +18,7 @@ _KEYS_APART = 2**20
 
 
 def install() -> None:
-    """Makes gathers of graph mode take rows in any number; eager ones have new keys anyway."""
+    """Make gathers of graph mode take rows in any number; eager ones have new keys anyway."""
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
@@ -27,7 +27,7 @@ def install() -> None:
 
 
 def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """The gather of rows, padded to one of some 200 sizes that have a key each."""
+    """Return the gather of rows, padded to one of some 200 sizes that have a key each."""
 
     @functools.wraps(all_gather)
     def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:

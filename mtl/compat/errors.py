@@ -23,7 +23,7 @@ class CompatError(checks.UserError, ImportError):
 
 @contextlib.contextmanager
 def naming(piece: str) -> Iterator[None]:
-    """Turns a failure to import or to find something into one line that names the piece."""
+    """Turn a failure to import or to find something into one line that names the piece."""
     try:
         yield
     except CompatError:

@@ -30,7 +30,7 @@ _VERBS = {"train": "train", "eval": "evaluate"}
 
 
 def init_run_config(config, tf_config: dict[str, Any]) -> None:
-    """Fills a RunConfig that has a strategy: its cluster and the coordinator's mode."""
+    """Fill a RunConfig that has a strategy: its cluster and the coordinator's mode."""
     for phase in _VERBS:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
@@ -57,7 +57,7 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config) -> bool:
-    """Whether `train_and_evaluate` goes through the coordinator."""
+    """Return whether `train_and_evaluate` goes through the coordinator."""
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:
         return False
@@ -71,7 +71,7 @@ def should_run_distribute_coordinator(config) -> bool:
 
 
 def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
-    """Trains on the workers and evaluates on the evaluator, if the cluster has one."""
+    """Train on the workers and evaluates on the evaluator, if the cluster has one."""
     config = estimator.config
     mode = config._distribute_coordinator_mode
     if not mode:
@@ -115,7 +115,7 @@ def estimator_evaluate(estimator, evaluate_distributed_fn: Callable, hooks) -> A
 
 
 def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
-    """Runs `run(estimator, strategy, hooks)` on the workers, from a standalone client."""
+    """Run `run(estimator, strategy, hooks)` on the workers, from a standalone client."""
     config = estimator._config
     where = f"Estimator.{_VERBS[phase]}"
     strategy = getattr(config, f"_{phase}_distribute")
@@ -142,7 +142,7 @@ def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
 
 
 def _take_experimental_strategy(config, phase: str) -> None:
-    """Moves `experimental_distribute.<phase>_distribute` to where Estimator reads it."""
+    """Move `experimental_distribute.<phase>_distribute` to where Estimator reads it."""
     name = f"{phase}_distribute"
     strategy = getattr(config._experimental_distribute, name, None)
     if not strategy:
@@ -157,7 +157,7 @@ def _take_experimental_strategy(config, phase: str) -> None:
 
 
 def _copy_for_worker(estimator, phase: str, strategy) -> tuple[Any, Any]:
-    """A copy with this worker's strategy and place; and the coordinator's context."""
+    """Return a copy with this worker's strategy and place; and the coordinator's context."""
     context = coordinator_context.get_current_worker_context()
     local = copy.deepcopy(estimator)
     setattr(local._config, f"_{phase}_distribute", strategy)
@@ -170,7 +170,7 @@ def _copy_for_worker(estimator, phase: str, strategy) -> tuple[Any, Any]:
 
 
 def _set_place(config, context) -> None:
-    """Writes the worker's place in the cluster into its RunConfig."""
+    """Write the worker's place in the cluster into its RunConfig."""
     cluster = context.cluster_spec
     config._service = None
     config._task_type, config._task_id = context.task_type, context.task_id

@@ -11,7 +11,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yields the operations of each `tf.function` the graph calls, and of those called in turn."""
+    """Yield the operations of each `tf.function` the graph calls, and of those called in turn."""
     for operation in graph.get_operations():
         if operation.type in _CALLS:
             called = graph._get_function(operation.get_attr("f").name)

@@ -20,7 +20,7 @@ _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
 
 def install() -> tuple[types.ModuleType, types.ModuleType]:
-    """Makes tensorflow-estimator importable; returns its v2 and v1 namespaces."""
+    """Make tensorflow-estimator importable; returns its v2 and v1 namespaces."""
     keras.prefer_version_2()
     modules.install()
     with errors.naming("tensorflow"):
@@ -55,14 +55,14 @@ def _restore_export_names() -> None:
 
 
 def _forget_failed_import() -> None:
-    """Clears what an `import tensorflow_estimator` that failed before this package left behind."""
+    """Clear what an `import tensorflow_estimator` that failed before this package left behind."""
     if "tensorflow_estimator" not in sys.modules:
         for name in [name for name in sys.modules if name.startswith("tensorflow_estimator.")]:
             del sys.modules[name]
 
 
 def _attach(v1: types.ModuleType, v2: types.ModuleType) -> None:
-    """Sets what was dropped on `tensorflow` and every copy of its compat.v1 and compat.v2."""
+    """Set what was dropped on `tensorflow` and every copy of its compat.v1 and compat.v2."""
     from mtl.compat import input_pipeline
 
     for name in ("compat.v1", "compat.v2", "data.experimental", "compat.v1.data.experimental"):

@@ -43,7 +43,7 @@ NEEDS_VERSION_2 = {
 
 
 def prefer_version_2() -> None:
-    """Turns `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
+    """Turn `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
     switched = os.environ.get(SWITCH) in ("1", "true", "True")
     installed = importlib.util.find_spec("tf_keras") is not None
     if switched and not installed:
@@ -62,7 +62,7 @@ def prefer_version_2() -> None:
 
 
 def in_use() -> str:
-    """The version of the Keras behind `tf.keras`."""
+    """Return the version of the Keras behind `tf.keras`."""
     import tensorflow as tf
 
     package = tf.keras.Model.__module__.partition(".")[0]
@@ -87,7 +87,7 @@ def computing(dtype: Any) -> Iterator[None]:
 
 
 def is_cast(weight: Any) -> bool:
-    """Whether layers get a weight cast to the numbers that they compute in."""
+    """Return whether layers get a weight cast to the numbers that they compute in."""
     return hasattr(weight, "_cast_dtype")
 
 
@@ -107,7 +107,7 @@ def guard() -> None:
 
 
 def how_to_get() -> str:
-    """What to install or to set so that `tf.keras` is Keras 2."""
+    """Return what to install or to set so that `tf.keras` is Keras 2."""
     if importlib.util.find_spec("tf_keras") is None:
         minor = versions.minor(_installed_version("tensorflow"))
         return f"pip install 'tf-keras~={minor}.0' (the extra 'heads')."
@@ -122,7 +122,7 @@ def _installed_version(package: str) -> str:
 
 
 def _redirect_imports() -> None:
-    """Makes `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
+    """Make `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
     # Called where tf-keras was found.
     spec = cast(importlib.machinery.ModuleSpec, importlib.util.find_spec("tf_keras"))
     package = pathlib.Path(cast(str, spec.origin)).parent
@@ -140,7 +140,7 @@ def _public_members(module, pattern: str) -> list[tuple[str, Callable]]:
 
 
 def _refusal(name: str, version: str) -> Callable:
-    """A function that says that `name` needs Keras 2, and how to get it."""
+    """Return a function that says that `name` needs Keras 2, and how to get it."""
 
     def refuse(*args, **kwargs):
         checks.fail(name, "run on Keras 2", version, how_to_get(), errors.CompatError)
@@ -149,7 +149,7 @@ def _refusal(name: str, version: str) -> Callable:
 
 
 def _replace(function: Callable, replacement: Callable) -> None:
-    """Puts `replacement` wherever tensorflow_estimator's modules hold `function`."""
+    """Put `replacement` wherever tensorflow_estimator's modules hold `function`."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):

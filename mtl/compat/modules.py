@@ -43,13 +43,13 @@ ALIASES = {
 
 
 def install() -> None:
-    """Registers the finder, once."""
+    """Register the finder, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def successor(name: str) -> str | None:
-    """The module that stands in for the dropped module `name`, or None."""
+    """Return the module that stands in for the dropped module `name`, or None."""
     if name in STAND_INS:
         return STAND_INS[name]
     for old, new in ALIASES.items():
@@ -67,7 +67,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self)
 
     def _is_there(self, name: str, path) -> bool:
-        """Whether TensorFlow ships `name` itself; below an alias, files are not its own."""
+        """Return whether TensorFlow ships `name` itself; below an alias, files are not its own."""
         parent = name.rpartition(".")[0]
         aliased = parent in sys.modules and sys.modules[parent].__name__ != parent
         return not aliased and importlib.machinery.PathFinder.find_spec(name, path) is not None

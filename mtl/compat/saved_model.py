@@ -16,13 +16,13 @@ FILE = "saved_model.pb"
 
 
 def read(directory: str) -> Any:
-    """The one MetaGraphDef of a SavedModel."""
+    """Return the one MetaGraphDef of a SavedModel."""
     return _read(directory).meta_graphs[0]
 
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
-    """Gives the MetaGraphDef of a SavedModel, and writes it back as it is at the end."""
+    """Give the MetaGraphDef of a SavedModel, and writes it back as it is at the end."""
     proto = _read(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:

@@ -20,12 +20,12 @@ class Shard(NamedTuple):
 
 
 def of(variable: tf.Variable) -> Shard | None:
-    """What the variable is a shard of; None where it is whole."""
+    """Return what the variable is a shard of; None where it is whole."""
     info = getattr(variable, "_save_slice_info", None)
     return Shard(info.full_name, list(info.full_shape), info.var_offset[0]) if info else None
 
 
 def whole_shape(variable: tf.Variable) -> list[int]:
-    """The shape of the variable, or of the one that it is a shard of."""
+    """Return the shape of the variable, or of the one that it is a shard of."""
     shard = of(variable)
     return shard.shape if shard else variable.shape.as_list()

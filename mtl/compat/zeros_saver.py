@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 
 
 def add(lacking: Collection[str]) -> None:
-    """Gives the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
+    """Give the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
         return  # Of another replica.
     saver = tf1.train.Saver(

@@ -73,7 +73,7 @@ class Csv:
         checks.is_a("Csv.comment", self.comment, str, 'be a text, such as "#"')
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The lines of a split."""
+        """Return the lines of a split."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -88,7 +88,7 @@ class Csv:
         return packed.flat_map(lines).batch(_LINES).map(self._drop).unbatch()
 
     def shard(self, split: str, num_shards: int, shard: int) -> "Csv | None":
-        """The source of every `num_shards`-th file of a split; None where there are fewer."""
+        """Return the source of every `num_shards`-th file of a split; None where there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def _find(self, split: str) -> list[str]:
@@ -138,7 +138,7 @@ class Csv:
         return self._positions[field.name]
 
     def _check_delimiter(self, name: str) -> None:
-        """Fails if a header lacks a name that it has with another delimiter."""
+        """Fail if a header lacks a name that it has with another delimiter."""
         for delimiter in ",;\t| ":
             for column in self.names:
                 parts = [part.strip(_SPACES + '"') for part in column.split(delimiter)]
@@ -178,7 +178,7 @@ class Csv:
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Puts the default where a value is absent; fails when run where there is none."""
+        """Put the default where a value is absent; fails when run where there is none."""
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self._marks(field):
             absent |= tf.equal(cells, mark)
@@ -191,12 +191,12 @@ class Csv:
             return tf.identity(cells)
 
     def _marks(self, field: spec_lib.Field) -> list[str]:
-        """What stands for an absent value of this field."""
+        """Return what stands for an absent value of this field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
         return [mark for mark in self.missing if mark or not is_text]
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split line by line."""
+        """Read the split line by line."""
         parse = self.parser(spec)
         for path in self._find(split):
             for number, line in self.lines(path):
@@ -204,7 +204,7 @@ class Csv:
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """The lines of a file that hold an example, from 1, and in a str what ended them early."""
+        """Yield the lines of a file that hold an example, from 1, and in a str what ended them early."""
         self._check_header(path)
         dropped, number = re.compile(self._dropped.encode()), 0
         try:
@@ -217,7 +217,7 @@ class Csv:
             yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
-        """What turns a line into {name: value}, or says what is wrong with it."""
+        """Return what turns a line into {name: value}, or says what is wrong with it."""
         positions = {name: self._position(field) for name, field in spec.fields.items()}
         return lambda line: self._scan_line(line.decode(errors="replace"), spec, positions)
 
@@ -232,7 +232,7 @@ class Csv:
         return spec.example(lambda field: self._parts(cells[positions[field.name]], field))
 
     def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
-        """The values in a cell; None where it is absent."""
+        """Return the values in a cell; None where it is absent."""
         if cell in self._marks(field):
             return None
         parts = cell.split(self.list_delimiter) if field.shape else [cell]
@@ -240,7 +240,7 @@ class Csv:
         return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
 
     def _cells(self, line: str) -> tuple[list[str], str]:
-        """The trimmed values of a line, as `tf.io.decode_csv` splits it, and what is wrong."""
+        """Return the trimmed values of a line, as `tf.io.decode_csv` splits it, and what is wrong."""
         cells: list[str] = []
         start, line = 0, line.rstrip("\r\n")
         while start <= len(line):
@@ -262,7 +262,7 @@ class Csv:
 
 
 def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
-    """The fields of one value that differ in nothing but their names, where there are several."""
+    """Return the fields of one value that differ in nothing but their names, where there are several."""
     kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
     for field in fields:
         if not field.shape:
@@ -272,7 +272,7 @@ def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
 
 
 def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
-    """A field that stands for all of these."""
+    """Return a field that stands for all of these."""
     names = ", ".join(field.name for field in fields[:_LISTED])
     more = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
     return dataclasses.replace(fields[0], name=names + more)
@@ -317,7 +317,7 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
-    """Whether all [N] match, by one look at all together: one by one takes several times as long.
+    """Return whether all [N] match, by one look at all together: one by one takes several times as long.
 
     A text that holds a line break counts as two here; as a number it is none for TensorFlow.
     """

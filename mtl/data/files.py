@@ -31,7 +31,7 @@ READ_ERRORS = (OSError, EOFError, zlib.error, tf.errors.OpError)
 
 
 def check_settings(where: str, files: Any, data_dir: Any) -> None:
-    """Fails unless `files` maps splits to a path or paths, and `data_dir` is a path."""
+    """Fail unless `files` maps splits to a path or paths, and `data_dir` is a path."""
     rule = "map splits to files, such as {'train': 'train.csv'}"
     checks.mapping(f"{where}.files", files, rule)
     checks.require(bool(files), f"{where}.files", "name a split", dict(files))
@@ -44,7 +44,7 @@ def check_settings(where: str, files: Any, data_dir: Any) -> None:
 def find(
     where: str, files: Mapping[str, str | Sequence[str]], split: str, data_dir: str = ""
 ) -> list[str]:
-    """The files of a split in the order of the setting, those of a glob by name.
+    """Return the files of a split in the order of the setting, those of a glob by name.
 
     Raises:
       UserError: there is no such split, or a path or glob matches no file.
@@ -66,7 +66,7 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
 
 
 def named_by(source: Any) -> list[str]:
-    """The files that a source, and those within it, read; none of a source of another kind."""
+    """Return the files that a source, and those within it, read; none of a source of another kind."""
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
     found = [path for name in _leaves(setting) for path in _present(os.path.join(folder, name))]
@@ -100,7 +100,7 @@ def _matches(where: str, path: str) -> list[str]:
 
 
 def _neighbour(path: str) -> str:
-    """What else lies where `path` should be."""
+    """Return what else lies where `path` should be."""
     folder, name = os.path.split(path)
     if folder and not tf.io.gfile.isdir(folder):
         return f"There is no folder {folder!r}."
@@ -108,13 +108,13 @@ def _neighbour(path: str) -> str:
 
 
 def compression(path: str) -> str:
-    """What `tf.data` calls the compression of a file, by its name."""
+    """Return what `tf.data` calls the compression of a file, by its name."""
     return "GZIP" if path.endswith(".gz") else ""
 
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[Any]:
-    """The file's bytes, decompressed."""
+    """Yield the file's bytes, decompressed."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if compression(path):
             with gzip.GzipFile(fileobj=file) as decompressed:
@@ -124,7 +124,7 @@ def open_binary(path: str) -> Iterator[Any]:
 
 
 def check_text(path: str) -> None:
-    """Fails on a file whose first bytes are those of a format that is no text, or of UTF-16."""
+    """Fail on a file whose first bytes are those of a format that is no text, or of UTF-16."""
     try:
         with open_binary(path) as file:
             start = file.read(1024)
@@ -139,7 +139,7 @@ def check_text(path: str) -> None:
 
 
 def check_whole(path: str) -> None:
-    """Fails if a compressed file is cut off, which `tf.data` takes for the end of its lines.
+    """Fail if a compressed file is cut off, which `tf.data` takes for the end of its lines.
 
     It reads the file once in a process, as long as the file stays the same.
     """

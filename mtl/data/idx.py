@@ -68,7 +68,7 @@ class Idx:
                 checks.is_a(where, path, str, _FIXED)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The rows of a split as {field: bytes}."""
+        """Return the rows of a split as {field: bytes}."""
         arrays = self._arrays(split)
         return tf.data.Dataset.zip(
             {
@@ -122,7 +122,7 @@ class Idx:
         return field.cast(tf.reshape(values, [-1 if rows is None else rows, *field.shape]))
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split row by row."""
+        """Read the split row by row."""
         arrays = self._arrays(split)
         readers = {
             name: _rows(_array_of(field, arrays), field) for name, field in spec.fields.items()
@@ -158,7 +158,7 @@ def _parsed_header(path: str) -> _Array:
 
 
 def _size(path: str) -> int:
-    """The bytes in a file, modulo 2^32; a compressed one tells them in its last four."""
+    """Return the bytes in a file, modulo 2^32; a compressed one tells them in its last four."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if not files.compression(path):
             return file.size() % 2**32
@@ -167,7 +167,7 @@ def _size(path: str) -> int:
 
 
 def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
-    """The array of a field; fails unless it holds the field's type and size."""
+    """Return the array of a field; fails unless it holds the field's type and size."""
     where = f"Idx field {field.name!r}"
     checks.one_of(where, field.name, arrays)
     array = arrays[field.name]
@@ -181,7 +181,7 @@ def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
 
 
 def _rows(array: _Array, field: spec_lib.Field) -> Iterator[Any]:
-    """The rows as Python values, or what is wrong with them."""
+    """Yield the rows as Python values, or what is wrong with them."""
     with files.open_binary(array.path) as file:
         file.read(array.header_bytes)
         for _ in range(array.rows):

@@ -25,11 +25,11 @@ class LabelCounts:
         self._counts = collections.Counter()
 
     def update(self, labels: types.Tensors) -> None:
-        """Counts the labels of a batch of eager tensors."""
+        """Count the labels of a batch of eager tensors."""
         self._counts.update(labels[self.label].numpy().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Returns the values and their counts."""
+        """Return the values and their counts."""
         del directory, column
         counts = {_plain(value): count for value, count in self._counts.items()}
         values = sorted(set(counts) - {spec.MISSING["int64"], spec.MISSING["string"]})

@@ -146,7 +146,7 @@ class LongTail:
             checks.positive("LongTail.largest", self.largest)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The raw records of a split, in the order of the source."""
+        """Return the raw records of a split, in the order of the source."""
         if split not in self._kept:
             return self.source.records(split)
         kept = tf.data.Dataset.from_tensor_slices(self._kept[split])
@@ -158,7 +158,7 @@ class LongTail:
         return self.source.decode(batch, spec, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split record by record, where the source has them."""
+        """Read the split record by record, where the source has them."""
         if split not in self._kept:
             yield from self.source.scan(split, spec)
             return
@@ -189,7 +189,7 @@ class LongTail:
         return kept
 
     def _labels(self) -> np.ndarray:
-        """The labels of the cut split [N]."""
+        """Return the labels of the cut split [N]."""
         missing = spec_lib.MISSING[self.label_type]
         field = {self.label: self.label_type}
         spec = spec_lib.Spec(features=field, labels={}, defaults={self.label: missing})
@@ -208,7 +208,7 @@ class LongTail:
         return np.concatenate(labels)
 
     def _sizes(self, rows: Mapping[Any, np.ndarray]) -> list[int]:
-        """The rows that every class keeps."""
+        """Return the rows that every class keeps."""
         shares = self.profile(len(rows))
         fitting = (len(found) / share for found, share in zip(rows.values(), shares, strict=True))
         largest = self.largest or math.floor(min(fitting))

@@ -51,13 +51,13 @@ class Numbered:
         return {**values, ROW: batch["row"]}
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split record by record."""
+        """Read the split record by record."""
         for row, (location, values) in enumerate(self.source.scan(split, _without_row(spec))):
             yield location, values if isinstance(values, str) else {**values, ROW: row}
 
 
 def over(data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None) -> pipeline.Pipeline:
-    """The same data with the feature `ROW`."""
+    """Return the same data with the feature `ROW`."""
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
     source = Numbered(source=data.source, shuffle=shuffle)
     return dataclasses.replace(data, source=source, spec=spec)

@@ -134,7 +134,7 @@ class Pipeline:
         return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
-        """Fails if a batch, or the records that are shuffled, surely do not fit into memory.
+        """Fail if a batch, or the records that are shuffled, surely do not fit into memory.
 
         A batch of training is full; of one that is not, TensorFlow makes room for all records.
         """
@@ -148,12 +148,12 @@ class Pipeline:
         memory.require("Pipeline.batch_size", self.batch_size, size, what)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
-        """The batches of a split in order, once; only {feature: [B, ...]} without labels."""
+        """Return the batches of a split in order, once; only {feature: [B, ...]} without labels."""
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
     def keeping(self, names: Sequence[str]) -> "Pipeline":
-        """The same features, and of the labels and of what else a record holds only `names`.
+        """Return the same features, and of the labels and of what else a record holds only `names`.
 
         What is neither a feature nor a label is text, and known only of sources with named columns.
 
@@ -184,7 +184,7 @@ class Pipeline:
         statistics: Any,
         start_step: int,
     ) -> tf.data.Dataset:
-        """An endless stream of passes, each resampled and shuffled by itself."""
+        """Return an endless stream of passes, each resampled and shuffled by itself."""
         counts = label_counts.of(statistics, sampler.label)
         field = self.spec.label_fields[sampler.label]
         first = start_step * self.batch_size // sum(counts.values())
@@ -196,7 +196,7 @@ class Pipeline:
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(one_pass)
 
     def _records(self, split: str, num_shards: int, shard: int) -> tf.data.Dataset:
-        """Those of one shard: of every n-th file, or every n-th record."""
+        """Return those of one shard: of every n-th file, or every n-th record."""
         files = getattr(self.source, "shard", None) if num_shards > 1 else None
         part = files and files(split, num_shards, shard)
         asked = (split, num_shards, shard)
@@ -214,7 +214,7 @@ class Pipeline:
     def _require_record(
         self, source: source_lib.Source, split: str, num_shards: int, shard: int
     ) -> None:
-        """Fails if the shard is empty: repeating it would end training at step 0, silently."""
+        """Fail if the shard is empty: repeating it would end training at step 0, silently."""
         found = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
         need = "a record" if num_shards == 1 else f"a record for each of {num_shards} shards"
         checks.require(found > shard, f"split {split!r}", f"hold {need}", found)
@@ -222,7 +222,7 @@ class Pipeline:
     def diagnose(
         self, error: Exception, split: str, heads: Sequence[types.Head] = ()
     ) -> str | None:
-        """The first bad record of a split in one line, after `error` ended a run; None if all fit.
+        """Return the first bad record of a split in one line, after `error` ended a run; None if all fit.
 
         It reads the split once more, record by record, so it takes seconds for each million bytes.
         """
@@ -243,7 +243,7 @@ class Pipeline:
         return odd if _NUMERIC.search(str(error)) else None
 
     def _refused_alone(self, split: str) -> str | None:
-        """The first record that cannot be read, though `scan` finds nothing wrong with it."""
+        """Return the first record that cannot be read, though `scan` finds nothing wrong with it."""
 
         @tf.autograph.experimental.do_not_convert
         def decode(*record: Any) -> tuple[tf.Tensor, ...]:
@@ -265,7 +265,7 @@ class Pipeline:
         return next(filter(None, (head.check(labels) for head in heads)), None)
 
     def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
-        """The first feature that is not finite, of those that do not declare missing numbers."""
+        """Return the first feature that is not finite, of those that do not declare missing numbers."""
         for name, field in self.spec.feature_fields.items():
             declared = isinstance(field.default, float) and math.isnan(field.default)
             if field.dtype == "float32" and not declared and not _is_finite(values[name]):
@@ -274,7 +274,7 @@ class Pipeline:
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
-    """What else the records lack, so that one look is enough, and what to do."""
+    """Return what else the records lack, so that one look is enough, and what to do."""
     places: dict[str, str] = {}
     for location, problem in records:
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():
@@ -287,14 +287,14 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
 
 
 def _least_bytes(field: spec_lib.Field) -> int:
-    """What a value takes in a batch at least."""
+    """Return what a value takes in a batch at least."""
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
     # Of a list that may be empty, where it starts.
     return 8 if field.is_ragged else field.size * width
 
 
 def _set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Tells lists, which do not know it, how many rows they have: slices and replicas ask."""
+    """Tell lists, which do not know it, how many rows they have: slices and replicas ask."""
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])

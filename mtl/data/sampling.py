@@ -54,11 +54,11 @@ class Power:
         return self.label if self.exponent < 1 else None
 
     def accumulators(self) -> dict[str, Any]:
-        """What counts the rows of the classes."""
+        """Return what counts the rows of the classes."""
         return label_counts.accumulators(self.label)
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Rows of the classes [C] -> p [C] in this pass over the records, float64."""
+        """Return rows of the classes [C] -> p [C] in this pass over the records, float64."""
         del epoch
         return _powers(counts, self.exponent)
 
@@ -121,7 +121,7 @@ class Progressive(Power):
         checks.at_least("Progressive.epochs", self.epochs, 1)
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Rows of the classes [C] -> p [C] in this pass over the records, float64."""
+        """Return rows of the classes [C] -> p [C] in this pass over the records, float64."""
         progress = tf.minimum(tf.cast(epoch, tf.float64) / self.epochs, 1)
         return (1 - progress) * _powers(counts, 1) + progress * _powers(counts, self.exponent)
 

@@ -23,14 +23,14 @@ class Source(Protocol):
     """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The raw records of a split, in order and unbatched: lines, serialized protos or dicts.
+        """Return the raw records of a split, in order and unbatched: lines, serialized protos or dicts.
 
         Raises:
           UserError: the split or its files do not exist.
         """
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, Any]:
-        """A batch of raw records -> {name: [B, ...]}, ragged for the shape (None,).
+        """Return a batch of raw records -> {name: [B, ...]}, ragged for the shape (None,).
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
@@ -38,11 +38,11 @@ class Source(Protocol):
         """
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Every record in plain Python: (location, {name: value} or what is wrong with it)."""
+        """Return every record in plain Python: (location, {name: value} or what is wrong with it)."""
 
 
 def check(where: str, value: Any) -> None:
-    """Fails unless `value` is a source."""
+    """Fail unless `value` is a source."""
     rule = "be a source, such as @csv.Csv()"
     checks.has(where, value, ("records", "decode", "scan"), rule)
 
@@ -58,7 +58,7 @@ def batch(
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """The elements as NumPy values, and the error that ended them, if any; in a graph or not."""
+    """Yield the elements as NumPy values, and the error that ended them, if any; in a graph or not."""
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset())
@@ -79,19 +79,19 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 
 def unreadable(error: Exception) -> str:
-    """What to say of the place in a file where reading ended with an error."""
+    """Return what to say of the place in a file where reading ended with an error."""
     return f"the file cannot be read further: {reason(error)}."
 
 
 def said(error: Exception) -> str:
-    """All that an error says, also where TensorFlow quotes bytes that are no text."""
+    """Return all that an error says, also where TensorFlow quotes bytes that are no text."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="replace")
     return error.message if isinstance(error, tf.errors.OpError) else str(error)
 
 
 def reason(error: Exception) -> str:
-    """What an error says, in one line, without where in a graph or a program it came from."""
+    """Return what an error says, in one line, without where in a graph or a program it came from."""
     in_tensorflow = isinstance(error, REFUSALS + (tf.errors.OpError,))
     text = said(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]

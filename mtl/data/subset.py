@@ -69,7 +69,7 @@ class Subset:
         return {self.split: (0, round(self.share * (1 << _BITS))), **dict(held_out)}
 
     def _takes(self, split: str, index: Any) -> Any:
-        """Whether a split holds the row of this number, an int or an int64 tensor."""
+        """Return whether a split holds the row of this number, an int or an int64 tensor."""
         size = 1 << _BITS
         mixed = index + self.seed * 7919 + 1
         for factor in _FACTORS:
@@ -79,7 +79,7 @@ class Subset:
         return (mixed % size >= first) & (mixed % size < end)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The raw records of a split, in the order of the source."""
+        """Return the raw records of a split, in the order of the source."""
         if split not in self._ranges:
             return self.source.records(split)
         numbered = self.source.records(self.split).enumerate()
@@ -91,7 +91,7 @@ class Subset:
         return self.source.decode(batch, spec, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split record by record."""
+        """Read the split record by record."""
         if split not in self._ranges:
             yield from self.source.scan(split, spec)
             return

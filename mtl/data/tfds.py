@@ -57,7 +57,7 @@ class Tfds:
         checks.texts("Tfds.rename", list(self.rename.values()), "map our names to theirs")
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The examples of a split as dicts, in the order of the files."""
+        """Return the examples of a split as dicts, in the order of the files."""
         import tensorflow_datasets
 
         builder = self._builder
@@ -106,7 +106,7 @@ class Tfds:
         return path
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split example by example."""
+        """Read the split example by example."""
         for index, example in enumerate(source.iterate(functools.partial(self.records, split))):
             location = f"{self.name} split {split!r} example {index}"
             if isinstance(example, tf.errors.OpError):
@@ -197,7 +197,7 @@ class Tfds:
 
 
 def _paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The names of a nested dict's leaves, "a/b" for nested ones."""
+    """Return the names of a nested dict's leaves, "a/b" for nested ones."""
     return [
         path
         for name, value in example.items()

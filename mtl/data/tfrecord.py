@@ -43,15 +43,15 @@ class TfRecord:
         checks.one_of("TfRecord.compression", self.compression, ["auto", *_COMPRESSIONS])
 
     def records(self, split: str) -> tf.data.Dataset:
-        """The serialized examples of a split."""
+        """Return the serialized examples of a split."""
         return self._packed(split).flat_map(tf.data.TFRecordDataset)
 
     def shard(self, split: str, num_shards: int, shard: int) -> "TfRecord | None":
-        """The source of every `num_shards`-th file of a split; None where there are fewer."""
+        """Return the source of every `num_shards`-th file of a split; None where there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Each file of a split with its serialized examples, a quarter of the work of `tf.data`."""
+        """Yield each file of a split with its serialized examples, a quarter of the work of `tf.data`."""
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(path, options)
@@ -75,7 +75,7 @@ class TfRecord:
         return spec.parse(batch, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Reads the split record by record; records count from 0, as in the file."""
+        """Read the split record by record; records count from 0, as in the file."""
         for path in self._find(split):
             compression = self._compression(path)
             # Compressed data is read in blocks, so that the damage may lie behind the record.
@@ -92,7 +92,7 @@ class TfRecord:
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
-    """A serialized tf.Example as {name: value}, or what is wrong with it."""
+    """Return a serialized tf.Example as {name: value}, or what is wrong with it."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:

@@ -59,14 +59,14 @@ class Heartbeat:
         self.say(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
     def say(self, phase: str, **more: Any) -> None:
-        """Tells the others what this process does."""
+        """Tell the others what this process does."""
         said = {"phase": phase, **more}
         if said != self._said:
             self._said = said
             self._beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
-        """What `other` says once it is in this phase; the watch ends a wait in vain."""
+        """Return what `other` says once it is in this phase; the watch ends a wait in vain."""
         while True:
             said = self._signs[other]
             if other in self._fresh and said.get("phase") in (phase, DONE):
@@ -74,15 +74,15 @@ class Heartbeat:
             time.sleep(0.1)
 
     def phase(self, other: str) -> str | None:
-        """What `other` says it does; None before its first sign."""
+        """Return what `other` says it does; None before its first sign."""
         return self._signs[other].get("phase") if other in self._fresh else None
 
     def stopped(self) -> str | None:
-        """Who of those watched was asked to stop; None where nobody was."""
+        """Return who of those watched was asked to stop; None where nobody was."""
         return next((other for other in self._signs if self.phase(other) == STOPPED), None)
 
     def leave(self, phase: str) -> NoReturn:
-        """Ends this process, wherever it waits: as one that is DONE, or to be started again."""
+        """End this process, wherever it waits: as one that is DONE, or to be started again."""
         self._ended.set()
         self._thread.join()
         self.say(phase)

@@ -39,20 +39,20 @@ class Interruption:
         return self.signal is not None
 
     def request(self, number: int, frame: object = None) -> None:
-        """Asks to stop; the handler of a signal."""
+        """Ask to stop; the handler of a signal."""
         self.signal = number
         for again in _SIGNALS:
             signal.signal(again, signal.SIG_DFL)
 
     def leave(self, what: str) -> NoReturn:
-        """Ends the process with the code that says "start again", once all is saved."""
+        """End the process with the code that says "start again", once all is saved."""
         number = self.signal or signal.SIGTERM  # Where it was another process that was asked.
         _log.info("Stopped by %s %s. Start again to go on.", signal.Signals(number).name, what)
         raise SystemExit(128 + number)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Takes signals within it; outside of the main thread nobody can, and it never asks."""
+        """Take signals within it; outside of the main thread nobody can, and it never asks."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

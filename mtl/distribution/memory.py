@@ -27,7 +27,7 @@ _GROUPS = "/sys/fs/cgroup"
 
 
 def limit() -> float:
-    """How many bytes this process may use, swap included; infinite where it is no Linux."""
+    """Return how many bytes this process may use, swap included; infinite where it is no Linux."""
     known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
     if "MemTotal" not in known:
         return math.inf
@@ -36,7 +36,7 @@ def limit() -> float:
 
 
 def _limits_of_groups() -> Iterator[float]:
-    """Those of the control groups that the process is in, of version 1 and 2."""
+    """Yield those of the control groups that the process is in, of version 1 and 2."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -59,14 +59,14 @@ def _read(path: str) -> str:
 
 
 def require(where: str, value: Any, size: float, what: str) -> None:
-    """Fails if `size` bytes, the least that a setting takes, are more than there is memory."""
+    """Fail if `size` bytes, the least that a setting takes, are more than there is memory."""
     most = limit()
     fix = f"{what} at least {_gigabytes(size)}, and this process may use {_gigabytes(most)}."
     checks.require(size <= most, where, "fit into memory", value, fix)
 
 
 def require_variables(variables: Sequence[tf.Variable]) -> None:
-    """Fails if the variables of a graph, with the state of optimizers, surely do not fit.
+    """Fail if the variables of a graph, with the state of optimizers, surely do not fit.
 
     It says which of them is the largest. Where there is a GPU, they lie in its memory.
     """

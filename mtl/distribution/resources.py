@@ -37,7 +37,7 @@ class Resources:
         checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
 
     def session_config(self) -> tf.compat.v1.ConfigProto:
-        """What a session is told."""
+        """Return what a session is told."""
         config = tf1.ConfigProto(
             intra_op_parallelism_threads=self.intra_op_threads,
             inter_op_parallelism_threads=self.inter_op_threads,
@@ -46,7 +46,7 @@ class Resources:
         return config
 
     def take(self) -> None:
-        """Tells TensorFlow, before a strategy or an op outside of a session uses the GPUs."""
+        """Tell TensorFlow, before a strategy or an op outside of a session uses the GPUs."""
         if not self.memory_growth:
             return
         with _before_first_use("Resources.memory_growth"):
@@ -69,7 +69,7 @@ def configured(
 
 
 def split_cpu(count: int) -> None:
-    """Makes so many devices of the processor.
+    """Make so many devices of the processor.
 
     Raises:
       UserError: TensorFlow uses it already, as one.
@@ -84,7 +84,7 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explains what TensorFlow refuses once it has taken the devices."""
+    """Explain what TensorFlow refuses once it has taken the devices."""
     try:
         yield
     except RuntimeError as error:

@@ -175,7 +175,7 @@ class Distribution:
             checks.positive("Distribution.min_shard_bytes", self.min_shard_bytes)
 
     def place(self) -> Place:
-        """What this process does, by the settings, TF_CONFIG and the visible devices.
+        """Return what this process does, by the settings, TF_CONFIG and the visible devices.
 
         Raises:
           UserError: TF_CONFIG does not fit the strategy, or a device is not there.
@@ -196,7 +196,7 @@ class Distribution:
         return place
 
     def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """The strategy, None for plain training, and the session's settings."""
+        """Return the strategy, None for plain training, and the session's settings."""
         self.resources.take()
         config = self.resources.session_config()
         if not place.is_synchronous:
@@ -213,7 +213,7 @@ class Distribution:
         return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
-        """How tables are cut over the parameter servers of this place."""
+        """Return how tables are cut over the parameter servers of this place."""
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
@@ -228,7 +228,7 @@ class Distribution:
         return distributed
 
     def _strategy(self, cluster: tf_config.Cluster | None) -> str:
-        """The strategy, "auto" decided; fails where TF_CONFIG does not fit it."""
+        """Return the strategy, "auto" decided; fails where TF_CONFIG does not fit it."""
         chosen = self.strategy
         if cluster is None:
             rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."

@@ -90,7 +90,7 @@ class Cluster:
 
 
 def read() -> Cluster | None:
-    """Where this process stands; None for a process alone. The first worker may be the chief.
+    """Return where this process stands; None for a process alone. The first worker may be the chief.
 
     Raises:
       UserError: TF_CONFIG is no place in a cluster.
@@ -130,7 +130,7 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def confined(cluster: Cluster | None) -> Iterator[None]:
-    """Lets nobody outside this machine reach the server of a cluster that lies within it.
+    """Let nobody outside this machine reach the server of a cluster that lies within it.
 
     TensorFlow's servers listen on every interface, whatever their address says, and let whoever
     reaches them read and write files. So the socket is bound to the loopback interface as soon as
@@ -164,7 +164,7 @@ def _guard(port: int, ended: threading.Event) -> None:
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
-    """Copies of this process's sockets on one of its ports."""
+    """Copy of this process's sockets on one of its ports."""
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
@@ -206,7 +206,7 @@ def _task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[s
 
 
 def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster:
-    """The chief may be called master, or be the first worker."""
+    """Return the chief may be called master, or be the first worker."""
     jobs = {name: list(addresses) for name, addresses in jobs.items() if name != EVALUATOR}
     if "master" in jobs:
         jobs[CHIEF] = jobs.pop("master")

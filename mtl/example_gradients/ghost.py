@@ -102,7 +102,7 @@ class Gradients:
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """How many times all examples come one after the other."""
+        """Return how many times all examples come one after the other."""
         if not layout.before.unknown:
             return layout.before.number
         shape, outer = tf.shape(values), 1
@@ -111,7 +111,7 @@ class Gradients:
         return outer * tf.reduce_prod(shape[: layout.axis])
 
     def _patches(self, use: uses.Use) -> tf.Tensor:
-        """What a weight is multiplied with."""
+        """Return what a weight is multiplied with."""
         op = use.op
         if use.kind == uses.MATRIX:
             return op.inputs[0]
@@ -126,7 +126,7 @@ class Gradients:
         return parts.Rows(ids, self._examples_of_ids(use), values, batch_size)
 
     def _examples_of_ids(self, use: uses.Use) -> tf.Tensor:
-        """The example that each id belongs to, [N]."""
+        """Return the example that each id belongs to, [N]."""
         ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
@@ -172,13 +172,13 @@ class Gradients:
 
 
 def _fits(own: Sequence[uses.Use]) -> bool:
-    """Whether the gradients of the uses can be added: rows of a table only to each other."""
+    """Return whether the gradients of the uses can be added: rows of a table only to each other."""
     kinds = {use.kind for use in own}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 
 
 def _sides(use: uses.Use) -> tuple[int, int]:
-    """How wide the rows are that a weight is multiplied with, and those that it makes of them."""
+    """Return how wide the rows are that a weight is multiplied with, and those that it makes of them."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):
         return outputs, *inputs
@@ -186,11 +186,11 @@ def _sides(use: uses.Use) -> tuple[int, int]:
 
 
 def _is_turned(op: tf.Operation) -> bool:
-    """Whether the matrix is multiplied with as its transpose."""
+    """Return whether the matrix is multiplied with as its transpose."""
     return op.get_attr("transpose_b" if op.type == "MatMul" else "adj_y")
 
 
 def _is_smaller_built(use: uses.Use) -> bool:
-    """Whether the gradients of a kernel take less than the Gram matrices of its places."""
+    """Return whether the gradients of a kernel take less than the Gram matrices of its places."""
     places = use.output.shape[1:3].num_elements()
     return places is None or 2 * places**2 > use.parameter.shape.num_elements()

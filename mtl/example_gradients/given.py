@@ -77,16 +77,16 @@ class Given:
         return self.placed[0][1]
 
     def static(self, place: int) -> np.ndarray | None:
-        """The value of an input, if it is known while the graph is built."""
+        """Return the value of an input, if it is known while the graph is built."""
         return tf.get_static_value(self.op.inputs[place])
 
     def axes(self, place: int, rank: int) -> list[int] | None:
-        """An input's value as axes from 0 on."""
+        """Return an input's value as axes from 0 on."""
         value = self.static(place)
         return None if value is None else [int(n) % max(rank, 1) for n in np.reshape(value, [-1])]
 
     def entries(self, place: int) -> sizes.Known | None:
-        """An input's entries as sizes."""
+        """Return an input's entries as sizes."""
         return sizes.of(self.op.inputs[place], self.known.dims)
 
     def to(
@@ -95,7 +95,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> list[State]:
-        """All outputs with examples along an axis; `dims` where TensorFlow does not know better."""
+        """Return all outputs with examples along an axis; `dims` where TensorFlow does not know better."""
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
     def placed_at(
@@ -105,7 +105,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """One output."""
+        """Return one output."""
         own = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(own)]):
             if size is not None and own[n].unknown:
@@ -113,11 +113,11 @@ class Given:
         return self.layout.at(axis, own, outer)
 
     def is_free(self, *places: int) -> bool:
-        """Whether these inputs are the same whatever the batch is."""
+        """Return whether these inputs are the same whatever the batch is."""
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
-        """Whether an input that is broadcast does not vary along an axis, counted from the end."""
+        """Return whether an input that is broadcast does not vary along an axis, counted from the end."""
         tensor = self.op.inputs[place]
         rank = tensor.shape.rank
         if rank is None:
@@ -125,7 +125,7 @@ class Given:
         return rank < from_end or tensor.shape[rank - from_end] == 1 or self.is_even(tensor)
 
     def is_even(self, tensor: tf.Tensor) -> bool:
-        """Whether all entries of a tensor are alike: equal, or drawn one by one."""
+        """Return whether all entries of a tensor are alike: equal, or drawn one by one."""
         if self.known.state(tensor) is not None:
             return self.known.state(tensor) == EVEN
         op = tensor.op

@@ -57,7 +57,7 @@ class Layout:
         outer: sizes.Size | None = None,
         inner: sizes.Size | None = None,
     ) -> "Layout":
-        """The same examples along another axis, of a tensor of these sizes."""
+        """Return the same examples along another axis, of a tensor of these sizes."""
         moved = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
         )
@@ -65,7 +65,7 @@ class Layout:
         return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> "Layout | None":
-        """The same entries in the same order; None unless examples lie along one axis again."""
+        """Return the same entries in the same order; None unless examples lie along one axis again."""
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
@@ -89,7 +89,7 @@ State = Layout | str | None
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
-    """The size of an axis of which nothing is known."""
+    """Return the size of an axis of which nothing is known."""
     return sizes.Size(1, (f"{tensor.name}[{axis}]",))
 
 

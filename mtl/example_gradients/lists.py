@@ -13,12 +13,12 @@ tf1 = tf.compat.v1
 
 
 def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Whether it is `ragged.value_rowids()`."""
+    """Return whether it is `ragged.value_rowids()`."""
     return _is_made(tensor, ragged, lambda own: own.value_rowids())
 
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Whether it is how many lists there are, as `tf.reduce_sum(ragged, 1)` asks for it."""
+    """Return whether it is how many lists there are, as `tf.reduce_sum(ragged, 1)` asks for it."""
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
@@ -29,14 +29,14 @@ def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 
 def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Whether it is `ragged.row_lengths()`."""
+    """Return whether it is `ragged.row_lengths()`."""
     return _is_made(tensor, ragged, lambda own: own.row_lengths())
 
 
 def _is_made(
     tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
 ) -> bool:
-    """Whether a tensor is what `make` gives: built once more, apart, and compared op by op."""
+    """Return whether a tensor is what `make` gives: built once more, apart, and compared op by op."""
     given = ragged.row_splits
     with tf.Graph().as_default():
         value = tf.get_static_value(given)  # TensorFlow computes ahead what follows from it.
@@ -67,7 +67,7 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def settings(op: tf.Operation) -> dict[str, bytes]:
-    """What an op gives, by its attributes, and a gradient that it was given in place of its own."""
+    """Return what an op gives, by its attributes, and a gradient that it was given in place of its own."""
     attributes = op.node_def.attr.items()
     return {
         name: own.SerializeToString()

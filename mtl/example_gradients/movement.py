@@ -87,7 +87,7 @@ def _packed(given: Given) -> list[State] | None:
 
 
 def _are_aligned(given: Given, arguments: int) -> bool:
-    """Whether examples lie alike in all inputs, but for so many arguments at the end."""
+    """Return whether examples lie alike in all inputs, but for so many arguments at the end."""
     layout, count = given.layout, len(given.states) - arguments
     return all(
         (state.axis, state.key) == (layout.axis, layout.key)
@@ -98,7 +98,7 @@ def _are_aligned(given: Given, arguments: int) -> bool:
 
 
 def _kept(layout: Layout, axes: Sequence[int]) -> sizes.Known:
-    """The sizes but for those of some axes."""
+    """Return the sizes but for those of some axes."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
@@ -174,7 +174,7 @@ def _padded(given: Given) -> list[State] | None:
 
 
 def _by_axes(given: Given) -> list[State] | None:
-    """What goes along some axes in order: reversed, rolled, added up."""
+    """Return what goes along some axes in order: reversed, rolled, added up."""
     place = 2 if given.op.type == "Roll" else 1
     layout, axes = given.layout, given.axes(place, given.output.shape.rank)
     if axes is None or layout.axis in axes or given.states[0] is not layout:

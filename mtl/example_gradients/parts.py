@@ -29,13 +29,13 @@ class Part(Protocol):
         """[B]."""
 
     def scaled(self, factors: tf.Tensor) -> "Part":
-        """Each of them times its own of the factors [B]."""
+        """Return each of them times its own of the factors [B]."""
 
     def total(self) -> tf.Tensor:
-        """Their sum over the examples."""
+        """Return their sum over the examples."""
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        """The inner product of each with what `total` gave, [B]."""
+        """Return the inner product of each with what `total` gave, [B]."""
 
 
 class Plain(NamedTuple):
@@ -90,7 +90,7 @@ class Products(NamedTuple):
         return tf.reduce_sum(along * self.cotangents, axis=[1, 2])
 
     def built(self) -> Plain:
-        """The same as gradients [B, P, Q]."""
+        """Return the same as gradients [B, P, Q]."""
         return Plain(tf.linalg.matmul(self.inputs, self.cotangents, transpose_a=True))
 
 
@@ -110,7 +110,7 @@ class Rows(NamedTuple):
     batch_size: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """What an example looked up twice counts once, with its sum."""
+        """Return what an example looked up twice counts once, with its sum."""
         batch_size = tf.cast(self.batch_size, tf.int64)
         pairs, slots = tf.unique(self.ids * batch_size + self.examples)
         sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))
@@ -121,7 +121,7 @@ class Rows(NamedTuple):
         return self._replace(values=self.values * tf.gather(factors, self.examples)[:, tf.newaxis])
 
     def total(self) -> tf.Tensor:
-        """The sums of the rows, in the order in which they come first."""
+        """Return the sums of the rows, in the order in which they come first."""
         rows, slots = tf.unique(self.ids)
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
@@ -132,12 +132,12 @@ class Rows(NamedTuple):
 
 
 def cast(part: Part, dtype: tf.DType) -> Part:
-    """The same gradients in other numbers."""
+    """Return the same gradients in other numbers."""
     return type(part)(*(tf.cast(of, dtype) if of.dtype.is_floating else of for of in part))
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """One part of several uses of a variable, all of the same kind."""
+    """Return one part of several uses of a variable, all of the same kind."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
@@ -156,7 +156,7 @@ def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
 
 
 def gradient(part: Part, variable: tf.Variable) -> types.Gradient:
-    """The sum over the examples, in the shape of the variable."""
+    """Return the sum over the examples, in the shape of the variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
     rows, _ = tf.unique(part.ids)

@@ -20,7 +20,7 @@ _FEW = 4
 
 
 def of(op: tf.Operation) -> tf.Tensor:
-    """The patches of an NHWC convolution padded as "SAME" or "VALID"."""
+    """Return the patches of an NHWC convolution padded as "SAME" or "VALID"."""
     return (_copied if op.inputs[0].shape[3] <= _FEW else _sliced)(op)
 
 

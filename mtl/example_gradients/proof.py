@@ -63,28 +63,28 @@ class Proof:
         self._tied = self._leading_to_gaps(ops, losses)
 
     def of(self, tensor: tf.Tensor) -> layouts.Layout | None:
-        """Where examples lie in it, or the values of lists; None where that is not known."""
+        """Return where examples lie in it, or the values of lists; None where that is not known."""
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Whether entries of an example reach no loss but its own, on ways that are all known."""
+        """Return whether entries of an example reach no loss but its own, on ways that are all known."""
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
-        """Those of the batch."""
+        """Return those of the batch."""
         return list(self._lists.values())
 
     def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
-        """The list whose values a layout tells of."""
+        """Return the list whose values a layout tells of."""
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """What is known of a tensor."""
+        """Return what is known of a tensor."""
         return self._states.get(tensor.name)
 
     def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:
-        """The sizes of its axes; `of_one` leaves out those that grow with the batch."""
+        """Return the sizes of its axes; `of_one` leaves out those that grow with the batch."""
         state, rank = self._states.get(tensor.name), tensor.shape.rank
         if rank is None:
             return None
@@ -99,7 +99,7 @@ class Proof:
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Whether a tensor of sizes holds none that depends on how many examples there are."""
+        """Return whether a tensor of sizes holds none that depends on how many examples there are."""
 
         def static(own: tf.Tensor) -> Any:
             is_fixed = own is not tensor and self.state(own) is None
@@ -113,7 +113,7 @@ class Proof:
         return layouts.along("", self.count, axis, dims)
 
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
-        """Whether a gradient that an op was given in place of its own keeps examples apart.
+        """Return whether a gradient that an op was given in place of its own keeps examples apart.
 
         It is built once more, on cotangents that lie like the outputs.
         """
@@ -159,7 +159,7 @@ class Proof:
             self._states[flat.name] = layouts.along(owner, dims[0], 0, dims)
 
     def _pass(self, op: tf.Operation) -> None:
-        """Finds the states of what comes out of an op."""
+        """Find the states of what comes out of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
         is_value = op.type not in _SIZES
         is_moved = is_value and self._moves(op)
@@ -180,7 +180,7 @@ class Proof:
             self._states[tensor.name] = state
 
     def _moves(self, op: tf.Operation) -> bool:
-        """Whether variables have a part in the values that an op gives."""
+        """Return whether variables have a part in the values that an op gives."""
         is_lookup = op.type.startswith("LookupTable")
         return any(
             own.name in self._moved or (own.dtype == tf.resource and not is_lookup)
@@ -190,7 +190,7 @@ class Proof:
     def _leading_to_gaps(
         self, ops: Sequence[tf.Operation], losses: Sequence[tf.Tensor]
     ) -> set[str]:
-        """The names of the ops from which a loss is reached through what is not known."""
+        """Return the names of the ops from which a loss is reached through what is not known."""
         tied = {
             op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
         }
@@ -209,7 +209,7 @@ class Proof:
 
 
 def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:
-    """Whether what ops make of these tensors is linear in them, as every gradient should be."""
+    """Return whether what ops make of these tensors is linear in them, as every gradient should be."""
     names = {tensor.name for tensor in given}
     for op in ops:
         places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]

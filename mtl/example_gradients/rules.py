@@ -18,7 +18,7 @@ _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
 
 def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | None:
-    """A state for each output of an op that depends on the batch; None where nothing is known.
+    """Return a state for each output of an op that depends on the batch; None where nothing is known.
 
     Args:
       op: none of its inputs is `layouts.UNKNOWN`.
@@ -64,7 +64,7 @@ def _apart_from_layouts(given: Given) -> list[State] | None:
 
 
 def _are_lengths(given: Given) -> bool:
-    """Whether these are the lengths of the lists of a batch."""
+    """Return whether these are the lengths of the lists of a batch."""
     op = given.op
     is_difference = op.type == "Sub" and op.inputs[0].op.type == "StridedSlice"
     if not is_difference or given.placed:
@@ -86,7 +86,7 @@ def _total(given: Given) -> list[State] | None:
 
 
 def _spread(given: Given) -> list[State] | None:
-    """One for each example of what is the same for all."""
+    """Return one for each example of what is the same for all."""
     dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
     if dims is None or target is None or len(target) != given.output.shape.rank:
         return None

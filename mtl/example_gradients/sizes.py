@@ -30,7 +30,7 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def over(self, other: "Size") -> "Size | None":
-        """The quotient, None where it need not be whole."""
+        """Return the quotient, None where it need not be whole."""
         left = list(self.unknown)
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 def all_known(values: Iterable[_T | None]) -> list[_T] | None:
-    """The values, or None where one of them is None."""
+    """Return the values, or None where one of them is None."""
     found: list[_T] = []
     for value in values:
         if value is None:
@@ -64,14 +64,14 @@ def all_known(values: Iterable[_T | None]) -> list[_T] | None:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """All of them multiplied."""
+    """Return all of them multiplied."""
     return functools.reduce(operator.mul, sizes, ONE)
 
 
 def of(
     tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] = tf.get_static_value
 ) -> Known | None:
-    """The entries of a scalar or a vector of sizes; None where their number is not known.
+    """Return the entries of a scalar or a vector of sizes; None where their number is not known.
 
     Below 0, as in the -1 of a reshape, is not known.
 
@@ -90,7 +90,7 @@ def of(
 
 
 def is_made(op: tf.Operation) -> bool:
-    """Whether what the op gives may be known by `of`."""
+    """Return whether what the op gives may be known by `of`."""
     return op.type in _MAKERS
 
 

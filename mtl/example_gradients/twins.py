@@ -22,7 +22,7 @@ _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
 def before(first: int, outputs: Any) -> Any:
-    """The same values from ops that were there before, where all of an output has a twin there.
+    """Return the same values from ops that were there before, where all of an output has a twin there.
 
     A twin is of the same type and attributes, of the same inputs, and draws nothing at random.
     Trainable variables are taken for unmoved between the two.
@@ -49,12 +49,12 @@ class _Twins:
             self._look_for(op)
 
     def of(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor's twin, or itself."""
+        """Return the tensor's twin, or itself."""
         source = self._source(tensor)
         return tensor if source.dtype == tf.resource else source
 
     def _source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The twin of what a tensor passes on; the handle of a variable that it is read from."""
+        """Return the twin of what a tensor passes on; the handle of a variable that it is read from."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._found.get(tensor.op.name)
@@ -75,7 +75,7 @@ class _Twins:
                 self._found[op.name] = twin
 
     def _users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
-        """The ops before that a tensor reaches."""
+        """Yield the ops before that a tensor reaches."""
         for op in source.consumers():
             if self._passes_on(op):
                 yield from self._users(op.outputs[0])

@@ -88,7 +88,7 @@ def find(
     variables: Sequence[tf.Variable],
     rows: int | None = None,
 ) -> Found:
-    """Finds how each variable meets the batch.
+    """Find how each variable meets the batch.
 
     Args:
       losses: what is made of the batch and of the variables, [B] each or sums of them.
@@ -116,7 +116,7 @@ def find(
 
 
 def _placed(use: Use, proof: proof_lib.Proof) -> Use:
-    """The use with the layout of its output, if that is proved."""
+    """Return the use with the layout of its output, if that is proved."""
     layout = proof.of(use.output)
     if layout is None or not proof.is_apart(use.op):
         return use
@@ -124,13 +124,13 @@ def _placed(use: Use, proof: proof_lib.Proof) -> Use:
 
 
 def handle(graph: tf.Graph, variable: tf.Variable) -> str:
-    """What a variable is called in the graph, or in the body of a loop."""
+    """Return what a variable is called in the graph, or in the body of a loop."""
     outer = variable.handle
     return (graph.capture(outer) if hasattr(graph, "capture") else outer).name
 
 
 def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """The ops between the batch and its losses, in the order in which they were built."""
+    """Return the ops between the batch and its losses, in the order in which they were built."""
     given, names = {tensor.name for tensor in batch}, set()
     waiting = [loss.op for loss in losses]
     while waiting:
@@ -142,7 +142,7 @@ def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list
 
 
 def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
-    """The names of the ops that examples have a part in."""
+    """Return the names of the ops that examples have a part in."""
     tensors, names = {tensor.name for tensor in batch}, set()
     for op in ops:
         if any(tensor.name in tensors for tensor in op.inputs):
@@ -152,7 +152,7 @@ def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[s
 
 
 def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
-    """The uses by these readers of a variable's handle; None if one reads it in another way."""
+    """Return the uses by these readers of a variable's handle; None if one reads it in another way."""
     found: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
@@ -172,7 +172,7 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
-    """Follows one reading through ops without a batch to those with one."""
+    """Follow one reading through ops without a batch to those with one."""
     waiting, seen, found = [(read, True)], {read.name}, []
     while waiting:
         tensor, is_plain = waiting.pop()
@@ -191,7 +191,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
 
 
 def _is_known(use: Use) -> bool:
-    """Whether a use is of a kind that is taken apart by examples, and they are told apart."""
+    """Return whether a use is of a kind that is taken apart by examples, and they are told apart."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
     if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
@@ -201,7 +201,7 @@ def _is_known(use: Use) -> bool:
 
 
 def _can_split(layout: layouts.Layout) -> bool:
-    """Whether the number of entries before the examples is known, or that of those after them."""
+    """Return whether the number of entries before the examples is known, or that of those after them."""
     is_plain = layout.outer == sizes.ONE or not layout.before.unknown
     return is_plain or not layout.inner.unknown
 
@@ -220,7 +220,7 @@ def _is_convolution(use: Use) -> bool:
 
 
 def _is_elementwise(use: Use) -> bool:
-    """Whether each entry of the parameter meets the same place in every example."""
+    """Return whether each entry of the parameter meets the same place in every example."""
     op = use.op
     if op.type in ("BiasAdd", "FusedBatchNormV3") and op.get_attr("data_format") != b"NHWC":
         return False
@@ -237,7 +237,7 @@ def _is_elementwise(use: Use) -> bool:
 
 
 def core_shape(parameter: tf.Tensor) -> list[int] | None:
-    """Its shape without the ones in front; None where it is not known."""
+    """Return its shape without the ones in front; None where it is not known."""
     if not parameter.shape.is_fully_defined():
         return None
     shape = parameter.shape.as_list()

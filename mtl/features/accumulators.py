@@ -25,10 +25,10 @@ class Accumulator(Protocol):
     """Gathers the statistics of one column; its `repr` tells what is gathered and how."""
 
     def update(self, features: types.Tensors) -> None:
-        """Takes in one batch of eager tensors."""
+        """Take in one batch of eager tensors."""
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Returns what goes into statistics.json; what does not fit there goes into files."""
+        """Return what goes into statistics.json; what does not fit there goes into files."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -53,11 +53,11 @@ class Moments:
         self._least, self._greatest = np.inf, -np.inf
 
     def update(self, features: types.Tensors) -> None:
-        """Merges the moments of a batch."""
+        """Merge the moments of a batch."""
         self._merge(np.asarray(self.read(features), np.float64))
 
     def deal(self, parts: Sequence["Moments"], widths: Sequence[int]) -> None:
-        """Gives each of the parts the moments of its elements, so many of these."""
+        """Give each of the parts the moments of its elements, so many of these."""
         ends = np.cumsum(widths)[:-1]
         for name in ("_count", "_mean", "_squares", "_least", "_greatest"):
             for part, values in zip(parts, np.split(getattr(self, name), ends), strict=True):
@@ -77,7 +77,7 @@ class Moments:
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Returns the four statistics, each with one value for each element."""
+        """Return the four statistics, each with one value for each element."""
         _require_values(bool(np.all(self._count)), column, self.source)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
@@ -88,7 +88,7 @@ class Moments:
 
 
 def together(gathered: Sequence[Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """The updates of all of them, those of moments of examples as one."""
+    """Return the updates of all of them, those of moments of examples as one."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:
@@ -135,7 +135,7 @@ class Quantiles:
         self._values, self._keys = None, np.empty(0)
 
     def update(self, features: types.Tensors) -> None:
-        """Keeps the values with the smallest random keys: a uniform sample in bounded memory."""
+        """Keep the values with the smallest random keys: a uniform sample in bounded memory."""
         values = np.asarray(self.read(features)).ravel()
         # Integers stay integers: float64 rounds those above 2^53.
         values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
@@ -152,7 +152,7 @@ class Quantiles:
             self._values, self._keys = self._values[kept], self._keys[kept]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Returns the boundaries."""
+        """Return the boundaries."""
         self._trim()
         _require_values(len(self._keys) > 0, column, self.source)
         return {"boundaries": quantile_boundaries(self._values, self.num_buckets).tolist()}
@@ -199,11 +199,11 @@ class Vocabulary:
         self._counts = collections.Counter()
 
     def update(self, features: types.Tensors) -> None:
-        """Counts the values of a batch."""
+        """Count the values of a batch."""
         self._counts.update(self.read(features).ravel().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Writes the vocabulary, one value a line, and returns its file and size."""
+        """Write the vocabulary, one value a line, and returns its file and size."""
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value

@@ -70,7 +70,7 @@ class Categorical(column.PerField):
         column.check_vectors("Categorical", self.dimension, self.pooling)
 
     def _listed(self) -> tuple[str, ...]:
-        """The categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
+        """Return the categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
@@ -115,7 +115,7 @@ class Categorical(column.PerField):
     def _entries(
         self, output: str, fitted: statistics.Statistics
     ) -> tuple[tuple[str, ...] | str, int]:
-        """The vocabulary or the file of it, and its size."""
+        """Return the vocabulary or the file of it, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
         if self.vocabulary is None:

@@ -78,7 +78,7 @@ class PerField(abc.ABC):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
     ) -> tf.Tensor:
-        """Encodes one field as the column `output`."""
+        """Encode one field as the column `output`."""
 
 
 def name(prefix: str, *fields: str) -> str:
@@ -87,7 +87,7 @@ def name(prefix: str, *fields: str) -> str:
 
 
 def check_fields(where: str, fields: Sequence[str]) -> None:
-    """Fails unless `fields` is a list of distinct names."""
+    """Fail unless `fields` is a list of distinct names."""
     checks.is_a(where, fields, (list, tuple), "be a list of fields")
     checks.require(len(fields) > 0, where, "name a field", fields)
     for field in fields:
@@ -96,7 +96,7 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
 
 
 def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:
-    """Fails unless the settings of `vectors` are good."""
+    """Fail unless the settings of `vectors` are good."""
     if dimension is not None:
         checks.is_a(f"{kind}.dimension", dimension, int, "be a whole number, or None for one-hot")
         checks.positive(f"{kind}.dimension", dimension)
@@ -104,14 +104,14 @@ def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
-    """The field as float32; integers and bools as int64, since float32 is exact up to 2^24 only."""
+    """Return the field as float32; integers and bools as int64, since float32 is exact up to 2^24 only."""
     values = features[field]
     _refuse_strings(kind, field, values)
     return tf.cast(values, tf.float32 if values.dtype.is_floating else tf.int64)
 
 
 def integers(kind: str, features: types.Tensors, field: str) -> Values:
-    """The field as int64."""
+    """Return the field as int64."""
     values = features[field]
     _refuse_strings(kind, field, values)
     _refuse_fractions(kind, field, values)
@@ -119,7 +119,7 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
 
 
 def tokens(kind: str, features: types.Tensors, field: str) -> Values:
-    """The field as strings; an integer becomes its decimal digits."""
+    """Return the field as strings; an integer becomes its decimal digits."""
     values = features[field]
     if values.dtype == tf.string:
         return values
@@ -140,7 +140,7 @@ def _refuse_fractions(kind: str, field: str, values: Values) -> None:
 
 
 def flat(values: Values) -> tf.Tensor:
-    """All values of a batch, [N]."""
+    """Return all values of a batch, [N]."""
     values = values.flat_values if isinstance(values, tf.RaggedTensor) else values
     return tf.reshape(values, [-1])
 
@@ -152,7 +152,7 @@ def inverse(spread: npt.ArrayLike) -> np.ndarray:
 
 
 def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling: str) -> tf.Tensor:
-    """Ids in [0, size) -> [B, D], by an embedding of `dimension`, or one-hot where it is None.
+    """Return ids in [0, size) -> [B, D], by an embedding of `dimension`, or one-hot where it is None.
 
     [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row: "sum",
     "mean", or "sqrtn", the sum over the square root of their number. No ids pool to zeros.

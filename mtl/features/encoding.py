@@ -16,7 +16,7 @@ from mtl.variables import freezing
 
 
 def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:
-    """Fails unless every column reads existing `fields` and has a name of its own."""
+    """Fail unless every column reads existing `fields` and has a name of its own."""
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:
@@ -29,7 +29,7 @@ def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
-    """What columns and other parts must learn and have not, or have with other settings."""
+    """Return what columns and other parts must learn and have not, or have with other settings."""
     fitted = statistics.load(directory)
     return [
         name
@@ -45,7 +45,7 @@ def fit(
     of_labels: Sequence[Any] = (),
     anew: bool = False,
 ) -> None:
-    """Passes over (features, labels) once and writes the statistics; all of them or none.
+    """Pass over (features, labels) once and writes the statistics; all of them or none.
 
     The accumulators of `columns` see the features, those of the parts `of_labels` the labels.
 

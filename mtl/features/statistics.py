@@ -36,22 +36,22 @@ class Statistics:
     entries: Mapping[str, Mapping[str, Any]]
 
     def of(self, column: str) -> Mapping[str, Any]:
-        """What was fitted for `column`."""
+        """Return what was fitted for `column`."""
         fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
         return self.entries[column]
 
     def holds(self, name: str, accumulator: accumulators.Accumulator) -> bool:
-        """Whether `name` was fitted, with the same settings."""
+        """Return whether `name` was fitted, with the same settings."""
         return self.entries.get(name, {}).get("fitted") == repr(accumulator)
 
     def path(self, name: str) -> str:
-        """Where the file `name` lies."""
+        """Return where the file `name` lies."""
         return os.path.join(self.directory, name)
 
 
 def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None:
-    """Replaces `directory`; written beside it and renamed, so that all files appear or none."""
+    """Replace `directory`; written beside it and renamed, so that all files appear or none."""
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
     try:
@@ -71,7 +71,7 @@ def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None
 
 
 def load(directory: str) -> Statistics:
-    """Reads what `save` wrote; empty where it has not run.
+    """Read what `save` wrote; empty where it has not run.
 
     Raises:
       UserError: a file is not as it was written.
@@ -99,7 +99,7 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
 
 
 def seal(directory: str) -> None:
-    """Adds checksums to statistics of an earlier version."""
+    """Add checksums to statistics of an earlier version."""
     entries = load(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
@@ -108,7 +108,7 @@ def seal(directory: str) -> None:
 
 
 def adopt(names: Sequence[str], source: str, directory: str) -> None:
-    """Replaces what `names` learned in `directory` by what they learned in `source`.
+    """Replace what `names` learned in `directory` by what they learned in `source`.
 
     Raises:
       UserError: if they learned something else there, or nothing.

@@ -18,14 +18,14 @@ _PARTIAL = ".partial"
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Writes a file that appears under its name when it is complete, and on its disk."""
+    """Write a file that appears under its name when it is complete, and on its disk."""
     with replacing(path) as partial, tf.io.gfile.GFile(partial, "wb") as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Gives where to write; it takes the place of `path` at the end, and is gone after an error.
+    """Give where to write; it takes the place of `path` at the end, and is gone after an error.
 
     Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
     so does a link, whose target is replaced.
@@ -47,7 +47,7 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def is_special(path: str) -> bool:
-    """Whether a path is a pipe, a device or a socket: there, but no regular file and no folder."""
+    """Return whether a path is a pipe, a device or a socket: there, but no regular file and no folder."""
     if not storage.is_local(path) or not os.path.exists(path):
         return False
     mode = os.stat(path).st_mode
@@ -55,12 +55,12 @@ def is_special(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """One name for a file, however its folders are reached."""
+    """Return one name for a file, however its folders are reached."""
     return os.path.realpath(path) if storage.is_local(path) else path
 
 
 def identity(path: str) -> Hashable:
-    """What two paths have in common that name the same file, also by links of either kind."""
+    """Return what two paths have in common that name the same file, also by links of either kind."""
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):
         return path
@@ -69,5 +69,5 @@ def identity(path: str) -> Hashable:
 
 
 def touched(path: str) -> set[Hashable]:
-    """The identities of all that `replacing` writes to or renames."""
+    """Return the identities of all that `replacing` writes to or renames."""
     return {identity(path), identity(absolute(path) + _PARTIAL)}

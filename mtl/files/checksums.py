@@ -22,12 +22,12 @@ _CHUNK = 1 << 20
 
 
 def of(data: bytes) -> str:
-    """The checksum of some bytes; any flipped bit and nearly any other damage changes it."""
+    """Return the checksum of some bytes; any flipped bit and nearly any other damage changes it."""
     return f"crc32:{zlib.crc32(data):08x}"
 
 
 def of_file(path: str) -> str:
-    """The checksum of a file: a second for a gigabyte, far less than a lookup table of it takes."""
+    """Return the checksum of a file: a second for a gigabyte, far less than a lookup table of it takes."""
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
         while data := file.read(_CHUNK):
@@ -36,12 +36,12 @@ def of_file(path: str) -> str:
 
 
 def matches(path: str, expected: str | None) -> bool:
-    """Whether the file has this checksum; True where none is known."""
+    """Return whether the file has this checksum; True where none is known."""
     return expected is None or of_file(path) == expected
 
 
 def require(path: str, expected: str | None, fix: str) -> None:
-    """Fails unless the file is there, with this checksum where one is known."""
+    """Fail unless the file is there, with this checksum where one is known."""
     if not tf.io.gfile.exists(path):
         raise checks.UserError(f"{path} is gone. {fix}")
     if not matches(path, expected):
@@ -49,7 +49,7 @@ def require(path: str, expected: str | None, fix: str) -> None:
 
 
 def damaged(path: str, problem: str, fix: str) -> checks.UserError:
-    """The error of a file that is not as it was written."""
+    """Return the error of a file that is not as it was written."""
     return checks.UserError(f"{path} is damaged: {problem}. {fix}")
 
 
@@ -64,12 +64,12 @@ def _of_entries(entries: Mapping[str, Any]) -> str:
 
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
-    """Writes what `read_json` reads; the file appears when it is complete."""
+    """Write what `read_json` reads; the file appears when it is complete."""
     atomic.write(path, sealed(entries))
 
 
 def read_json(path: str, fix: str) -> dict[str, Any]:
-    """The entries of a file, without their checksum.
+    """Return the entries of a file, without their checksum.
 
     Raises:
       UserError: they are not what was written; `fix` says what to do.
@@ -94,6 +94,6 @@ def _loaded(path: str, fix: str) -> dict[str, Any]:
 
 
 def seal(path: str, fix: str) -> None:
-    """Gives a file of an earlier version the checksum that it lacks."""
+    """Give a file of an earlier version the checksum that it lacks."""
     if tf.io.gfile.exists(path) and KEY not in _loaded(path, fix):
         write_json(path, read_json(path, fix))

@@ -23,7 +23,7 @@ NAN = "nan"
 
 
 def _in_any_case(word: str) -> str:
-    """A pattern; by a flag Python would take dotless i for i, and RE2 a long s for s."""
+    """Return a pattern; by a flag Python would take dotless i for i, and RE2 a long s for s."""
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
@@ -49,7 +49,7 @@ _PYTHON: Mapping[str, Any] = {
 
 
 def parse(dtype: str, value: Any) -> Any:
-    """A Python value, or the text of one, as a value of the type.
+    """Return a Python value, or the text of one, as a value of the type.
 
     Raises:
       ValueError: it is none; without a word.
@@ -102,14 +102,14 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """The integer that a number or a bool stands for, as 1 for 1.0 and True; None for others."""
+    """Return the integer that a number or a bool stands for, as 1 for 1.0 and True; None for others."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
 
 
 def default(where: str, dtype: str, value: Any) -> Any:
-    """The default as a value of the type; fails unless it is one."""
+    """Return the default as a value of the type; fails unless it is one."""
     is_nan = isinstance(value, float) and math.isnan(value)
     if dtype != "string" and isinstance(value, str) and value.lower() == NAN:
         is_nan = True

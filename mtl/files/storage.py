@@ -38,7 +38,7 @@ _NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
 
 
 def require_path(where: str, path: str) -> None:
-    """Fails for a path on a file system that is not there, or through a folder that is not.
+    """Fail for a path on a file system that is not there, or through a folder that is not.
 
     TensorFlow would make `no/../run` as `run`, and not find it as `no/../run`.
     """
@@ -64,7 +64,7 @@ def _answers(host: str) -> bool:
 
 
 def require_plain(where: str, path: str) -> None:
-    """Fails for a path under which TensorFlow finds no checkpoint, as it takes it for a pattern."""
+    """Fail for a path under which TensorFlow finds no checkpoint, as it takes it for a pattern."""
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
     fix = "Rename it, or go there with cd and name it from there."
@@ -72,12 +72,12 @@ def require_plain(where: str, path: str) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Whether the file lies where the operating system finds it."""
+    """Return whether the file lies where the operating system finds it."""
     return "://" not in path
 
 
 def listed(directory: str, beginning: str = "") -> list[str]:
-    """The paths in `directory` whose names begin so, in order; none where there is no folder.
+    """Return the paths in `directory` whose names begin so, in order; none where there is no folder.
 
     It is no glob: the path of a run may hold characters that mean something in a pattern.
     """
@@ -88,7 +88,7 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Returns once files and folders are on their disk; other file systems see to it themselves."""
+    """Return once files and folders are on their disk; other file systems see to it themselves."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -110,7 +110,7 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turns what a full, read-only, limited or absent disk ends a process with into a UserError."""
+    """Turn what a full, read-only, limited or absent disk ends a process with into a UserError."""
     told, log = threading.excepthook, tf.get_logger()
     # Event files are written by a thread, which tells of its error before it hands it on.
     threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
@@ -134,7 +134,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _problem(error: BaseException | None) -> str | None:
-    """Which file cannot be written or reached, and why, in one line; None for any other error."""
+    """Return which file cannot be written or reached, and why, in one line; None for any other error."""
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
     if absent:
@@ -154,7 +154,7 @@ def _problem(error: BaseException | None) -> str | None:
 
 
 def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Whether the host of `url` answers; a proxy, which looks hosts up itself, is trusted."""
+    """Return whether the host of `url` answers; a proxy, which looks hosts up itself, is trusted."""
     if urllib.request.getproxies():
         return True
     parts = urllib.parse.urlsplit(url)

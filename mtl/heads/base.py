@@ -97,7 +97,7 @@ class Base:
     """The metrics that know nothing of the predictions."""
 
     def initial_bias(self) -> Any:
-        """A number, or one for each logit: what an untrained head starts from."""
+        """Return a number, or one for each logit: what an untrained head starts from."""
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -108,15 +108,15 @@ class Base:
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Whether one Python value, not a missing one, is a label of this task."""
+        """Return whether one Python value, not a missing one, is a label of this task."""
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """What a label of this type must be: `be in [0, 10)`."""
+        """Return what a label of this type must be: `be in [0, 10)`."""
         raise NotImplementedError
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """The loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -124,11 +124,11 @@ class Base:
         raise NotImplementedError
 
     def sums(self, examples: Examples) -> dict[str, tf.Tensor | metrics.Total]:
-        """What the metrics are made of: tensors that add up over the rows of a split, and more."""
+        """Return what the metrics are made of: tensors that add up over the rows of a split, and more."""
         raise NotImplementedError
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The metrics of these sums."""
+        """Return the metrics of these sums."""
         raise NotImplementedError
 
     def accumulators(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Base:
         return {}
 
     def fitted(self, statistics: Any) -> "Base":
-        """The head with what its accumulators gathered, from `features.Statistics`."""
+        """Return the head with what its accumulators gathered, from `features.Statistics`."""
         del statistics
         return self
 
@@ -180,7 +180,7 @@ class Base:
         return metrics.stream(sums, self.all_metrics)
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """The metrics of these sums, those that every head has among them."""
+        """Return the metrics of these sums, those that every head has among them."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
@@ -197,18 +197,18 @@ class Base:
         return targets, self.weights(labels, present)
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """The label field; fails unless it has a type and a shape that the head can take."""
+        """Return the label field; fails unless it has a type and a shape that the head can take."""
         return self._field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """The weights of labels that are `present`, [B] or [B, n], and 0 of those missing."""
+        """Return the weights of labels that are `present`, [B] or [B, n], and 0 of those missing."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(self.weight, labels, present)
         return weights
 
     def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """The weight field as [B] or [B, 1], 0 where the label is missing."""
+        """Return the weight field as [B] or [B, 1], 0 where the label is missing."""
         given = self._field(labels, field, (tf.float32, tf.int64), ())
         weights = tf.cast(given, tf.float32)
         if present.shape.rank == 2:
@@ -237,17 +237,17 @@ class Base:
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Returns `result`; fails when run unless all `given` are valid."""
+        """Return `result`; fails when run unless all `given` are valid."""
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """How an error says that a label must follow a rule; the label comes behind it."""
+        """Return how an error says that a label must follow a rule; the label comes behind it."""
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """What is wrong with the label or the weight of one record (Python values), or None."""
+        """Return what is wrong with the label or the weight of one record (Python values), or None."""
         given = values.flat(labels.get(self.field, []))
         present = [value for value in given if not values.missing(value)]
         weight = self.weight or ""  # No field has this name.
@@ -262,12 +262,12 @@ class Base:
         return None
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """What each of one record's label values must pass, and how the error puts it."""
+        """Return what each of one record's label values must pass, and how the error puts it."""
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
-    """How many rows hold a NaN in a float output, [B, ...], where `counts`, [B] or [B, n]."""
+    """Return how many rows hold a NaN in a float output, [B, ...], where `counts`, [B] or [B, n]."""
     found = tf.zeros_like(counts)
     for output in outputs:
         if output.dtype.is_floating:
@@ -281,7 +281,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
 def or_nan(
     summary: types.Tensors, nan_predictions: tf.Tensor, of_labels: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """The metrics, NaN but for those `of_labels` where a prediction is; and their number."""
+    """Return the metrics, NaN but for those `of_labels` where a prediction is; and their number."""
     has_nan = nan_predictions > 0
     clean = {
         name: value if name in of_labels else tf.where(has_nan, value * float("nan"), value)
@@ -305,13 +305,13 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """The classify signature of [B, C] scores: every class by name, in the order of their ids."""
+    """Return the classify signature of [B, C] scores: every class by name, in the order of their ids."""
     classes = tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
     return compat.estimator.export.ClassificationOutput(scores, classes)
 
 
 def check_share(where: str, value: float) -> None:
-    """Fails unless `value` is a number between 0 and 1."""
+    """Fail unless `value` is a number between 0 and 1."""
     checks.is_a(where, value, (int, float), "be a number between 0 and 1")
     checks.require(0 < value < 1, where, "be between 0 and 1", value)
 

@@ -84,7 +84,7 @@ class Binary(base.Base):
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
     def initial_bias(self) -> float:
-        """The logit of the prior."""
+        """Return the logit of the prior."""
         return 0.0 if self.prior is None else base.logit(self.prior)
 
     @property
@@ -121,7 +121,7 @@ class Binary(base.Base):
         return list(typed)
 
     def accepts(self, value: Any) -> bool:
-        """Whether the value is positive or negative."""
+        """Return whether the value is positive or negative."""
         positive, negative = self._values
         return not negative or value in (*positive, *negative)
 
@@ -163,7 +163,7 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """The scores of either class, calibration by bin, and the confusion at the threshold.
+        """Return the scores of either class, calibration by bin, and the confusion at the threshold.
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
         """

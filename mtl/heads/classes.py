@@ -43,7 +43,7 @@ class Classes(base.Base):
         return row_names.RowNames(names=self.class_names, axis=-1)
 
     def _per_class(self, setting: str) -> list[float]:
-        """The setting as one number above 0 for every class."""
+        """Return the setting as one number above 0 for every class."""
         given, where = getattr(self, setting), self._where(setting)
         return values.per_class(where, given, self.class_names)
 
@@ -54,7 +54,7 @@ class Classes(base.Base):
         return tf.maximum(ids, 0), ids >= 0
 
     def accepts(self, value: Any) -> bool:
-        """Whether the value is the id or the name of a class."""
+        """Return whether the value is the id or the name of a class."""
         return values.knows_class(value, self.class_names)
 
     def rule(self, dtype: Any) -> str:

@@ -80,7 +80,7 @@ class EstimatorHead:
         return {}
 
     def fitted(self, statistics: Any) -> "EstimatorHead":
-        """The head as it is."""
+        """Return the head as it is."""
         del statistics
         return self
 
@@ -120,7 +120,7 @@ class EstimatorHead:
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """The head's metrics, under its own names, and `nan_predictions`.
+        """Return the head's metrics, under its own names, and `nan_predictions`.
 
         That counts the labelled rows with a NaN among their predictions, whatever they weigh. One
         such row makes NaN of every metric but those of the labels alone.
@@ -142,7 +142,7 @@ class EstimatorHead:
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """The head's signatures."""
+        """Return the head's signatures."""
         mode = compat.estimator.ModeKeys.PREDICT
         outputs = self.head.create_estimator_spec({}, mode, logits).export_outputs
         return {_KINDS[kind]: outputs[kind] for kind in _KINDS if kind in outputs}

@@ -35,14 +35,14 @@ class Total(Protocol):
         """The local variables: zeros at first, none where a dimension is unknown."""
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Takes the batch in."""
+        """Take the batch in."""
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Any:
-        """What the states of all replicas come to."""
+        """Return what the states of all replicas come to."""
 
 
 def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
-    """Those of a head's metrics whose order it declares, with whether higher is better.
+    """Return those of a head's metrics whose order it declares, with whether higher is better.
 
     They come as in `head.directions`, the one that tells most first.
     """
@@ -58,7 +58,7 @@ def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
 def stream(
     sums: Mapping[str, tf.Tensor | Total], summarize: Callable[[Any], Mapping[str, tf.Tensor]]
 ) -> types.Metrics:
-    """Adds up `sums` over batches and replicas in float64; the metrics are `summarize(totals)`.
+    """Add up `sums` over batches and replicas in float64; the metrics are `summarize(totals)`.
 
     Args:
       sums: {name: tensor of static shape that adds up over the rows of a split, or a `Total`}.
@@ -85,7 +85,7 @@ def stream(
 
 
 def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
-    """A local variable of each replica."""
+    """Return a local variable of each replica."""
     return tf1.Variable(
         lambda: tf.zeros([size or 0 for size in spec.shape], spec.dtype),
         trainable=False,
@@ -139,7 +139,7 @@ class Moments:
     state = (tf.TensorSpec([3], tf.float64),)  # The weight, the mean, the squared distances.
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Joins the batch with what came before."""
+        """Join the batch with what came before."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
         some = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
         distances = tf.where(weights > 0, values - some, 0)
@@ -150,13 +150,13 @@ class Moments:
         return state[0].assign(_joined(state[0].read_value(), batch), read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
-        """The mean, NaN of nothing, and the squared distances from it."""
+        """Return the mean, NaN of nothing, and the squared distances from it."""
         weight, mean, squares = tf.unstack(functools.reduce(_joined, [s for (s,) in replicas]))
         return Spread(tf.where(weight > 0, mean, float("nan")), squares)
 
 
 def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """The moments of two sets together."""
+    """Return the moments of two sets together."""
     weight = one[0] + other[0]
     distance, share = other[1] - one[1], tf.math.divide_no_nan(other[0], weight)
     squares = one[2] + other[2] + distance**2 * one[0] * share
@@ -169,7 +169,7 @@ def total(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """The quotient; NaN where the denominator is 0."""
+    """Return the quotient; NaN where the denominator is 0."""
     return tf.where(
         tf.equal(denominator, 0),
         tf.constant(float("nan"), denominator.dtype),
@@ -178,7 +178,7 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
 
 
 def mean_defined(values: tf.Tensor) -> tf.Tensor:
-    """The mean of the values that are not NaN."""
+    """Return the mean of the values that are not NaN."""
     defined = ~tf.math.is_nan(values)
     kept = tf.where(defined, values, 0)
     return ratio(tf.reduce_sum(kept), tf.reduce_sum(tf.cast(defined, values.dtype)))
@@ -196,7 +196,7 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
 
 
 def binned(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
-    """Sums [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
+    """Sum [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
 
     Bins below 0 or beyond the end count as the first or the last.
     """

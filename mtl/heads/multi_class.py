@@ -96,12 +96,12 @@ class MultiClass(classes.Classes):
         return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
-        """What counts the rows of the classes, where they are needed and not given."""
+        """Return what counts the rows of the classes, where they are needed and not given."""
         needed = self.class_counts is None and (self.shots or self.objective.needs_counts)
         return label_counts.accumulators(self.field) if needed else {}
 
     def fitted(self, statistics: Any) -> "MultiClass":
-        """The head with the rows of its classes."""
+        """Return the head with the rows of its classes."""
         if not self.accumulators():
             return self
         found = label_counts.of(statistics, self.field)
@@ -114,7 +114,7 @@ class MultiClass(classes.Classes):
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
-        """The log of the prior."""
+        """Return the log of the prior."""
         return 0.0 if self.prior is None else list(map(math.log, self._per_class("prior")))
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:

@@ -75,7 +75,7 @@ class MultiLabel(classes.Classes):
         return len(self.class_names)
 
     def initial_bias(self) -> Any:
-        """The logit of the prior."""
+        """Return the logit of the prior."""
         return 0.0 if self.prior is None else list(map(base.logit, self._per_class("prior")))
 
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -129,7 +129,7 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """The scores of every class, the confusion over all, and rows without a mistake."""
+        """Return the scores of every class, the confusion over all, and rows without a mistake."""
         logits, targets, weights = examples
         flagged = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         wrong = tf.cast(tf.not_equal(flagged, targets), tf.float32)

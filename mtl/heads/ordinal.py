@@ -61,7 +61,7 @@ class Ordinal(classes.Classes):
         return len(self.class_names) - 1
 
     def initial_bias(self) -> list[float]:
-        """The first threshold of the prior, then the d of each step to the next."""
+        """Return the first threshold of the prior, then the d of each step to the next."""
         shares = self._shares()
         below = list(itertools.accumulate(shares))[:-1]
         thresholds = [base.logit(share / sum(shares)) for share in below]
@@ -101,7 +101,7 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """The weight of rows by class, and by how far the prediction is off."""
+        """Return the weight of rows by class, and by how far the prediction is off."""
         logits, targets, weights = examples
         distance = tf.cast(tf.abs(_median(logits) - targets), tf.int32)
         num_classes = self.size + 1

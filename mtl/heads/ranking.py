@@ -52,7 +52,7 @@ class Cells(NamedTuple):
 def scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
-    """A batch of scores, [B] or [B, C] each: and how much they weigh as either label.
+    """Return a batch of scores, [B] or [B, C] each: and how much they weigh as either label.
 
     Where classes are tasks, each of them is told apart as exactly as it would be alone.
     """
@@ -93,7 +93,7 @@ class _Different:
         self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Appends the batch; where the buffer is full, merges equal scores and makes room."""
+        """Append the batch; where the buffer is full, merges equal scores and makes room."""
         keys, weights, used, dropped = (variable.handle for variable in state)
         start = _read(used, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
@@ -125,7 +125,7 @@ class _Different:
         return _assign(used, tf.cond(end <= capacity, append, compact))
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
-        """The cells of all replicas."""
+        """Return the cells of all replicas."""
         keys = tf.concat([keys[:used] for keys, _, used, _ in replicas], 0)
         weights = tf.concat([weights[:used] for _, weights, used, _ in replicas], 0)
         dropped = tf.reduce_max(tf.stack([dropped for *_, dropped in replicas]))
@@ -197,11 +197,11 @@ class _Histogram:
         self._binned = tf.stack(given)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Adds the batch's weights."""
+        """Add the batch's weights."""
         return state[0].assign_add(self._binned, read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
-        """A cell for each bin."""
+        """Return a cell for each bin."""
         num_classes, num_bins = self._shape
         positives, negatives = tf.unstack(tf.add_n([binned for (binned,) in replicas]))
         classes = tf.repeat(tf.range(num_classes), num_bins)
@@ -215,7 +215,7 @@ def areas(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
-    """The same of each class, [C]: NaN where they are not defined."""
+    """Return the same of each class, [C]: NaN where they are not defined."""
     found = {"auc": auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value

@@ -28,7 +28,7 @@ class _Number(base.Base):
     }
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """The predicted number of every logit."""
+        """Return the predicted number of every logit."""
         return logits
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -43,12 +43,12 @@ class _Number(base.Base):
         return self.checked(targets, valid, label, self.rule(label.dtype)), present
 
     def in_range(self, value: Any) -> Any:
-        """Whether a finite number, or each of a tensor, can be a label."""
+        """Return whether a finite number, or each of a tensor, can be a label."""
         del value
         return True
 
     def accepts(self, value: Any) -> bool:
-        """Whether the value is finite and in range."""
+        """Return whether the value is finite and in range."""
         return math.isfinite(value) and bool(self.in_range(value))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -69,7 +69,7 @@ class _Number(base.Base):
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """The moments of the labels, the sum of predictions, and those of their errors."""
+        """Return the moments of the labels, the sum of predictions, and those of their errors."""
         logits, targets, weights = examples
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
@@ -135,7 +135,7 @@ class Regression(_Number):
         return () if self.dimension == 1 else (self.dimension,)
 
     def initial_bias(self) -> float:
-        """The prior itself."""
+        """Return the prior itself."""
         return float(self.prior)
 
     def rule(self, dtype: Any) -> str:
@@ -170,11 +170,11 @@ class Poisson(_Number):
         checks.positive(self._where("prior"), self.prior)
 
     def initial_bias(self) -> float:
-        """The log of the prior."""
+        """Return the log of the prior."""
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """The rate."""
+        """Return the rate."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
@@ -182,7 +182,7 @@ class Poisson(_Number):
         return value >= 0
 
     def rule(self, dtype: Any) -> str:
-        """A count."""
+        """Return a count."""
         del dtype
         return "be a finite count of at least 0"
 
@@ -191,7 +191,7 @@ class Poisson(_Number):
         return objectives.poisson(logits, targets)
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """Those of every number, and the deviance."""
+        """Return those of every number, and the deviance."""
         logits, targets, weights = examples
         # In float64: great terms cancel where a count is great and its rate right.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
@@ -199,6 +199,6 @@ class Poisson(_Number):
         return {**super().sums(examples), "deviance": metrics.total(deviance, weights)}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Those of every number, and the mean deviance."""
+        """Return those of every number, and the mean deviance."""
         deviance = metrics.ratio(sums["deviance"], sums["weight"])
         return {**super().summary(sums), "deviance": deviance}

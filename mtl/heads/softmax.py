@@ -162,7 +162,7 @@ class CrossEntropy:
             values.check_numbers("CrossEntropy.class_weights", given)
 
     def check(self, names: Sequence[str]) -> None:
-        """Fails unless the settings suit a head of these classes."""
+        """Fail unless the settings suit a head of these classes."""
         self._given_weights(names)
 
     @property

@@ -127,7 +127,7 @@ class Alike:
 
 
 def _parts(heads: Sequence[types.Head]) -> list[Any]:
-    """Groups of equal heads, and the heads that are not in one."""
+    """Group of equal heads, and the heads that are not in one."""
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
         kinds.setdefault(_kind(head), []).append(head)
@@ -140,7 +140,7 @@ def _parts(heads: Sequence[types.Head]) -> list[Any]:
 
 
 def _kind(head: types.Head) -> str | None:
-    """What equal heads have in common; None where a head is built by itself."""
+    """Return what equal heads have in common; None where a head is built by itself."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None
     return repr(dataclasses.replace(head, name="any", label=None))

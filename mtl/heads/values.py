@@ -29,14 +29,14 @@ def present(labels: tf.Tensor) -> tf.Tensor:
 
 
 def missing(value: Any) -> bool:
-    """Whether one Python value marks a missing label."""
+    """Return whether one Python value marks a missing label."""
     if isinstance(value, float):
         return math.isnan(value)
     return value in (spec.MISSING["int64"], spec.MISSING["string"])
 
 
 def flat(value: Any) -> list[Any]:
-    """The label of one record as a list of Python values, with bytes as str."""
+    """Return the label of one record as a list of Python values, with bytes as str."""
     elements = value if isinstance(value, (list, tuple)) else [value]
     elements = [item for element in elements for item in _items(element)]
     return [
@@ -50,18 +50,18 @@ def _items(value: Any) -> list[Any]:
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
-    """Whether each label is one of a few choices; same shape, bool."""
+    """Return whether each label is one of a few choices; same shape, bool."""
     equal = [tf.equal(labels, tf.constant(choice, labels.dtype)) for choice in choices]
     return functools.reduce(tf.logical_or, equal)
 
 
 def class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    """The names of `classes`: as given, or 0, 1, 2, ... where it is their number."""
+    """Return the names of `classes`: as given, or 0, 1, 2, ... where it is their number."""
     return tuple(map(str, range(classes)) if isinstance(classes, int) else classes)
 
 
 def check_classes(where: str, classes: int | Sequence[str]) -> None:
-    """Fails unless `classes` is a number of at least 2, or at least two different names."""
+    """Fail unless `classes` is a number of at least 2, or at least two different names."""
     checks.is_a(where, classes, (int, list, tuple), "be a number of classes or a list of names")
     if isinstance(classes, int):
         # Their names are made at once, and the last layer has a column for each.
@@ -77,7 +77,7 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
 def per_class(
     where: str, numbers: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
-    """One number above 0 for every class, from one for all, a list, or {name: number}, else 1.
+    """Return one number above 0 for every class, from one for all, a list, or {name: number}, else 1.
 
     Raises:
       UserError: a name is no class, a number is not above 0, or their count is wrong.
@@ -97,7 +97,7 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fails unless they are numbers; whether there are enough is known with the classes."""
+    """Fail unless they are numbers; whether there are enough is known with the classes."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = list(numbers.values())
@@ -106,7 +106,7 @@ def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, fl
 
 
 def class_ids(labels: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The class ids of labels, int64 ids or names, -1 where missing; and which are valid."""
+    """Return the class ids of labels, int64 ids or names, -1 where missing; and which are valid."""
     if labels.dtype == tf.string:
         ids = _lookup(labels, names)
         return ids, (ids >= 0) | ~present(labels)
@@ -126,12 +126,12 @@ def _lookup(labels: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
 
 
 def knows_class(value: Any, names: Sequence[str]) -> bool:
-    """Whether one Python value is the id or the name of a class."""
+    """Return whether one Python value is the id or the name of a class."""
     return value in names if isinstance(value, str) else 0 <= value < len(names)
 
 
 def class_rule(dtype: Any, names: Sequence[str]) -> str:
-    """What a class label must be, for errors."""
+    """Return what a class label must be, for errors."""
     if dtype in (tf.string, str):
         return one_of(names)
     return f"be in [0, {len(names)})"
@@ -145,12 +145,12 @@ def one_of(choices: Iterable[Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """One Python value as an error shows it."""
+    """Return one Python value as an error shows it."""
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
-    """Fails when run, with `text` and the first of the labels that are not valid.
+    """Fail when run, with `text` and the first of the labels that are not valid.
 
     It is one plain op that formats what it is given only when it fails; `tf.debugging.Assert`
     would build a conditional around it, at a cost in every step.
@@ -159,7 +159,7 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
 
 
 def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> tf.Operation:
-    """The same of [B, T] labels, with the one of T texts that belongs to the label shown."""
+    """Return the same of [B, T] labels, with the one of T texts that belongs to the label shown."""
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])
     return _assert(valid, tf.gather_nd(labels, places), text)

@@ -72,7 +72,7 @@ def conv(
 
 
 def with_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """A Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
+    """Return a Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
@@ -146,7 +146,7 @@ def batch_norm(
 
 
 def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
-    """Values times a scale of their last axis; of a convolution its kernel where that is less."""
+    """Return values times a scale of their last axis; of a convolution its kernel where that is less."""
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
@@ -190,7 +190,7 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
-    """Zeroes a share `rate` of the values in training and scales up the rest.
+    """Zero a share `rate` of the values in training and scales up the rest.
 
     The draw depends only on the run's seed, the layer's scope and the global step, so a run that
     was stopped and restored draws what it would have drawn. The graph must hold a global step.

@@ -86,7 +86,7 @@ class Compute:
 def computed(
     network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
 ) -> types.Towers:
-    """The towers of a network: float32 in, float32 out, in between as the step computes.
+    """Return the towers of a network: float32 in, float32 out, in between as the step computes.
 
     What a step infers beside its training has 32 bits, as in evaluation.
     """
@@ -104,14 +104,14 @@ def computed(
 
 
 def shared(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """What goes on within a network, and the same for `types.Towers.shared`, in float32."""
+    """Return what goes on within a network, and the same for `types.Towers.shared`, in float32."""
     step = _current()
     outside = step.leave(hidden)
     return step.enter(outside), outside
 
 
 def dtype() -> tf.DType:
-    """What a network computes in."""
+    """Return what a network computes in."""
     return _current().dtype
 
 
@@ -135,7 +135,7 @@ class LossScale:
         self.value = self._kept.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Whether the scale is to blame, a bool scalar; leaves the next scale to UPDATE_OPS."""
+        """Return whether the scale is to blame, a bool scalar; leaves the next scale to UPDATE_OPS."""
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = since >= self._growth_steps
@@ -214,12 +214,12 @@ class _Step:
 
 
 def _current() -> _Step:
-    """The step that is being built; a plain one outside of training."""
+    """Return the step that is being built; a plain one outside of training."""
     return _STEP.get() or _Step(PLAIN)
 
 
 def _uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """A variable creator: initial values are drawn as without XLA, which draws others."""
+    """Return a variable creator: initial values are drawn as without XLA, which draws others."""
     with tf.xla.experimental.jit_scope(compile_ops=False):
         return next_creator(**settings)
 

@@ -139,7 +139,7 @@ class Quantization:
 
     @contextlib.contextmanager
     def over(self, training: bool) -> Iterator[None]:
-        """Quantises what is built in it.
+        """Quantise what is built in it.
 
         Raises:
           UserError: on leaving, if a pattern has matched nothing.
@@ -158,7 +158,7 @@ class Quantization:
 
 
 def inputs(values: tf.Tensor) -> tf.Tensor:
-    """What goes into the layer whose scope this is, quantised if it is to be."""
+    """Return what goes into the layer whose scope this is, quantised if it is to be."""
     scope = _SCOPE.get()
     return scope.inputs(values) if scope else values
 
@@ -171,7 +171,7 @@ class _Scope:
         self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """A getter of variables: gives the quantised values of what is to be quantised."""
+        """Return a getter of variables: gives the quantised values of what is to be quantised."""
         if settings.get("trainable") is False:
             return getter(name, **settings)
         quantizer = self._quantizer("weights", name)
@@ -190,7 +190,7 @@ class _Scope:
         return tf.cast(quantizer(floats, tf.stop_gradient(bound)), values.dtype)
 
     def require_used(self) -> None:
-        """Fails if a pattern has matched nothing."""
+        """Fail if a pattern has matched nothing."""
         for setting, names in self.seen.items():
             for pattern in getattr(self._quantization, setting):
                 patterns.select(f"Quantization.{setting}", pattern, names)
@@ -202,7 +202,7 @@ class _Scope:
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
-    """The largest magnitude; a scalar."""
+    """Return the largest magnitude; a scalar."""
     average = tf1.get_variable(
         "input_bound",
         [],

@@ -17,7 +17,7 @@ Function = Callable[[tf.Tensor], tf.Tensor]
 
 
 def of(forward: Function, backward: Function) -> Function:
-    """The function with the values of `forward` and the gradient of `backward`, any shape."""
+    """Return the function with the values of `forward` and the gradient of `backward`, any shape."""
 
     def function(x: tf.Tensor) -> tf.Tensor:
         passed = backward(x)
@@ -31,7 +31,7 @@ def _clipped(x: tf.Tensor) -> tf.Tensor:
 
 
 def rounded(x: tf.Tensor) -> tf.Tensor:
-    """The nearest integers, halves to even; the gradient is 1."""
+    """Return the nearest integers, halves to even; the gradient is 1."""
     return of(tf.round, tf.identity)(x)
 
 
@@ -48,7 +48,7 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 
 
 def uniform(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
-    """The nearest of `2^bits - 1` values at equal distances from -bound to bound, 0 among them.
+    """Return the nearest of `2^bits - 1` values at equal distances from -bound to bound, 0 among them.
 
     The gradient is 1 where |x| is at most the bound, else 0; none goes to the bound.
     """

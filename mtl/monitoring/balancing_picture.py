@@ -36,7 +36,7 @@ Curves = dict[str, dict[int, float]]
 
 
 def draw(model_dir: str) -> str | None:
-    """Writes the picture anew and returns its path; None where the run shows no weights."""
+    """Write the picture anew and returns its path; None where the run shows no weights."""
     groups = read(model_dir)
     if not groups:
         return None
@@ -71,7 +71,7 @@ def read(model_dir: str) -> dict[tuple[str, str], Curves]:
 
 
 def _events(path: str) -> Iterator[tf.compat.v1.Event]:
-    """The events of a file, up to where a run that was killed broke off."""
+    """Yield the events of a file, up to where a run that was killed broke off."""
     with contextlib.suppress(tf.errors.DataLossError):
         yield from tf1.train.summary_iterator(path)
 

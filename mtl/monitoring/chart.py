@@ -34,7 +34,7 @@ class _Axis(NamedTuple):
         return ((math.log10(value) if self.is_log else value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Where they are, and what they say: the ends, and 0 or the middle."""
+        """Return where they are, and what they say: the ends, and 0 or the middle."""
         middle = 0.0 if self.low < 0 < self.high else (self.low + self.high) / 2
         values = [10**v if self.is_log else v for v in (self.low, middle, self.high)]
         return [(self.place(value), f"{value:.3g}") for value in values]

@@ -30,12 +30,12 @@ def tell(model_dir: str, kind: str, lines: Sequence[str]) -> None:
 
 
 def of(model_dir: str, kind: str) -> list[str]:
-    """The lines of one kind."""
+    """Return the lines of one kind."""
     return _read(model_dir).get(kind, [])
 
 
 def told(model_dir: str) -> list[str]:
-    """The lines of all kinds."""
+    """Return the lines of all kinds."""
     return [line for lines in _read(model_dir).values() for line in lines]
 
 

@@ -107,7 +107,7 @@ class Summaries(StepHook):
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
-    """Makes TensorBoard forget what was written from this step on: it is trained once more."""
+    """Make TensorBoard forget what was written from this step on: it is trained once more."""
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
     writer.flush()

@@ -22,7 +22,7 @@ _WARNINGS = ("nan_predictions", "_error_bound")
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """A block for each task, its metrics side by side; n/a where one is undefined."""
+    """Return a block for each task, its metrics side by side; n/a where one is undefined."""
     by_task: dict[str, list[str]] = {}
     for name in sorted(metrics.keys() - {"global_step"}):
         if name.endswith(_WARNINGS) and not metrics[name] > 0:
@@ -40,7 +40,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 def of_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """One line on an evaluation: the metrics `shown`, and `best`, which decides on the best one."""
+    """Return one line on an evaluation: the metrics `shown`, and `best`, which decides on the best one."""
     told = []
     for name in dict.fromkeys([*shown, best]):
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
@@ -55,7 +55,7 @@ def _shown(value: float) -> str:
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """The summary of a training run that made `steps` steps; `model_name` is what is served."""
+    """Return the summary of a training run that made `steps` steps; `model_name` is what is served."""
     best = _last(os.path.join(model_dir, "best"))
     places = {
         "checkpoint": _last(model_dir),
@@ -104,7 +104,7 @@ def _newest(directory: str) -> str | None:
 
 
 def _python() -> str:
-    """How to call this Python: `python` where that is it, else its path."""
+    """Return how to call this Python: `python` where that is it, else its path."""
     found = shutil.which("python")
     return (
         "python"

@@ -70,7 +70,7 @@ class KerasModel:
         return outputs
 
     def _model(self, inputs: types.Tensors) -> Any:
-        """A new one, or where the scope reuses variables the one that was made there."""
+        """Return a new one, or where the scope reuses variables the one that was made there."""
         scope = tf1.get_variable_scope()
         # A key that is no string stays out of saved graphs.
         kept = graphs.outermost().get_collection_ref((self, scope.name, precision.dtype()))
@@ -152,7 +152,7 @@ def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple
 
 
 def _learned(made: Any) -> list[Any]:
-    """The weights that have a gradient where nothing is frozen: no averages."""
+    """Return the weights that have a gradient where nothing is frozen: no averages."""
     layers = [layer for layer in [made, *made.submodules] if hasattr(layer, "trainable_weights")]
     before = [layer.trainable for layer in layers]
     made.trainable = True

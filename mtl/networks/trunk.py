@@ -24,7 +24,7 @@ class Trunk(Protocol):
 def check_settings(
     kind: str, sizes: Sequence[int], activation: str, dropout: float, batch_norm: bool
 ) -> None:
-    """Fails unless the settings of `dense_layers` are good."""
+    """Fail unless the settings of `dense_layers` are good."""
     check_sizes(f"{kind}.layers", sizes)
     checks.one_of(f"{kind}.activation", activation, layers.ACTIVATIONS)
     checks.rate(f"{kind}.dropout", dropout)
@@ -32,7 +32,7 @@ def check_settings(
 
 
 def check_sizes(where: str, sizes: Sequence[int]) -> None:
-    """Fails unless `sizes` is a list of whole numbers above zero."""
+    """Fail unless `sizes` is a list of whole numbers above zero."""
     checks.is_a(where, sizes, (list, tuple), "be a list of sizes")
     for size in sizes:
         checks.is_a(where, size, int, "hold whole numbers")

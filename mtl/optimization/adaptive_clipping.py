@@ -130,7 +130,7 @@ class AutoClip:
         return [clipping.scaled(gradient, scale) for gradient in gradients]
 
     def _seen(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The norms [window] with that of this step, and how many of them are filled."""
+        """Return the norms [window] with that of this step, and how many of them are filled."""
         norms = step_state.variable("norms", np.zeros(self.window, np.float32))
         count = step_state.variable("count", np.zeros([], np.int32))
         old, steps = norms.read_value(), count.read_value()

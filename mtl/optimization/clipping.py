@@ -187,20 +187,20 @@ class ByPattern:
 
 
 def factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """What brings a norm, of any shape, to at most `max_norm`; 1 where either is not finite."""
+    """Return what brings a norm, of any shape, to at most `max_norm`; 1 where either is not finite."""
     scale = max_norm / tf.maximum(norm, max_norm)
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
 def scaled(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
-    """The gradient times a scalar."""
+    """Return the gradient times a scalar."""
     return gradients_lib.transform(gradient, lambda values: values * tf.cast(scale, values.dtype))
 
 
 def _scaled_alone(
     gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
-    """Each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
+    """Return each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
     return [
         scaled(gradient, factor(norm, max_norm))
         for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)

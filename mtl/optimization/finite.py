@@ -50,7 +50,7 @@ def guarded(
     variables: Sequence[tf.Variable],
     step: tf.Tensor,
 ) -> Guarded:
-    """What becomes of {task: loss} and N gradients under a policy, and under the loss scale.
+    """Return what becomes of {task: loss} and N gradients under a policy, and under the loss scale.
 
     Raises:
       InvalidArgumentError: when run and `before` is, under the policy "fail".
@@ -108,7 +108,7 @@ class Checked:
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Fails when run if a task's loss or a variable's gradient is not finite, `unless` told.
+        """Fail when run if a task's loss or a variable's gradient is not finite, `unless` told.
 
         A good step costs one sum: what looks for names is in a branch that is not taken.
 
@@ -152,7 +152,7 @@ def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], t
 
 
 def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
-    """The sum of an int64 scalar over all steps of the run, kept as a variable of the scope."""
+    """Return the sum of an int64 scalar over all steps of the run, kept as a variable of the scope."""
     total = step_state.variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
     step_state.keep(total, new)

@@ -41,7 +41,7 @@ class Group:
 
 
 def check(where: str, rates: Rates) -> None:
-    """Fails unless `rates` maps patterns to factors above 0 or schedules."""
+    """Fail unless `rates` maps patterns to factors above 0 or schedules."""
     checks.mapping(where, rates, "map patterns to factors")
     patterns.check(where, list(rates))
     for pattern, factor in rates.items():
@@ -57,7 +57,7 @@ def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "Lazy
 
 
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
-    """Fails unless `optimizers` maps patterns to optimizers."""
+    """Fail unless `optimizers` maps patterns to optimizers."""
     checks.mapping(where, optimizers, "map patterns to optimizers")
     patterns.check(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
@@ -94,7 +94,7 @@ def apply(
     step: tf.Tensor,
     when: tf.Tensor | bool = True,
 ) -> list[tf.Operation]:
-    """Moves every variable, each group by an optimizer of its own; the ops that do it.
+    """Move every variable, each group by an optimizer of its own; the ops that do it.
 
     Args:
       optimizers: by pattern, of which the first that matches counts; None is for what is left.
@@ -142,7 +142,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _masking(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf.compat.v1.train.Optimizer:
-    """The optimizer, which leaves masked entries where they are."""
+    """Return the optimizer, which leaves masked entries where they are."""
     masks = {patterns.part_name(variable): freezing.mask(variable) for _, variable in pairs}
     given = {name: mask for name, mask in masks.items() if mask is not None}
     return wrapped.Masked(optimizer, given) if given else optimizer
@@ -151,7 +151,7 @@ def _masking(
 def _groups(
     pairs: types.GradientsAndVariables, rates: Rates, own: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
-    """The group of what no pattern matches comes first: its state has the names it always has."""
+    """Return the group of what no pattern matches comes first: its state has the names it always has."""
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select("Update.rates", pattern, [*variables, *freezing.frozen_names()])

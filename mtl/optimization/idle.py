@@ -30,14 +30,14 @@ class Moving:
     end: float
 
     def is_idle(self, first: int, last: int) -> bool:
-        """Returns whether they stay where they are from step `first` on, before step `last`."""
+        """Return whether they stay where they are from step `first` on, before step `last`."""
         return max(first, self.first) >= min(last, self.end)
 
 
 def find(
     part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
-    """Returns when the variables of these names move in steps 0 to `last` - 1, alike ones once."""
+    """Return when the variables of these names move in steps 0 to `last` - 1, alike ones once."""
     settings = {"Update.optimizer": part.optimizer.learning_rate}
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate

@@ -86,7 +86,7 @@ def _factors(
 def _penalty(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
-    """The gradient and the value of one variable's penalty; sparse where `gradient` is."""
+    """Return the gradient and the value of one variable's penalty; sparse where `gradient` is."""
     if isinstance(gradient, tf.IndexedSlices):
         weights = tf.gather(variable, gradient.indices)
     else:

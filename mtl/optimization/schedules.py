@@ -23,7 +23,7 @@ from mtl import checks, types
 
 
 def value(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:
-    """The learning rate at `step`, a float32 scalar."""
+    """Return the learning rate at `step`, a float32 scalar."""
     if callable(learning_rate):
         return learning_rate(step)
     return tf.constant(learning_rate, tf.float32)
@@ -55,7 +55,7 @@ class _Schedule(abc.ABC):
 
     @abc.abstractmethod
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        """The rate without warm-up; float64 scalar -> float64 scalar."""
+        """Return the rate without warm-up; float64 scalar -> float64 scalar."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,7 @@ class InverseSqrt(_Schedule):
 
 
 def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
-    """The share of the decay that is done, in [0, 1]."""
+    """Return the share of the decay that is done, in [0, 1]."""
     where, fix = f"{type(schedule).__name__}.decay_steps", "No experiment says how long it trains."
     checks.require(schedule.decay_steps is not None, where, "be set here", None, fix)
     return tf.minimum(tf.constant(1, step.dtype), step / schedule.decay_steps)
@@ -238,7 +238,7 @@ def lasting(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """The first step from which the rate is 0 up to step `last`; None where it is not."""
+    """Return the first step from which the rate is 0 up to step `last`; None where it is not."""
     if not isinstance(learning_rate, _Schedule):
         return None
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -152,7 +152,7 @@ class Update:
 def _connected(
     gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
-    """The gradients that exist, and their variables."""
+    """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     names = [patterns.name(variable) for variable in variables]
     checks.require(bool(pairs), "Update", "get a gradient", names, "No loss depends on these.")

@@ -28,7 +28,7 @@ def audit(
     paths: Sequence[str],
     directory: str,
 ) -> None:
-    """Records a visit of every sample for each checkpoint, in the order given.
+    """Record a visit of every sample for each checkpoint, in the order given.
 
     Samples come in a random order, the same for all checkpoints, in batches as in training.
 

@@ -27,7 +27,7 @@ RUN_ERRORS = (
 def explained(
     data: pipeline.Pipeline, heads: Sequence[types.Head], checkpoint: str | None, *splits: str
 ) -> Iterator[None]:
-    """Turns what a user can fix into a UserError: of these splits, and of the checkpoint read."""
+    """Turn what a user can fix into a UserError: of these splits, and of the checkpoint read."""
     try:
         yield
     except RUN_ERRORS as error:

@@ -23,7 +23,7 @@ def build_estimator(
     keep: Sequence[str] = (),
     events: str | None = None,
 ) -> compat.estimator.Estimator:
-    """Builds what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
+    """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default.
@@ -45,7 +45,7 @@ def build_estimator(
 
 
 def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:
-    """Builds what exports the checkpoints of the run in `model_dir`."""
+    """Build what exports the checkpoints of the run in `model_dir`."""
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
     )
@@ -56,5 +56,5 @@ def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> ser
 def explain_errors(
     experiment: experiment_lib.Experiment, checkpoint: str | None, *splits: str
 ) -> contextlib.AbstractContextManager[None]:
-    """Turns what a user can fix in the data or the checkpoint into one line, within it."""
+    """Turn what a user can fix in the data or the checkpoint into one line, within it."""
     return diagnosis.explained(experiment.data, experiment.model.heads, checkpoint, *splits)

@@ -71,7 +71,7 @@ class Evaluator:
         return self.metrics
 
     def catch_up(self) -> None:
-        """Takes back the best of what a run does not know that goes on from the latest checkpoint.
+        """Take back the best of what a run does not know that goes on from the latest checkpoint.
 
         Evaluates that checkpoint if a run was interrupted before that was done.
         """
@@ -83,13 +83,13 @@ class Evaluator:
             self(cast(str, path))  # Without a checkpoint step 0 is done.
 
     def forget(self) -> None:
-        """Has TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
+        """Have TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
             self._unknown_from = None
 
     def again(self) -> dict[str, Any]:
-        """The metrics of the latest checkpoint, which was evaluated and exported before."""
+        """Return the metrics of the latest checkpoint, which was evaluated and exported before."""
         return evaluate(self._experiment, self._model_dir)
 
     def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
@@ -113,7 +113,7 @@ def evaluate(
     split: str | None = None,
     checkpoint: str = "latest",
 ) -> dict:
-    """Evaluates a checkpoint on the whole of `split`; {metric: value}.
+    """Evaluate a checkpoint on the whole of `split`; {metric: value}.
 
     Of a split that the run does not evaluate itself the metrics are also written for
     TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.

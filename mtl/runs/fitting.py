@@ -15,7 +15,7 @@ from mtl.runs import diagnosis, plausibility
 
 
 def load(model_dir: str) -> features_lib.Statistics:
-    """What a run learned of its training split."""
+    """Return what a run learned of its training split."""
     return features_lib.load(os.path.join(model_dir, "statistics"))
 
 
@@ -26,7 +26,7 @@ def fit(
     model_dir: str,
     look: plausibility.Look | None = None,
 ) -> None:
-    """Takes the statistics of the training split, for a run that starts.
+    """Take the statistics of the training split, for a run that starts.
 
     `look` sees the same batches, and of those that it still needs no more than these.
 

@@ -47,7 +47,7 @@ def heartbeat(
     experiment: experiment_lib.Experiment,
     model_dir: str,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
-    """The signs of life of this process, and its watch over others."""
+    """Return the signs of life of this process, and its watch over others."""
     if cluster is None:
         return NoHeartbeat()
     timeout = experiment.distribution.timeout_secs
@@ -55,7 +55,7 @@ def heartbeat(
 
 
 def announce(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
-    """Tells the others that the chief trains, and from which checkpoint on."""
+    """Tell the others that the chief trains, and from which checkpoint on."""
     beat.say(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
@@ -64,7 +64,7 @@ def train(
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
 ) -> None:
-    """Trains; in a cluster beside the other processes."""
+    """Train; in a cluster beside the other processes."""
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
@@ -77,7 +77,7 @@ def serve(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Holds parameters until the chief is done; one that is asked to stop, until it has saved."""
+    """Hold parameters until the chief is done; one that is asked to stop, until it has saved."""
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
     with interruption.watched():
         beat.say(SERVING)
@@ -94,7 +94,7 @@ def evaluate_all(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> dict[str, Any]:
-    """Evaluates every checkpoint once, until the chief is done and none is left."""
+    """Evaluate every checkpoint once, until the chief is done and none is left."""
     beat.wait_for(CHIEF, TRAINING)
     while True:
         is_last = _is_through(beat, interruption)
@@ -108,7 +108,7 @@ def evaluate_all(
 
 @contextlib.contextmanager
 def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
-    """Ends a worker that trains by itself after the chief ended, also where it has no session.
+    """End a worker that trains by itself after the chief ended, also where it has no session.
 
     The servers end with the chief, and a session that waits for them would do so for ever: that of
     a worker that started late, or that was in the middle of a step.
@@ -175,7 +175,7 @@ class Leading(tf.compat.v1.train.SessionRunHook):
 
 
 def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
-    """Whether the chief is done; where it was stopped, this process leaves too."""
+    """Return whether the chief is done; where it was stopped, this process leaves too."""
     phase = beat.phase(CHIEF)
     if phase == heartbeat_lib.STOPPED:
         interruption.leave("with the chief, which saved")

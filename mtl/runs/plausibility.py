@@ -71,14 +71,14 @@ class Look:
         self._is_whole = False
 
     def over(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """The batches of the split, each looked at on its way."""
+        """Yield the batches of the split, each looked at on its way."""
         for features, labels in batches:
             self._see(features, labels)
             yield features, labels
         self._is_whole = True
 
     def finish(self) -> None:
-        """Reads what was not seen, until nothing can be wrong any more."""
+        """Read what was not seen, until nothing can be wrong any more."""
         if self._is_whole or self._is_settled:
             return
         try:
@@ -95,7 +95,7 @@ class Look:
         return not self._unlabelled and (not pending or self._batches >= _MOST_BATCHES)
 
     def require_labels(self, every: bool = True) -> None:
-        """Fails if a task, or without `every` all of them, have no label in the split.
+        """Fail if a task, or without `every` all of them, have no label in the split.
 
         Raises:
           UserError: by task and field.
@@ -111,7 +111,7 @@ class Look:
         checks.fail(what, rule, found, fix)
 
     def doubts(self) -> list[str]:
-        """What is not surely wrong, and should be known."""
+        """Return what is not surely wrong, and should be known."""
         split, batch = self._split, self._data.batch_size
         where = f"of split {split!r}" + (
             "" if self._is_whole else f" (its first {self._rows} rows)"
@@ -166,7 +166,7 @@ class Look:
 
 
 def labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """A look at the labels of a split that is evaluated; one that can measure nothing is refused.
+    """Return a look at the labels of a split that is evaluated; one that can measure nothing is refused.
 
     Raises:
       UserError: no task has a label there.
@@ -200,7 +200,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 
 def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """What is present of the labels as the head understands them; None where it does not say."""
+    """Return what is present of the labels as the head understands them; None where it does not say."""
     if not hasattr(head, "targets") or not hasattr(head, "field"):
         return None
     try:
@@ -212,7 +212,7 @@ def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
 
 
 def _values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
-    """The rows as what can be compared; NaN is like NaN."""
+    """Return the rows as what can be compared; NaN is like NaN."""
     if isinstance(values, tf.RaggedTensor):
         return values.to_list()
     array = values.numpy()
@@ -220,7 +220,7 @@ def _values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
 
 
 def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> None:
-    """Forgets a name once its values differ."""
+    """Forget a name once its values differ."""
     if values is None:
         del same[name]
         return
@@ -234,7 +234,7 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
 
 
 def _no_text(values: list[bytes]) -> bytes | None:
-    """The first of the values that is not UTF-8."""
+    """Return the first of the values that is not UTF-8."""
     try:
         b"\n".join(values).decode()
     except UnicodeDecodeError:

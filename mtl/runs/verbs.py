@@ -37,7 +37,7 @@ def train(
     model_dir: str,
     on_start: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], int]:
-    """Trains up to `run.train_steps` and evaluates every checkpoint, exporting latest and best.
+    """Train up to `run.train_steps` and evaluates every checkpoint, exporting latest and best.
 
     Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
 
@@ -58,7 +58,7 @@ def train(
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
-    """Returns what every variable of a new run would start from, and why; writes nothing.
+    """Return what every variable of a new run would start from, and why; writes nothing.
 
     Raises:
       UserError: as `train` would.
@@ -78,7 +78,7 @@ def predict(
     checkpoint: str = "latest",
     keep: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yields {"<task>/<name>": value} for each example of `split`, in order.
+    """Yield {"<task>/<name>": value} for each example of `split`, in order.
 
     Before them come the fields `keep` of the example: features, labels, and columns of a CSV
     file. They pass through the graph with its features, so that no row can lose another's.
@@ -105,7 +105,7 @@ def audit_clipping(
     key: str | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """Audits the training split, a visit for each checkpoint; the path of the summary.
+    """Audit the training split, a visit for each checkpoint; the path of the summary.
 
     Args:
       experiment: that of the run.
@@ -138,7 +138,7 @@ def audit_clipping(
 def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
-    """Yields what predicts every task for serialized tf.Examples, as a checkpoint does."""
+    """Yield what predicts every task for serialized tf.Examples, as a checkpoint does."""
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     with estimators.explain_errors(experiment, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
@@ -153,7 +153,7 @@ def export(
     checkpoint: str = "latest",
     before: Callable[[str], None] = lambda written: None,
 ) -> str:
-    """Writes `export_dir/<version>`, a SavedModel for TF Serving; returns its path.
+    """Write `export_dir/<version>`, a SavedModel for TF Serving; returns its path.
 
     Nothing is published if `before`, called with the folder of the export, fails.
 

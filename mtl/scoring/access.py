@@ -32,7 +32,7 @@ class Access:
     token_env: str | None = None
 
     def check(self, scheme: str, address: str) -> None:
-        """Fails if the settings contradict the address, or a file cannot be read.
+        """Fail if the settings contradict the address, or a file cannot be read.
 
         Raises:
           UserError: by the setting; never with the token.
@@ -50,7 +50,7 @@ class Access:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """What checks the certificate of an HTTPS server."""
+        """Return what checks the certificate of an HTTPS server."""
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ValueError) as error:  # SSLError is an OSError.
@@ -58,14 +58,14 @@ class Access:
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 
     def roots(self) -> bytes | None:
-        """The authorities as gRPC takes them; None for its own."""
+        """Return the authorities as gRPC takes them; None for its own."""
         if not self.ca_file:
             return None
         with open(self.ca_file, "rb") as file:
             return file.read()
 
     def headers(self) -> dict[str, str]:
-        """What goes with every request."""
+        """Return what goes with every request."""
         if not (self.token_file or self.token_env):
             return {}
         where = "--token_file" if self.token_file else "--token_env"

@@ -70,7 +70,7 @@ class Model(Protocol):
 
 
 def kept(name: str, row: Mapping[str, Any]) -> Any:
-    """The value that comes back with the predictions of a row.
+    """Return the value that comes back with the predictions of a row.
 
     Raises:
       ValueError: the row has none.
@@ -84,7 +84,7 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
 ) -> Generator[Result, None, None]:
-    """What `work` makes of each item, in order; up to `concurrency` are worked on at a time.
+    """Yield what `work` makes of each item, in order; up to `concurrency` are worked on at a time.
 
     A UserError of `items` is raised behind the results of the items before it.
     """

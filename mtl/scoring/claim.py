@@ -46,7 +46,7 @@ class Claim:
         self._facts = {**facts, "inputs": {**known, **names}}
 
     def _read(self) -> dict[str, Any]:
-        """What was noted; {} where nothing was, or where no predictions were written after it."""
+        """Return what was noted; {} where nothing was, or where no predictions were written after it."""
         if not tf.io.gfile.exists(self._path):
             return {}
         with tf.io.gfile.GFile(self._path) as file:
@@ -62,7 +62,7 @@ class Claim:
         return before if any(not name.endswith(".partial") for name in written) else {}
 
     def write(self) -> None:
-        """Leaves the note in the folder, which is made if need be."""
+        """Leave the note in the folder, which is made if need be."""
         if self._facts == self._before:
             return
         with storage.writing("--output", "a folder", self._folder):

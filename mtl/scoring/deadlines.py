@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
-    """What `work` returns or raises.
+    """Return what `work` returns or raises.
 
     The timeout of a socket bounds each of its reads alone, and none bounds the look-up of a name.
     So `work` has a thread of its own, which is left behind when time is up.

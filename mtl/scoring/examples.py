@@ -28,7 +28,7 @@ def serialize(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
 
 
 def _parts(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """What the examples of a column are joined of: scalars and arrays of bytes."""
+    """Return what the examples of a column are joined of: scalars and arrays of bytes."""
     if not isinstance(values, np.ndarray):
         return [pa.array([_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
@@ -42,7 +42,7 @@ def _parts(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
 
 
 def _floats(name: str, values: np.ndarray) -> list[Any]:
-    """The bytes of float32, behind what is the same for all rows."""
+    """Return the bytes of float32, behind what is the same for all rows."""
     flat = np.ascontiguousarray(values, "<f4").reshape(len(values), -1)
     width = flat.shape[1] * flat.itemsize
     zeros = _example(name, np.zeros(flat.shape[1], np.float32))
@@ -76,7 +76,7 @@ def _feature(value: Any) -> tf.train.Feature:
 
 
 def _is_wire(values: Sequence[Any]) -> bool:
-    """Whether values of Python are all text, or all numbers in the range of int64 or floats."""
+    """Return whether values of Python are all text, or all numbers in the range of int64 or floats."""
     if all(isinstance(value, (str, bytes)) for value in values):
         return True
     numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)

@@ -67,7 +67,7 @@ class JsonLines:
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, numbered from 1."""
+    """Yield the lines of a file that are not blank, numbered from 1."""
     number = 0
     try:
         with files.open_binary(path) as lines:
@@ -106,7 +106,7 @@ def _object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dic
 
 
 def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
-    """The values as an array where all are of the field's very type and number."""
+    """Return the values as an array where all are of the field's very type and number."""
     flat = values
     if field.shape:
         # Of a field of variable length each value is converted, whatever its neighbours hold.
@@ -147,12 +147,12 @@ def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
 
 
 def _check_text(field: spec_lib.Field, line: bytes) -> None:
-    """Fails if a field holds a number such as 1e999, which Python reads as infinity."""
+    """Fail if a field holds a number such as 1e999, which Python reads as infinity."""
     _value(field, _object(line, parse_float=str))
 
 
 def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
-    """The values of a field, which come alone, in a list, or in lists as its shape says."""
+    """Return the values of a field, which come alone, in a list, or in lists as its shape says."""
     if not isinstance(value, list):
         return [value]
     if not any(isinstance(item, list) for item in value):

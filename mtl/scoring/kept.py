@@ -34,7 +34,7 @@ def over(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., An
 
 
 def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What an Estimator with such a `model_fn` predicts, with lists as long as they were."""
+    """Yield what an Estimator with such a `model_fn` predicts, with lists as long as they were."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)
@@ -44,12 +44,12 @@ def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """The values of rows as one array, where they have one shape and are no text."""
+    """Return the values of rows as one array, where they have one shape and are no text."""
     is_text = any(isinstance(value, bytes) for value in values)
     return values if is_text or len(set(map(np.shape, values))) > 1 else np.stack(values)
 
 
 def require_no_output(name: str, outputs: Iterable[str]) -> None:
-    """Fails if a field has the name of a prediction, which would take its place."""
+    """Fail if a field has the name of a prediction, which would take its place."""
     fix = "The model gives a prediction of this name."
     checks.require(name not in outputs, "--keep", "name no prediction", name, fix)

@@ -26,12 +26,12 @@ REFUSALS = source.REFUSALS
 
 
 def refused(error: Exception) -> batches.RefusedError:
-    """What one of `REFUSALS` says."""
+    """Return what one of `REFUSALS` says."""
     return batches.RefusedError(source.reason(error))
 
 
 def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name of the input of a signature that takes serialized examples.
+    """Return the name of the input of a signature that takes serialized examples.
 
     Args:
       signature: its name.
@@ -114,7 +114,7 @@ class SavedModel(_InSession):
 
 
 def newest(path: str) -> str:
-    """The folder of a SavedModel, of the newest version where `path` holds numbered ones.
+    """Return the folder of a SavedModel, of the newest version where `path` holds numbered ones.
 
     Raises:
       UserError: there is none.
@@ -137,7 +137,7 @@ class Checkpoint(_InSession):
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
     ) -> Iterator["Checkpoint"]:
-        """Builds the graph of prediction and restores `path`; it holds while the context does."""
+        """Build the graph of prediction and restores `path`; it holds while the context does."""
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")

@@ -40,7 +40,7 @@ class Protection:
     endings: Sequence[str] = writers.FORMATS
 
     def check(self, output: str) -> None:
-        """Fails if predictions in this file would destroy what is read, or a part of a model.
+        """Fail if predictions in this file would destroy what is read, or a part of a model.
 
         Raises:
           UserError: by the file and what it is.

@@ -71,9 +71,9 @@ class Client(Protocol):
     """One of the two protocols. Methods raise TransientError, RefusedError or UserError."""
 
     def metadata(self, call: Call) -> Metadata:
-        """What the server says of `call.model`."""
+        """Return what the server says of `call.model`."""
 
     def predict(
         self, call: Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """The named outputs for serialized tf.Examples [B]."""
+        """Return the named outputs for serialized tf.Examples [B]."""

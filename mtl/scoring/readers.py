@@ -24,16 +24,16 @@ class Format(Protocol):
     """One of the formats of input."""
 
     def check(self, path: str) -> None:
-        """Fails if the beginning of a file tells already that its rows lack a field."""
+        """Fail if the beginning of a file tells already that its rows lack a field."""
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """The rows of the files, file by file; of an empty file none or an empty chunk."""
+        """Return the rows of the files, file by file; of an empty file none or an empty chunk."""
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """The examples of a chunk, and what is kept."""
+        """Return the examples of a chunk, and what is kept."""
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """The row of a chunk that a model must refuse and why; "" if none is found."""
+        """Return the row of a chunk that a model must refuse and why; "" if none is found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Reader:
         checks.unique("--keep", self.keep)
 
     def find(self, patterns: Sequence[str]) -> list[str]:
-        """The files that match, each once.
+        """Return the files that match, each once.
 
         Raises:
           UserError: a pattern matches none, or a file is of no format that is known.
@@ -77,7 +77,7 @@ class Reader:
         return paths
 
     def check(self, paths: Sequence[str]) -> None:
-        """Fails if the beginning of a file tells already that its rows lack a field.
+        """Fail if the beginning of a file tells already that its rows lack a field.
 
         Raises:
           UserError: by file and field.
@@ -86,7 +86,7 @@ class Reader:
             self._formats[self._format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """The rows of files as they stand there, file by file; an empty file has an empty chunk.
+        """Yield the rows of files as they stand there, file by file; an empty file has an empty chunk.
 
         Raises:
           UserError: a file cannot be read.
@@ -103,7 +103,7 @@ class Reader:
                 yield batches.Chunk(path=path, numbers=(), rows=())
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """The examples of a chunk, and what is kept; from several threads at a time.
+        """Return the examples of a chunk, and what is kept; from several threads at a time.
 
         Raises:
           UserError: on a row that is malformed, by file and line.

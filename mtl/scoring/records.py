@@ -61,7 +61,7 @@ class Records:
         return ""
 
     def _source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
-        """The files, compressed as the settings say where they are for TFRecords."""
+        """Return the files, compressed as the settings say where they are for TFRecords."""
         if isinstance(self.settings, tfrecord.TfRecord):
             return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
         return tfrecord.TfRecord(files={_SPLIT: paths})
@@ -102,7 +102,7 @@ class Records:
 
 @functools.cache
 def _parser(kinds: Sequence[tuple[str, str]]) -> Any:
-    """Parses fields of one value each; `kinds` holds their names and the lists they are in."""
+    """Parse fields of one value each; `kinds` holds their names and the lists they are in."""
     fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
     examples = tf.TensorSpec([None], tf.string)
     return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])

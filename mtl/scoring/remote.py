@@ -70,7 +70,7 @@ class Remote:
 
 
 def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
-    """An output as the array that the server's metadata promise; nothing is made to fit."""
+    """Return an output as the array that the server's metadata promise; nothing is made to fit."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
@@ -86,7 +86,7 @@ def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray
 
 
 def _fitted(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
-    """Values of Python in the promised type; one beyond its range would become another."""
+    """Return values of Python in the promised type; one beyond its range would become another."""
     if dtype == tf.bool or not found.size or not (dtype.is_floating or dtype.is_integer):
         return found.astype(dtype.as_numpy_dtype)
     values = [value for value in found.ravel().tolist() if abs(value) < math.inf]
@@ -107,7 +107,7 @@ def _fits(value: float, dtype: tf.DType) -> bool:
 
 
 def _kinds(dtype: tf.DType) -> set[type]:
-    """The types of Python, as JSON gives them, that hold values of a type of TensorFlow."""
+    """Return the types of Python, as JSON gives them, that hold values of a type of TensorFlow."""
     if dtype == tf.string:
         return {bytes}
     if dtype == tf.bool:
@@ -116,7 +116,7 @@ def _kinds(dtype: tf.DType) -> set[type]:
 
 
 def connect(server: str, call: protocol.Call, secure: access.Access = access.ANYONE) -> Remote:
-    """A model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
+    """Return a model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
 
     Raises:
       UserError: as `Remote` does, or the address is none, or gRPC's packages are missing.

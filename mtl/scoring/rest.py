@@ -83,7 +83,7 @@ class Rest:
     def _exchange(
         self, method: str, path: str, request: Any, call: protocol.Call
     ) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+        """Return the status and the body of the answer."""
         connection = self._connection(timeout=call.deadline_secs)
         body = None if request is None else json.dumps(request)
         headers = {"Content-Type": "application/json", **self._secure.headers()}

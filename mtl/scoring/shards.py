@@ -79,7 +79,7 @@ def plan(
     guard: protection.Protection = _INPUTS_ONLY,
     escape_formulas: bool = False,
 ) -> Plan:
-    """Decides what is written where.
+    """Decide what is written where.
 
     `output` is a folder if it ends in "/", is one already, or its name has no ending while there
     are several inputs.
@@ -115,7 +115,7 @@ def _is_folder(output: str, num_inputs: int) -> bool:
 def run(
     made: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
 ) -> tuple[int, int]:
-    """Scores what is not scored yet, file by file; each appears when it is complete.
+    """Score what is not scored yet, file by file; each appears when it is complete.
 
     A file in a folder is done if it is not older than its input. Nothing is written before the
     first rows are predicted.
@@ -160,7 +160,7 @@ _Scored = tuple[batches.Chunk, blocks.Block]
 
 
 def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
-    """What comes up to the first chunk that holds a row."""
+    """Return what comes up to the first chunk that holds a row."""
     first = []
     for chunk, block in scored:
         first.append((chunk, block))
@@ -170,7 +170,7 @@ def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
 
 
 def _write(made: Plan, outputs: Mapping[str, str | None], scored: Iterable[_Scored]) -> int:
-    """Writes each {input: output}; the number of rows."""
+    """Write each {input: output}; the number of rows."""
     rows, count = 0, len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
@@ -190,7 +190,7 @@ def _score(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """A chunk and what is written for it; from several threads at a time."""
+    """Return a chunk and what is written for it; from several threads at a time."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

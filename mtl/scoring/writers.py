@@ -32,13 +32,13 @@ _ROWS_IN_GROUP = 1 << 16
 
 
 def format_in(path: str) -> str | None:
-    """The format that the name of a file says, if it does."""
+    """Return the format that the name of a file says, if it does."""
     found = _IN_NAME.search(path.rpartition("/")[2])
     return found.group(1) if found else None
 
 
 def check_name(path: str, format_name: str) -> None:
-    """Fails if a file's name ends in what it will not be; "auto" goes by the name.
+    """Fail if a file's name ends in what it will not be; "auto" goes by the name.
 
     A name without an ending says nothing.
     """
@@ -52,7 +52,7 @@ def check_name(path: str, format_name: str) -> None:
 
 
 def renamed(name: str, format_name: str) -> str:
-    """The name of a file of another format: in-0.csv.gz -> in-0.jsonl."""
+    """Return the name of a file of another format: in-0.csv.gz -> in-0.jsonl."""
     name = name.removesuffix(".gz")
     if _IN_NAME.search(name):
         return _IN_NAME.sub(f".{format_name}", name, count=1)
@@ -61,7 +61,7 @@ def renamed(name: str, format_name: str) -> str:
 
 @contextlib.contextmanager
 def writing(path: str | None, format_name: str) -> Iterator[Write]:
-    """Gives what writes blocks of the format, to standard output without a path.
+    """Give what writes blocks of the format, to standard output without a path.
 
     A file appears under its name only when it is complete; a pipe or a device is written through.
 
@@ -125,7 +125,7 @@ class _Tables:
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
-        """Takes a table, and writes once there are enough rows."""
+        """Take a table, and writes once there are enough rows."""
         if not block.rows:
             return
         table = block.rows
@@ -134,7 +134,7 @@ class _Tables:
             self._write()
 
     def close(self) -> None:
-        """Writes the rest, and what a Parquet file ends with."""
+        """Write the rest, and what a Parquet file ends with."""
         self._write()
         self._writer.close()
 
@@ -165,7 +165,7 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _stays(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
-    """Whether values mean the same as a type: a wider number, JSON text, or what is missing.
+    """Return whether values mean the same as a type: a wider number, JSON text, or what is missing.
 
     Arrow itself also casts "007" to 7 and 2 to True.
     """
@@ -181,7 +181,7 @@ def _stays(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
 
 
 def _headed(write: Callable[[bytes], Any]) -> Write:
-    """Writes text, with the header of the first block that holds rows."""
+    """Write text, with the header of the first block that holds rows."""
     is_begun = False
 
     def text(block: blocks.Block) -> None:

@@ -126,7 +126,7 @@ spec:
 
 
 def stable(folder: str) -> int | None:
-    """The version that models.config calls stable, if it names one that is there."""
+    """Return the version that models.config calls stable, if it names one that is there."""
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):
         return None
@@ -136,7 +136,7 @@ def stable(folder: str) -> int | None:
 
 
 def write(folder: str, name: str) -> str:
-    """Writes `folder/deploy`; models.config anew each time, the rest only where it is missing.
+    """Write `folder/deploy`; models.config anew each time, the rest only where it is missing.
 
     Args:
       folder: where the versions lie, one or more.

@@ -88,7 +88,7 @@ class Exporter:
         return path
 
     def _written(self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str) -> str:
-        """A SavedModel that passed the check."""
+        """Return a SavedModel that passed the check."""
         written = estimator.export_saved_model(
             partial,
             lambda: inputs.receiver(self._spec),
@@ -164,7 +164,7 @@ def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copies a folder with all that is in it."""
+    """Copy a folder with all that is in it."""
     for folder, _, files in tf.io.gfile.walk(source):
         copied = os.path.join(target, os.path.relpath(folder, source))
         tf.io.gfile.makedirs(copied)

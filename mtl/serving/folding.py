@@ -22,7 +22,7 @@ _PRODUCTS = ("MatMul", "Conv2D")
 
 
 def folded(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
-    """What the nodes with these names depend on, with variables as constants, folded."""
+    """Return what the nodes with these names depend on, with variables as constants, folded."""
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
     )
@@ -32,7 +32,7 @@ def folded(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Grap
 
 
 def fold_constants(graph: graphs.Graph) -> None:
-    """Replaces what depends on constants alone by its value, unless that takes more room."""
+    """Replace what depends on constants alone by its value, unless that takes more room."""
     values = _values(graph)
     for name, value in values.items():
         inputs = [
@@ -57,7 +57,7 @@ def _values(graph: graphs.Graph) -> dict[str, np.ndarray]:
 
 
 def _in_order(graph: tf.Graph) -> list[tf.Operation]:
-    """The operations, each behind its inputs; a loop's own are left out."""
+    """Return the operations, each behind its inputs; a loop's own are left out."""
     ordered, seen = [], set()
     waiting = [(operation, False) for operation in reversed(graph.get_operations())]
     while waiting:
@@ -84,7 +84,7 @@ def _is_pure(operation: tf.Operation) -> bool:
 
 
 def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
-    """Draws a product with and an addition to each channel into the layer before.
+    """Draw a product with and an addition to each channel into the layer before.
 
     Batch norm in inference is such a pair: `y = s x + t`. Behind `x = W h + b` that is
     `y = (W s) h + (b s + t)`; the last of the nodes keeps its name, so that nothing else changes.
@@ -107,7 +107,7 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Applies the one rule that fits a node, if any does."""
+    """Apply the one rule that fits a node, if any does."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
         return False
@@ -143,7 +143,7 @@ def _swap(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """The input that is computed, and the constant for each channel; None unless it is so."""
+    """Return the input that is computed, and the constant for each channel; None unless it is so."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
     for one, other in (node.input, reversed(node.input)):

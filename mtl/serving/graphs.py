@@ -26,7 +26,7 @@ class Graph:
             node.attr.pop("_class", None)  # Of variables that may be gone.
 
     def value(self, reference: str) -> np.ndarray | None:
-        """The array of a numeric constant; None of anything else."""
+        """Return the array of a numeric constant; None of anything else."""
         node = self.nodes.get(reference)
         if node is None or node.op != "Const" or node.attr["dtype"].type == tf.string:
             return None
@@ -41,7 +41,7 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Makes or replaces a node; a type or an array is a legal attribute."""
+        """Make or replaces a node; a type or an array is a legal attribute."""
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
             if isinstance(value, tf.DType):
@@ -55,11 +55,11 @@ class Graph:
         return name
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
-        """Makes or replaces a constant."""
+        """Make or replaces a constant."""
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """What the nodes with these names depend on."""
+        """Return what the nodes with these names depend on."""
         waiting, kept = list(names), {}
         while waiting:
             name = name_of(waiting.pop())
@@ -75,10 +75,10 @@ class Graph:
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """The attribute, or one without a value: asking a node itself would add it."""
+    """Return the attribute, or one without a value: asking a node itself would add it."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 
 def name_of(reference: str) -> str:
-    """The node of `^name`, `name` or `name:1`."""
+    """Return the node of `^name`, `name` or `name:1`."""
     return reference.lstrip("^").partition(":")[0]

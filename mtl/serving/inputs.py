@@ -22,12 +22,12 @@ EXAMPLES = "examples"
 
 
 def length_name(field: str) -> str:
-    """The raw input that says how many values of a list count; the rest is padding."""
+    """Return the raw input that says how many values of a list count; the rest is padding."""
     return f"{field}/length"
 
 
 def receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
-    """Builds the serving inputs of an export.
+    """Build the serving inputs of an export.
 
     Each raw input replaces what is parsed. One of a field with a default may be left empty, [0]:
     every row then has the default; no list at all means empty lists. When run, raw inputs of
@@ -113,7 +113,7 @@ def _filled(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Te
 def _lists(
     field: spec_lib.Field, parsed: tf.RaggedTensor, raw: Mapping[str, tf.Tensor], count: tf.Tensor
 ) -> tf.RaggedTensor:
-    """The lists of the examples or, without examples, of the raw inputs."""
+    """Return the lists of the examples or, without examples, of the raw inputs."""
     padded, lengths = raw[field.name], raw[length_name(field.name)]
     missing = count - tf.shape(lengths, tf.int64)[0] - parsed.nrows()
     width = tf.shape(padded, tf.int64)[1]

@@ -51,6 +51,6 @@ class Loaded:
 
 @contextlib.contextmanager
 def loaded(directory: str) -> Iterator[Loaded]:
-    """Loads a SavedModel into a graph and a session of its own."""
+    """Load a SavedModel into a graph and a session of its own."""
     with tf.Graph().as_default(), tf1.Session(config=rows.on_cpu()) as session:
         yield Loaded(session, tf1.saved_model.load(session, ["serve"], directory))

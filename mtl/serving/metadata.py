@@ -60,7 +60,7 @@ def _own_version() -> str | None:
 
 
 def read(directory: str) -> dict[str, Any]:
-    """What the SavedModel in `directory` says of itself; {} where it says nothing.
+    """Return what the SavedModel in `directory` says of itself; {} where it says nothing.
 
     Raises:
       UserError: the file is not as it was written.
@@ -78,7 +78,7 @@ def files(directory: str) -> dict[str, str]:
 
 
 def require_intact(directory: str) -> None:
-    """Fails unless the files of a SavedModel are as they were written, where that is known.
+    """Fail unless the files of a SavedModel are as they were written, where that is known.
 
     TensorFlow has checksums for the variables alone; an optimised export has none of them.
     """
@@ -90,7 +90,7 @@ def require_intact(directory: str) -> None:
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
-    """The features that the SavedModel in `directory` takes; None where it does not say."""
+    """Return the features that the SavedModel in `directory` takes; None where it does not say."""
     fields = read(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
@@ -100,7 +100,7 @@ def spec_of(directory: str) -> spec_lib.Spec | None:
 
 
 def add(directory: str, **facts: Any) -> None:
-    """Adds to what the SavedModel in `directory` says of itself."""
+    """Add to what the SavedModel in `directory` says of itself."""
     description = {**read(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
     checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

@@ -22,7 +22,7 @@ _OPSET = 17
 
 
 def write(directory: str, path: str) -> float:
-    """Converts the signature "raw/lean" of an export, or "raw" where there is none.
+    """Convert the signature "raw/lean" of an export, or "raw" where there is none.
 
     The inputs are the features as tensors, all of them needed; the outputs are named as those of
     the signature.
@@ -64,7 +64,7 @@ _HERE = "the export gives"
 
 
 def require() -> tuple[Any, Any]:
-    """The packages tf2onnx and onnxruntime.
+    """Return the packages tf2onnx and onnxruntime.
 
     Raises:
       UserError: one of them is not installed.
@@ -119,13 +119,13 @@ def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None
 
 
 def _lacking(operations: Iterable[str]) -> str:
-    """That ONNX has no such operations; "" where there are none."""
+    """Return that ONNX has no such operations; "" where there are none."""
     listed = ", ".join(sorted(set(operations)))
     return listed and f"ONNX has no operation {listed}."
 
 
 def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
-    """The operations of a graph that tf2onnx has no rule for."""
+    """Return the operations of a graph that tf2onnx has no rule for."""
     rules = _module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
     known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
     return [node.op for node in graph.node if node.op not in known]
@@ -144,7 +144,7 @@ def _silent() -> Iterator[None]:
 
 
 def _unknown(graph: Any) -> Iterator[str]:
-    """The operations that tf2onnx left as TensorFlow's, those in loops and branches included."""
+    """Yield the operations that tf2onnx left as TensorFlow's, those in loops and branches included."""
     for node in graph.node:
         if not _module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type
@@ -170,7 +170,7 @@ def spell_out_buckets(graph: graphs.Graph) -> None:
 def _count(
     graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
 ) -> None:
-    """Makes a node that says how many of the boundaries are at or below each value."""
+    """Make a node that says how many of the boundaries are at or below each value."""
     values = _expanded(graph, f"{name}/values", values, -1, dtype)
     passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
     ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
@@ -195,7 +195,7 @@ def _one_line() -> Iterator[None]:
 def _outputs(
     model: loaded.Loaded, name: str, session: Any, given: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-    """Each output, its value by ONNX, and the one by the export."""
+    """Yield each output, its value by ONNX, and the one by the export."""
     wanted = model([name], given)
     keys = [key for _, key in wanted]
     with _one_line():

@@ -73,7 +73,7 @@ def _require_small(directory: str) -> None:
 
 
 def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
-    """The nodes of all outputs and inputs, and of what fills tables."""
+    """Return the nodes of all outputs and inputs, and of what fills tables."""
     infos = [
         info
         for signature in meta_graph.signature_def.values()

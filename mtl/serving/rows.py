@@ -34,12 +34,12 @@ class Rows:
         return len(next(iter(self.values.values())))
 
     def first(self, count: int) -> "Rows":
-        """The first of the rows."""
+        """Return the first of the rows."""
         values = {name: rows[:count] for name, rows in self.values.items()}
         return dataclasses.replace(self, values=values)
 
     def examples(self) -> list[bytes]:
-        """Each row as a serialized tf.Example."""
+        """Return each row as a serialized tf.Example."""
         names = list(self.values)
         rows = zip(*self.values.values(), strict=True)
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]
@@ -51,7 +51,7 @@ class Rows:
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])
 
     def ragged(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The values of a list-valued feature one after another, and how many each row has."""
+        """Return the values of a list-valued feature one after another, and how many each row has."""
         rows, dtype = self.values[name], tf.as_dtype(self.spec.fields[name].dtype).as_numpy_dtype
         lengths = np.array([len(row) for row in rows], np.int64)
         return np.concatenate([np.zeros([0], dtype), *rows]).astype(dtype), lengths
@@ -72,7 +72,7 @@ class Rows:
 
 
 def read(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
-    """Reads up to `count` rows of a dataset of batches {field: [B, ...]}."""
+    """Read up to `count` rows of a dataset of batches {field: [B, ...]}."""
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
         dataset = make_dataset().unbatch().take(count).batch(count)

@@ -73,7 +73,7 @@ class Serving:
             checks.part("Serving.optimized", self.optimized, example, 1, needed)
 
     def check(self, spec: spec_lib.Spec, tasks: Sequence[str]) -> None:
-        """Fails unless the settings fit this data and these tasks."""
+        """Fail unless the settings fit this data and these tasks."""
         for task in self.units:
             checks.one_of("Serving.units", task, tasks)
         for output in self.outputs:
@@ -87,5 +87,5 @@ class Serving:
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))
 
     def chooses(self, signature: str) -> bool:
-        """Whether the signature is asked for."""
+        """Return whether the signature is asked for."""
         return any(patterns.matches(pattern, signature) for pattern in self.signatures)

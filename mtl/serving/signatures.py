@@ -44,7 +44,7 @@ def exporting(model_fn: Callable[..., Any], serving: settings.Serving) -> Callab
 
 
 def finish(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> None:
-    """Gives what Estimator wrote its names and defaults, and takes this machine's paths out."""
+    """Give what Estimator wrote its names and defaults, and takes this machine's paths out."""
     defaults = {
         name: tf.make_tensor_proto(value, shape=value.shape)
         for name, value in inputs.raw_defaults(spec).items()
@@ -62,7 +62,7 @@ def finish(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> No
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
-    """The signatures, which are then gone from the graph."""
+    """Return the signatures, which are then gone from the graph."""
     items = meta_graph.signature_def.items()
     written = {name: signature.SerializeToString() for name, signature in items}
     meta_graph.signature_def.clear()
@@ -78,7 +78,7 @@ def _final_name(written: str) -> str:
 
 
 def is_raw(name: str) -> bool:
-    """Whether a signature takes features as tensors."""
+    """Return whether a signature takes features as tensors."""
     return name.split("/")[0] == settings.RAW
 
 

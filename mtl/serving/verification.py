@@ -48,7 +48,7 @@ def verify(
     expected: Expected,
     allowed: float = TOLERANCE,
 ) -> float:
-    """Loads an export afresh and returns how far it is from what is expected, at most.
+    """Load an export afresh and returns how far it is from what is expected, at most.
 
     Args:
       directory: of the SavedModel.
@@ -91,7 +91,7 @@ def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str,
 def _difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
-    """How far the rows are off."""
+    """Return how far the rows are off."""
     if len(value) != num_rows:
         raise RefusedError(f"{where} has {len(value)} rows for {num_rows} rows of input.")
     if expected is None or not num_rows:
@@ -111,7 +111,7 @@ def require_close(
     allowed: float = TOLERANCE,
     source: str = "the Estimator predicts",
 ) -> float:
-    """How far the rows of an output, `where`, are off at most.
+    """Return how far the rows of an output, `where`, are off at most.
 
     Numbers are off relative to those wanted where these are above 1. Equal infinities are not off,
     nor are two NaNs; a NaN or an infinity in place of anything else is off by infinity. A class
@@ -143,7 +143,7 @@ def _off(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
-    """What a server must refuse."""
+    """Yield what a server must refuse."""
     yield "that cannot be parsed", b"no example"
     fields = held_out.spec.feature_fields
     row = {name: held_out.values[name][0] for name in fields}
@@ -170,7 +170,7 @@ def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
 
 
 def _require_fit(meta_graph: Any) -> None:
-    """Fails on an op among those that are served that does not belong there."""
+    """Fail on an op among those that are served that does not belong there."""
     for node in _served(meta_graph):
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
@@ -180,7 +180,7 @@ def _require_fit(meta_graph: Any) -> None:
 
 
 def _served(meta_graph: Any) -> Iterator[Any]:
-    """The nodes that the outputs of the signatures depend on, those of functions included."""
+    """Yield the nodes that the outputs of the signatures depend on, those of functions included."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
     waiting = [
@@ -202,7 +202,7 @@ def _served(meta_graph: Any) -> Iterator[Any]:
 
 
 def _called(node: Any) -> set[str]:
-    """The names of the functions that a node may run."""
+    """Return the names of the functions that a node may run."""
     values = node.attr.values()
     listed = [function.name for value in values for function in value.list.func]
     return {node.op, *listed, *(value.func.name for value in values)}

@@ -19,7 +19,7 @@ _ABANDONED_SECS = 3600
 
 
 def numbers(folder: str) -> list[int]:
-    """The versions in a folder, the newest last."""
+    """Return the versions in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
 
@@ -39,7 +39,7 @@ class Version:
     number: int
 
     def publish(self, written: str, keep: int, kept: int | None = None) -> str:
-        """Gives what lies in `written` its place; all but the newest `keep`, and `kept`, go."""
+        """Give what lies in `written` its place; all but the newest `keep`, and `kept`, go."""
         path = os.path.join(self.folder, str(self.number))
         tf.io.gfile.rename(written, path)
         for number in numbers(self.folder)[:-keep]:
@@ -48,14 +48,14 @@ class Version:
         return path
 
     def _remove(self, path: str) -> None:
-        """Takes a version out of sight first, so that none is seen half-removed."""
+        """Take a version out of sight first, so that none is seen half-removed."""
         hidden = os.path.join(self.partial, f"removed-{os.path.basename(path)}")
         tf.io.gfile.rename(path, hidden)
 
 
 @contextlib.contextmanager
 def new(folder: str) -> Iterator[Version]:
-    """A place to write a new version; whatever is left there at the end is removed."""
+    """Yield a place to write a new version; whatever is left there at the end is removed."""
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
@@ -68,7 +68,7 @@ def new(folder: str) -> Iterator[Version]:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Removes what runs that were killed left behind."""
+    """Remove what runs that were killed left behind."""
     for name in tf.io.gfile.listdir(folder):
         path = os.path.join(folder, name)
         if name.startswith(_PARTIAL):

@@ -62,7 +62,7 @@ _TENSOR = type(tf.make_tensor_proto(0))
 def write(
     directory: str, model_name: str, signature_defs: Mapping[str, Any], held_out: rows.Rows
 ) -> None:
-    """Writes, for each signature, one request of a single row and one of all rows given."""
+    """Write, for each signature, one request of a single row and one of all rows given."""
     path = os.path.join(directory, "assets.extra", FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:

@@ -16,7 +16,7 @@ _MIN_ELEMENTS = 1024
 
 
 def pack(graph: graphs.Graph, kind: str) -> None:
-    """Stores large float32 constants with at least 2 axes as `kind`.
+    """Store large float32 constants with at least 2 axes as `kind`.
 
     float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,
     its greatest absolute value over 127. Tables stay packed, and only rows that are looked up are
@@ -44,7 +44,7 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _packed(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """The weights in fewer bits, and the step they are multiples of."""
+    """Return the weights in fewer bits, and the step they are multiples of."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None

@@ -12,7 +12,7 @@ from mtl import types
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:
-    """Sums the slices that belong to one row; the identity on dense gradients and None.
+    """Sum the slices that belong to one row; the identity on dense gradients and None.
 
     Without it norms are wrong: slices of 3 and 4 for one row have the norm 7, not 5.
     """
@@ -26,14 +26,14 @@ def merge_rows(gradient: types.Gradient) -> types.Gradient:
 def transform(
     gradient: types.Gradient, function: Callable[[tf.Tensor], tf.Tensor]
 ) -> types.Gradient:
-    """Applies an elementwise function that maps 0 to 0."""
+    """Apply an elementwise function that maps 0 to 0."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return None if gradient is None else function(gradient)
 
 
 def add(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
-    """The sum; sparse if both are sparse."""
+    """Return the sum; sparse if both are sparse."""
     if gradient is None or other is None:
         return other if gradient is None else gradient
     sparse = [part for part in (gradient, other) if isinstance(part, tf.IndexedSlices)]
@@ -48,12 +48,12 @@ def add(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
 
 
 def values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """The gradients, of looked-up tables the rows."""
+    """Return the gradients, of looked-up tables the rows."""
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
 
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """The squared Euclidean norms [N] of N gradients, float64; rows must be merged.
+    """Return the squared Euclidean norms [N] of N gradients, float64; rows must be merged.
 
     They are finite wherever the entries are. Sums in float32 overflow at norms of 1.8e19: only then
     are the gradients read once more, in float64.
@@ -67,7 +67,7 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def unless_overflown(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
-    """What `squares(dtype)` gives in float32, as float64; if it is not finite, in float64."""
+    """Return what `squares(dtype)` gives in float32, as float64; if it is not finite, in float64."""
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))

@@ -19,17 +19,17 @@ tf1 = tf.compat.v1
 
 
 def count() -> int:
-    """How many replicas take a step together."""
+    """Return how many replicas take a step together."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def index() -> int | tf.Tensor:
-    """Which of them this is, from 0."""
+    """Return which of them this is, from 0."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 def total(structure: Any) -> Any:
-    """The sums over all replicas of what each has, in any nesting; None stays None."""
+    """Return the sums over all replicas of what each has, in any nesting; None stays None."""
     if count() == 1:
         return structure
     flat = tf.nest.flatten(structure)
@@ -40,7 +40,7 @@ def total(structure: Any) -> Any:
 
 
 def mean(value: tf.Tensor) -> tf.Tensor:
-    """The mean over all replicas, which each of their losses may depend on.
+    """Return the mean over all replicas, which each of their losses may depend on.
 
     Raises:
       UserError: if its gradient is taken in a branch or a loop, where replicas cannot meet.
@@ -62,7 +62,7 @@ def mean(value: tf.Tensor) -> tf.Tensor:
 
 
 def are_apart() -> bool:
-    """Whether this replica has nobody to take a `mean` with."""
+    """Return whether this replica has nobody to take a `mean` with."""
     return count() == 1 or _APART.get()
 
 

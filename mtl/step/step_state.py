@@ -11,7 +11,7 @@ tf1 = tf.compat.v1
 
 
 def variable(name: str, initial: np.ndarray) -> tf.Variable:
-    """A variable of the scope, of the array's shape and type; the same in every replica."""
+    """Return a variable of the scope, of the array's shape and type; the same in every replica."""
     return tf1.get_variable(
         name,
         initial.shape,
@@ -24,7 +24,7 @@ def variable(name: str, initial: np.ndarray) -> tf.Variable:
 
 
 def keep(kept: tf.Variable, value: tf.Tensor) -> None:
-    """Leaves a new value to the update of this step; one that is not finite is not kept."""
+    """Leave a new value to the update of this step; one that is not finite is not kept."""
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))
         value = tf.where(is_finite, value, kept.read_value())

@@ -26,7 +26,7 @@ _KINDS = (
 
 
 def taken() -> tf.Tensor | None:
-    """All that was made, merged into a string scalar, and taken out of the graph's collection.
+    """Return all that was made, merged into a string scalar, and taken out of the graph's collection.
 
     TensorFlow would merge it outside of the loop over steps, where it cannot be read. What lies in
     a branch, a loop or a `tf.function` within the step cannot be read here: it is told of once.
@@ -46,7 +46,7 @@ def taken() -> tf.Tensor | None:
 
 @contextlib.contextmanager
 def dropped() -> Iterator[None]:
-    """Leaves out what is made within it."""
+    """Leave out what is made within it."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)
     try:

@@ -39,7 +39,7 @@ class Examples(NamedTuple):
     row: Callable[[tf.Tensor | int], "Part"]
 
     def apart(self) -> "WholeBatch":
-        """The rows as parts of one each; their UPDATE_OPS are left out."""
+        """Return the rows as parts of one each; their UPDATE_OPS are left out."""
         with _collected():
             first = self.row(0)
         return WholeBatch(first, self.row, self.count, alone=True)
@@ -104,7 +104,7 @@ class WholeBatch:
     alone: bool = False
 
     def scaled(self, weights: types.Tensors) -> "WholeBatch":
-        """The same with every task's loss multiplied by a weight, a constant to gradients."""
+        """Return the same with every task's loss multiplied by a weight, a constant to gradients."""
         weights = {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
         def weighted(part: Part) -> Part:
@@ -117,7 +117,7 @@ class WholeBatch:
         return dataclasses.replace(self, first=weighted(self.first), others=others)
 
     def sum(self, function: Callable[[Part], Any], update: bool = False) -> Any:
-        """The sum over all parts of what `function(part)` gives.
+        """Return the sum over all parts of what `function(part)` gives.
 
         Args:
           function: gives tensors, IndexedSlices and None, in any nesting.
@@ -129,7 +129,7 @@ class WholeBatch:
         return total if self.alone else replicas.total(total)
 
     def own(self) -> "WholeBatch":
-        """The parts of this replica alone."""
+        """Return the parts of this replica alone."""
         return dataclasses.replace(self, alone=True)
 
     def _with_others(self, first: Any, function: Callable[[Part], Any], update: bool) -> Any:
@@ -172,7 +172,7 @@ def of(
     labels: Any,
     slices: int,
 ) -> WholeBatch:
-    """The batch of this replica in slices, together with those of all others.
+    """Return the batch of this replica in slices, together with those of all others.
 
     A loss is a mean over the labelled rows of a batch. Here every part's mean counts by its share
     of the labels of the whole batch, so that parts add up to the mean over the batch.
@@ -223,7 +223,7 @@ def of(
 def _built(
     forward: Callable[[Any, Any], Part], batch: Any, row: Callable[[int, tf.Tensor | int], Part]
 ) -> Part:
-    """The part of these features and labels; `row` gives one of so many of its rows alone."""
+    """Return the part of these features and labels; `row` gives one of so many of its rows alone."""
     before = _num_updates()
     built = forward(*batch)
     size = tf.nest.flatten(batch[1])[0].shape[0]
@@ -242,7 +242,7 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def _collected() -> Iterator[list[tf.Operation]]:
-    """Takes out of the graph's collections what belongs to a slice; gives its UPDATE_OPS."""
+    """Take out of the graph's collections what belongs to a slice; gives its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES)
     collections = [tf1.get_collection_ref(key) for key in keys]
@@ -255,17 +255,17 @@ def _collected() -> Iterator[list[tf.Operation]]:
 
 
 def every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
-    """Every `count`-th row, from the `first` on."""
+    """Return every `count`-th row, from the `first` on."""
     return {name: values[first::count] for name, values in fields.items()} if count > 1 else fields
 
 
 def _draw(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
-    """The number of a slice among those of all replicas."""
+    """Return the number of a slice among those of all replicas."""
     return replicas.index() * slices + slice_
 
 
 def slice_of(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
-    """The rows of one of so many equal slices of a batch, in any nesting."""
+    """Return the rows of one of so many equal slices of a batch, in any nesting."""
     if slices == 1:
         return batch
 

@@ -37,7 +37,7 @@ class Decision:
     named: Mapping[str, row_names_lib.RowNames]
 
     def entry(self, name: str) -> plan.Entry:
-        """What happens to the variable of this name.
+        """Return what happens to the variable of this name.
 
         Raises:
           UserError: if its shape differs from the saved one, or it was renamed to one that is not
@@ -88,7 +88,7 @@ class Decision:
         return name
 
     def _rows(self, name: str, old: str) -> plan.Rows | None:
-        """Where each row comes from; None where all of them keep their places."""
+        """Return where each row comes from; None where all of them keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         here, there = row_names_lib.of(self.named, name), self._row_names_there(name, old)
         if here and there and here.fits(shape) and there.fits(old_shape):
@@ -116,7 +116,7 @@ class Decision:
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """An optimizer's variables are named "<variable>/<slot>", or without a scope."""
+    """Return an optimizer's variables are named "<variable>/<slot>", or without a scope."""
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
     is_own = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
@@ -124,5 +124,5 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def _others(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
-    """The axis, and the sizes of all others."""
+    """Return the axis, and the sizes of all others."""
     return axis, [size for index, size in enumerate(shape) if index != axis]

@@ -73,11 +73,11 @@ class Plan:
     source: source_lib.Source
 
     def warmed(self) -> list[Entry]:
-        """What gets saved values."""
+        """Return what gets saved values."""
         return [entry for entry in self.entries if entry.is_warmed]
 
     def summary(self) -> str:
-        """One line: how many variables have which fate, and what is new or has new rows."""
+        """Return one line: how many variables have which fate, and what is new or has new rows."""
         counts = collections.Counter(entry.outcome for entry in self.entries)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         new = [entry.name for entry in self.entries if entry.outcome == "initialised"]
@@ -88,7 +88,7 @@ class Plan:
         return "; ".join(parts)
 
     def table(self) -> str:
-        """Every variable with its fate, then what else the source holds."""
+        """Return every variable with its fate, then what else the source holds."""
         rows = [
             (entry.outcome, entry.name, str(list(entry.shape)), entry.why) for entry in self.entries
         ]

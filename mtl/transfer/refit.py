@@ -64,7 +64,7 @@ class Refit(abc.ABC):
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """The split that is read."""
+        """Return the split that is read."""
         del eval_split
         return train_split
 
@@ -72,7 +72,7 @@ class Refit(abc.ABC):
     def fit(
         self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
     ) -> Classifier:
-        """The new classifier, from the old one, a split and the rows of the classes in training."""
+        """Return the new classifier, from the old one, a split and the rows of the classes in training."""
 
     def __call__(
         self,
@@ -117,7 +117,7 @@ class Refit(abc.ABC):
             run_directory.add(path, keep=1)
 
     def _restored(self, session: tf.compat.v1.Session) -> tf.compat.v1.train.Saver:
-        """Restores the graph's variables from the source."""
+        """Restore the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
         is_checkpoint = tf.io.gfile.exists(self.source + ".index")
@@ -134,7 +134,7 @@ class Refit(abc.ABC):
         return saver
 
     def _layer(self) -> list[tf.Variable]:
-        """The kernel and the bias of the head."""
+        """Return the kernel and the bias of the head."""
         pattern = f"^head/{self.task}/logits/"
         own = {patterns.name(v): v for v in tf1.global_variables() if patterns.matches(pattern, v)}
         names = [f"head/{self.task}/logits/{name}" for name in ("kernel", "bias")]
@@ -176,7 +176,7 @@ class NearestMean(Refit):
     def fit(
         self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
     ) -> Classifier:
-        """The means of the classes as kernel."""
+        """Return the means of the classes as kernel."""
         del counts
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights in rows:
@@ -210,7 +210,7 @@ class _Tau(Refit):
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """The split by which tau is chosen, which must not be the one that is reported."""
+        """Return the split by which tau is chosen, which must not be the one that is reported."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
         fix = "A result on the data that tau was chosen by is too good."
@@ -221,12 +221,12 @@ class _Tau(Refit):
 
     @abc.abstractmethod
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """The classifier of one tau."""
+        """Return the classifier of one tau."""
 
     def fit(
         self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
     ) -> Classifier:
-        """The classifier with the best balanced accuracy on the rows; of equals the first."""
+        """Return the classifier with the best balanced accuracy on the rows; of equals the first."""
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
             return candidates[0]
@@ -263,7 +263,7 @@ class TauNormalized(_Tau):
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """The kernel with shorter columns."""
+        """Return the kernel with shorter columns."""
         del counts
         lengths = np.linalg.norm(old.kernel, axis=0)
         factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays one.
@@ -285,7 +285,7 @@ class LogitAdjusted(_Tau):
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """The bias without the shares of the classes."""
+        """Return the bias without the shares of the classes."""
         known = counts is not None and min(counts) > 0
         fix = "Give them, or MultiClass.shots."
         rule = "tell a row of every class"

@@ -54,11 +54,11 @@ class Source:
         return averaging.name_in(self._reader, name)
 
     def is_behind(self, name: str) -> bool:
-        """Whether `value` differs from what the checkpoint holds: an average that is caught up."""
+        """Return whether `value` differs from what the checkpoint holds: an average that is caught up."""
         return averaging.is_behind(self._reader, name)
 
     def value(self, name: str) -> np.ndarray:
-        """The value of a variable, of an average as of the step of the checkpoint.
+        """Return the value of a variable, of an average as of the step of the checkpoint.
 
         Raises:
           UserError: if it cannot be read.
@@ -73,7 +73,7 @@ class Source:
 
 
 def open_source(where: str, given: str) -> Source:
-    """Finds the checkpoint that `given` names.
+    """Find the checkpoint that `given` names.
 
     Raises:
       UserError: if there is none; names what lies beside it.
@@ -99,7 +99,7 @@ def _opened(path: str, directory: str) -> Source:
 
 
 def _saved_model(given: str) -> str | None:
-    """The SavedModel at `given`, or the newest of its numbered versions."""
+    """Return the SavedModel at `given`, or the newest of its numbered versions."""
     if not tf.io.gfile.isdir(given):
         return None
     versions = [name.rstrip("/") for name in tf.io.gfile.listdir(given)]
@@ -109,14 +109,14 @@ def _saved_model(given: str) -> str | None:
 
 
 def _run_of(directory: str) -> str:
-    """The best checkpoint lies one folder below its run."""
+    """Return the best checkpoint lies one folder below its run."""
     candidates = [directory, os.path.dirname(directory)]
     files = [os.path.join(folder, row_names_lib.FILE) for folder in candidates]
     return os.path.dirname(next(filter(tf.io.gfile.exists, files), files[0]))
 
 
 def _beside(given: str) -> str:
-    """What may have been meant, or where the path ends."""
+    """Return what may have been meant, or where the path ends."""
     folder, name = os.path.split(given.rstrip("/"))
     if tf.io.gfile.isdir(given):
         return "That folder holds no checkpoint."

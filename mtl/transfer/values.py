@@ -26,7 +26,7 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Writes what cannot be read from the source as it lies there; reads all of that once.
+    """Write what cannot be read from the source as it lies there; reads all of that once.
 
     Raises:
       UserError: if the source is damaged.
@@ -51,7 +51,7 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
 
 
 def initialize(made: plan.Plan, model_dir: str) -> None:
-    """Lets what the plan warms start from the source, and from the rows that were written."""
+    """Let what the plan warms start from the source, and from the rows that were written."""
     variables = collections.defaultdict(list)  # With the copies of other replicas, and shards.
     for variable in tf1.global_variables():
         variables[patterns.name(variable)].append(variable)
@@ -77,7 +77,7 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
 
 
 def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:
-    """The variable's own initial value with the rows that are known put in."""
+    """Return the variable's own initial value with the rows that are known put in."""
     rows = cast(plan.Rows, entry.rows)  # Of an entry that has some.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
     is_new = rows.origins < 0

@@ -32,7 +32,7 @@ _FILE = "warm_start.txt"
 
 
 def forget(model_dir: str) -> None:
-    """Removes what tells how an earlier run in `model_dir` started."""
+    """Remove what tells how an earlier run in `model_dir` started."""
     path = os.path.join(model_dir, _FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
@@ -92,7 +92,7 @@ class WarmStart:
             checks.is_a(f"WarmStart.{setting}", getattr(self, setting), bool, "be True or False")
 
     def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Puts what the columns learned in the source into `directory`, if that is asked for.
+        """Put what the columns learned in the source into `directory`, if that is asked for.
 
         Raises:
           UserError: if there they learned nothing, or with other settings.
@@ -131,7 +131,7 @@ class WarmStart:
     def plan(
         self, variables: Sequence[tf.Variable], named: Mapping[str, row_names_lib.RowNames]
     ) -> plan_lib.Plan:
-        """Decides for every variable.
+        """Decide for every variable.
 
         Args:
           variables: of a training graph, with those of the optimizer.
@@ -152,7 +152,7 @@ class WarmStart:
         return plan
 
     def _require_found(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
-        """Fails unless every pattern of `include` finds something; of the default ones some may."""
+        """Fail unless every pattern of `include` finds something; of the default ones some may."""
         warmed = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
         for pattern in ["|".join(SCOPES)] if is_default else self.include:

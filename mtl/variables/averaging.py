@@ -160,17 +160,17 @@ class _Averaging(tf.compat.v1.train.Optimizer):
 
 
 def is_state(name: str) -> bool:
-    """Whether a variable of an optimizer's name belongs to averages: those of a run are its own."""
+    """Return whether a variable of an optimizer's name belongs to averages: those of a run are its own."""
     return name.rpartition("/")[2] in (_AVERAGE, _DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Whether a variable says up to when averages were brought; with zeros it is as of now."""
+    """Return whether a variable says up to when averages were brought; with zeros it is as of now."""
     return name.rpartition("/")[2] == _DECAY
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Where a checkpoint holds the trained value of a variable: under its name, or as an average.
+    """Return where a checkpoint holds the trained value of a variable: under its name, or as an average.
 
     One of step 0, or of a run without averages, holds none that count.
     """
@@ -180,12 +180,12 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Whether what a checkpoint holds under a name is the average of a table, to be caught up."""
+    """Return whether what a checkpoint holds under a name is the average of a table, to be caught up."""
     return name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))
 
 
 def value_in(reader: Any, name: str) -> np.ndarray:
-    """What a checkpoint holds under a name, averages of tables as of its step."""
+    """Return what a checkpoint holds under a name, averages of tables as of its step."""
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(_DECAY))
     value = reader.get_tensor(name)
@@ -227,7 +227,7 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assigned)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restores all variables of the graph."""
+        """Restore all variables of the graph."""
         reader = tf.train.load_checkpoint(save_path)
         names = [name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})

@@ -73,7 +73,7 @@ class Freezing:
         checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """The step from which a variable moves; infinite where it never does."""
+        """Return the step from which a variable moves; infinite where it never does."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
@@ -92,7 +92,7 @@ class Freezing:
 
 
 def check(part: Any) -> None:
-    """Fails unless the setting `trainable` of a part is True or False."""
+    """Fail unless the setting `trainable` of a part is True or False."""
     where = f"{type(part).__name__}.trainable"
     checks.is_a(where, part.trainable, bool, "be True or False")
 
@@ -108,13 +108,13 @@ def held(part: Any) -> Iterator[None]:
 
 
 def first_step(variable: tf.Variable) -> float:
-    """The step from which a variable of the step that is being built moves."""
+    """Return the step from which a variable of the step that is being built moves."""
     scope = _SCOPE.get()
     return scope.first_step(variable) if scope else 0
 
 
 def mask(variable: tf.Variable) -> Mask | None:
-    """What moves of a variable of the step that is being built; None for all of it."""
+    """Return what moves of a variable of the step that is being built; None for all of it."""
     scope = _SCOPE.get()
     entries = scope.freezing.entries if scope else {}
     found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
@@ -123,7 +123,7 @@ def mask(variable: tf.Variable) -> Mask | None:
 
 
 def entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Which entries of a variable of the step that is being built move; None where all may."""
+    """Return which entries of a variable of the step that is being built move; None where all may."""
     own = mask(variable)
     if own is None:
         return None
@@ -133,14 +133,14 @@ def entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """What moves of a shard; the rows of others count as zeros."""
+    """Return what moves of a shard; the rows of others count as zeros."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
 def moves(average: tf.Variable) -> bool | tf.Tensor:
-    """Whether training moves an average; a bool scalar of the graph where the step decides."""
+    """Return whether training moves an average; a bool scalar of the graph where the step decides."""
     scope = _SCOPE.get()
     if scope is None or scope.freezing.batch_norm == "adapt":
         return True
@@ -149,7 +149,7 @@ def moves(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Whether the global step is `step` or later; in Python where that is the same at all steps."""
+    """Return whether the global step is `step` or later; in Python where that is the same at all steps."""
     if step in (0, _NEVER):
         return step == 0
     scope = cast(_Scope, _SCOPE.get())  # Only within one is there such a step.
@@ -157,7 +157,7 @@ def is_reached(step: float) -> bool | tf.Tensor:
 
 
 def frozen_names() -> list[str]:
-    """What would be trainable in the step that is being built if it were not frozen for good."""
+    """Return what would be trainable in the step that is being built if it were not frozen for good."""
     scope = _SCOPE.get()
     if scope is None:
         return []
@@ -207,7 +207,7 @@ class _Scope:
             self.step = tf1.train.get_or_create_global_step().read_value()
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """The step from which a variable moves; infinite where it never does."""
+        """Return the step from which a variable moves; infinite where it never does."""
         is_held = patterns.name(variable) in self.held
         return _NEVER if is_held else self.freezing.first_step(variable)
 
@@ -217,7 +217,7 @@ class _Scope:
         return {name: step for name, step in steps.items() if step}
 
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        """A variable creator: what is frozen for good is not trainable."""
+        """Return a variable creator: what is frozen for good is not trainable."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _HELD.get():
@@ -243,7 +243,7 @@ class _Scope:
         return words
 
     def frozen_weights(self) -> tf.Tensor:
-        """How many weights are frozen at this step, a float32 scalar."""
+        """Return how many weights are frozen at this step, a float32 scalar."""
         total = tf.constant(0.0)
         for name, size in self.sizes.items():
             is_moving = is_reached(self.first_step(name))

@@ -19,7 +19,7 @@ from mtl.compat import shards
 
 
 def check(where: str, patterns: Collection[str]) -> None:
-    """Fails unless each of `patterns` is a regular expression."""
+    """Fail unless each of `patterns` is a regular expression."""
     is_list = isinstance(patterns, Collection) and not isinstance(patterns, (str, Mapping))
     checks.require(is_list, where, "be a list of patterns", patterns)
     for pattern in patterns:
@@ -37,7 +37,7 @@ _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
 def name(variable: Variable) -> str:
-    """The name that patterns are matched against.
+    """Return the name that patterns are matched against.
 
     It is the same for copies on other replicas, and for the shards of a table that of the table.
     """
@@ -48,17 +48,17 @@ def name(variable: Variable) -> str:
 
 
 def part_name(variable: tf.Variable) -> str:
-    """The name by which a shard is told from others: that of the table, with its number."""
+    """Return the name by which a shard is told from others: that of the table, with its number."""
     return _COPY.sub("", variable.name)
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Whether `pattern` is found in the variable's name."""
+    """Return whether `pattern` is found in the variable's name."""
     return re.search(pattern, name(variable)) is not None
 
 
 def select(where: str, pattern: str, variables: Sequence[Variable]) -> list[Variable]:
-    """The variables that match.
+    """Return the variables that match.
 
     Raises:
       UserError: if there are none; names the variables and scopes that look most alike.

@@ -38,14 +38,14 @@ class RowNames:
     and_unknown: bool = False
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether a variable of this shape may have rows of these names."""
+        """Return whether a variable of this shape may have rows of these names."""
         if not shape:
             return False
         size, count = shape[self.axis], len(self.read())
         return size >= count if self.and_unknown else size == count
 
     def read(self) -> list[str]:
-        """The names, as strings."""
+        """Return the names, as strings."""
         if not isinstance(self.names, str):
             return [str(name) for name in self.names]
         with tf.io.gfile.GFile(self.names, "rb") as file:
@@ -53,7 +53,7 @@ class RowNames:
 
 
 def lines(data: bytes) -> list[bytes]:
-    r"""The lines of a file of names, as TensorFlow's lookup tables read them.
+    r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
 
     They end at \n, with or without a \r before it, and nowhere else: `str.splitlines` would cut a
     name at U+2028, \v and many more, and every name behind it would move by one.
@@ -63,7 +63,7 @@ def lines(data: bytes) -> list[bytes]:
 
 
 def save(named: Mapping[str, RowNames], model_dir: str) -> None:
-    """Writes {scope: names} beside the checkpoints; names in files stay where they are."""
+    """Write {scope: names} beside the checkpoints; names in files stay where they are."""
     entries = {scope: _entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
@@ -114,12 +114,12 @@ def _found(
 
 
 def seal(model_dir: str) -> None:
-    """Adds the checksum to names of an earlier version."""
+    """Add the checksum to names of an earlier version."""
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
 def of(named: Mapping[str, RowNames], variable: str) -> RowNames | None:
-    """The names of the innermost scope that holds the variable, if any."""
+    """Return the names of the innermost scope that holds the variable, if any."""
     scopes = [scope for scope in named if variable.startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
@@ -139,7 +139,7 @@ def origins(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int
 
 
 def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
-    """Fails unless each value is a list of names or an existing file of them."""
+    """Fail unless each value is a list of names or an existing file of them."""
     checks.mapping(where, named, "map patterns to names")
     for pattern, names in named.items():
         if isinstance(names, str):

@@ -35,13 +35,13 @@ class Sharding:
     min_bytes: int
 
     def count(self, shape: Sequence[int]) -> int:
-        """The number of shards of a float32 table of this shape."""
+        """Return the number of shards of a float32 table of this shape."""
         num_bytes = math.prod(shape) * tf.float32.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Cuts the tables that are made in it."""
+        """Cut the tables that are made in it."""
         token = _SHARDING.set(self)
         try:
             yield
@@ -50,7 +50,7 @@ class Sharding:
 
 
 def table(name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]) -> tf.Variable:
-    """A float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
+    """Return a float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
     sharding = _SHARDING.get()
     count = sharding.count(shape) if sharding else 1
     if count == 1:
@@ -64,7 +64,7 @@ def table(name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 
 
 def table_name(name: str) -> str:
-    """The table's name, of the name of a variable that is being created."""
+    """Return the table's name, of the name of a variable that is being created."""
     return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
 
 

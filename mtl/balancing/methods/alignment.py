@@ -85,14 +85,14 @@ class AlignedMTL(method.Method):
         return aligned * tf.sqrt(self._square(tf.boolean_mask(values, used)))
 
     def _square(self, values: tf.Tensor) -> tf.Tensor:
-        """The squared length, of the ascending eigenvalues."""
+        """Return the squared length, of the ascending eigenvalues."""
         if self.scale == "rmse":
             return tf.reduce_mean(values)
         return values[0] if self.scale == "min" else values[(tf.size(values) - 1) // 2]
 
 
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The shortest b with `U b = 1`, or nearest to it, and what of 1 remains.
+    """Return the shortest b with `U b = 1`, or nearest to it, and what of 1 remains.
 
     What remains is in the null space of U: as weights it sums unit gradients to zero.
     """

@@ -43,7 +43,7 @@ class Clipped(method_lib.Method):
             checks.require(plain, "Clipped.method", rule, self.method, fix)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """That of the method."""
+        """Return that of the method."""
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:

@@ -23,7 +23,7 @@ def minimum(
     dual_start: tf.Tensor,
     tolerance: float,
 ) -> tf.Tensor:
-    """The y [M] that minimises `c'y` where `s = A y + h` lies in the cone.
+    """Return the y [M] that minimises `c'y` where `s = A y + h` lies in the cone.
 
     Y. Nesterov, M. Todd, "Primal-dual interior-point methods for self-scaled cones", SIAM J. Optim.
     8(2), 1998, with Mehrotra's steps. Where rounding ends the progress before the tolerance is
@@ -67,7 +67,7 @@ def minimum(
 
 
 def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """The inverse [N, N] of the symmetric W that keeps the cone and has `W z = W^-1 s`."""
+    """Return the inverse [N, N] of the symmetric W that keeps the cone and has `W z = W^-1 s`."""
     numbers = tf.sqrt(z[:-size] / s[:-size])
     s, z = s[-size:], z[-size:]
     lengths = tf.sqrt(_determinant(s)), tf.sqrt(_determinant(z))
@@ -107,7 +107,7 @@ def _determinant(pair: tf.Tensor) -> tf.Tensor:
 
 
 def _one(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """The e with `e o u = u`."""
+    """Return the e with `e o u = u`."""
     count = tf.size(u)
     return tf.cast(tf.range(count) <= count - size, tf.float64)
 
@@ -120,14 +120,14 @@ def _product(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _quotient(v: tf.Tensor, u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """The w with `u o w = v`."""
+    """Return the w with `u o w = v`."""
     p, q = u[-size:], v[-size:]
     first = tf.reduce_sum(_signs(p) * p * q) / _determinant(p)
     return tf.concat([v[:-size] / u[:-size], first[tf.newaxis], (q[1:] - first * p[1:]) / p[0]], 0)
 
 
 def _longest_step(u: tf.Tensor, du: tf.Tensor, dv: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """The largest t, at most 1, with u + t du and u + t dv in the cone."""
+    """Return the largest t, at most 1, with u + t du and u + t dv in the cone."""
     moves, pair = tf.stack([du, dv]), u[-size:]
     pairs, signs = moves[:, -size:], _signs(pair)
     own, mixed = _determinant(pair), tf.linalg.matvec(pairs, signs * pair)

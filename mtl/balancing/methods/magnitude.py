@@ -42,7 +42,7 @@ class GradNorm(method.Method):
         checks.positive("GradNorm.learning_rate", self.learning_rate)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The weights [T], and the first losses [T], 0 until a task was seen."""
+        """Return the weights [T], and the first losses [T], 0 until a task was seen."""
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -91,7 +91,7 @@ class ExcessMTL(method.Method):
         checks.at_least("ExcessMTL.warmup_steps", self.warmup_steps, 1)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The logarithms of the weights [T]; sums and counts of first excess risks [T]."""
+        """Return the logarithms of the weights [T]; sums and counts of first excess risks [T]."""
         zeros = np.zeros(num_tasks)
         logarithms = np.full(num_tasks, -np.log(num_tasks))
         return {"log_weights": logarithms, "first_risks": zeros, "first_steps": zeros}

@@ -69,7 +69,7 @@ class GradVac(method.Method):
         checks.require(self.rate <= 1, "GradVac.rate", "be in (0, 1]", self.rate)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The average cosines [T, T]."""
+        """Return the average cosines [T, T]."""
         return {"average_cosines": np.zeros([num_tasks, num_tasks])}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:

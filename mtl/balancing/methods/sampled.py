@@ -49,7 +49,7 @@ class MoDo(method.Method):
         _check_samples("MoDo.samples", self.samples)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The weights [T]."""
+        """Return the weights [T]."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -102,7 +102,7 @@ class SDMGrad(method.Method):
         _check_samples("SDMGrad.samples", self.samples)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The weights a [T]."""
+        """Return the weights a [T]."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:

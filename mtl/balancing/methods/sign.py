@@ -36,7 +36,7 @@ class GradDrop(method.CoordinateMethod):
         checks.rate("GradDrop.leak", self.leak)
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor:
-        """The gradients, or on the representation [S, 1, ...] sums over the examples."""
+        """Return the gradients, or on the representation [S, 1, ...] sums over the examples."""
         return rows if at is None else tf.reduce_sum(rows * tf.sign(at), 1, keepdims=True)
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,7 @@ _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 
 
 def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
-    """The x >= 0 that minimises `x'Qx / 2 - b'x`; Q [..., T, T] semidefinite, b [..., T].
+    """Return the x >= 0 that minimises `x'Qx / 2 - b'x`; Q [..., T, T] semidefinite, b [..., T].
 
     S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
     2(4), 1992. No order of the variables enters, so equal tasks get equal values, and the
@@ -102,7 +102,7 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
 
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
-    """The x [T], at most `radius` long, for which the least of `rows (center + x)` is greatest.
+    """Return the x [T], at most `radius` long, for which the least of `rows (center + x)` is greatest.
 
     The greatest `level` for which `rows (center + x) - level` and the pair (radius, x) lie in the
     cone. Its dual are weights w of the rows and the pair (|w rows|, -w rows).
@@ -174,7 +174,7 @@ def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: 
 
 
 def _repeat(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
-    """A loop with a counter in front of its values."""
+    """Return a loop with a counter in front of its values."""
     return tf.while_loop(goes_on, body, [tf.constant(0), *start])[1:]
 
 

@@ -57,7 +57,7 @@ class MoCo(method.Method):
         return self.rate
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """The weights [T]."""
+        """Return the weights [T]."""
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:

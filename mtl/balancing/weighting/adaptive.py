@@ -116,7 +116,7 @@ class FAMO:
         return base.scaled(scale * shares, base.logarithms(losses))
 
     def _logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """The xi [T] of this step; the losses of this batch judge the last one."""
+        """Return the xi [T] of this step; the losses of this batch judge the last one."""
         zeros = np.zeros(values.shape[0])
         kept, last = (step_state.variable(f"famo/{name}", zeros) for name in ("logits", "last"))
         logits, before = kept.read_value(), last.read_value()
@@ -132,7 +132,7 @@ class FAMO:
         return logits
 
     def _adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
-        """The direction of Adam with its usual constants; its state stays unless it moves."""
+        """Return the direction of Adam with its usual constants; its state stays unless it moves."""
         zeros = np.zeros(gradient.shape[0])
         means, squares = (
             step_state.variable(f"famo/adam_{name}", zeros) for name in ("means", "squares")

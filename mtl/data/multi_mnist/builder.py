@@ -102,7 +102,7 @@ _SHARES = _shares()
 
 
 def _read(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
+    """Return the images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
     stems = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
     found = [_existing(os.path.join(folder, stem)) for stem in stems]
     paths = [path for path in found if path is not None]
@@ -117,7 +117,7 @@ def _existing(stem: str) -> str | None:
 
 
 def _values(path: str) -> np.ndarray:
-    """The bytes of an IDX file behind its header: four bytes, and four for each axis."""
+    """Return the bytes of an IDX file behind its header: four bytes, and four for each axis."""
     with files.open_binary(path) as file:
         content = file.read()
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])

@@ -24,7 +24,7 @@ GIN_FILE = "gin_configs/experiments/adult_shared_bottom.gin"
 
 
 def load(seed: int):
-    """The experiment of the gin file, at a seed."""
+    """Return the experiment of the gin file, at a seed."""
     return config.load([GIN_FILE], [f'adult_dir = "{_DIR.value}"', f"experiment.Run.seed = {seed}"])
 
 

@@ -201,7 +201,7 @@ def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
 
 
 def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]):
-    """A panel for each data set: Delta-m of every row with its standard error."""
+    """Draw a panel for each data set: Delta-m of every row with its standard error."""
     longest = max(map(len, results.values()))
     pyplot.rcParams["svg.fonttype"] = "none"
     figure, panels = pyplot.subplots(
@@ -228,7 +228,7 @@ def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]):
 
 
 def main() -> None:
-    """Run what is missing, prints the tables and writes the plot."""
+    """Run what is missing, print the tables and write the plot."""
     names = _DATA.value or list(DATA)
     seeds = range(1, _SEEDS.value + 1)
     jobs = [

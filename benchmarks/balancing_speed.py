@@ -105,7 +105,7 @@ class Steps:
         return (time.perf_counter() - started) / steps
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Free its memory."""
         self._session.close()
 
 
@@ -248,7 +248,7 @@ def _cell(found: dict, project: str, name: str, way: str) -> str:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return how often, how long and on how many tasks and threads is timed."""
+    """Return a parser of how often, how long and on how many tasks and threads is timed."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often every side is timed")
     parser.add_argument("--secs", type=float, default=0.5, help="about how long each timing takes")

@@ -154,7 +154,7 @@ class Steps:
 
 
 def main() -> None:
-    """Answers until the input ends; builds each case once."""
+    """Answer until the input ends; build each case once."""
     answers, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(int(sys.argv[1]))
     built = functools.lru_cache(maxsize=64)(Steps)

@@ -42,7 +42,7 @@ def paths(name: str, method: str) -> list[list[list[float]]]:
 
 
 def cell(path: list[list[float]]) -> str:
-    """Return the place on the front, or how far from it a path ends; with the thousands of steps."""
+    """Return the place on the front, or how far from it a path ends; with thousands of steps."""
     distance, place = toy.nearest(path[-1])
     steps = f"{(len(path) - 1) // 10}k"
     return f"{place:.2f} ({steps})" if distance < _NEAR else f"off by {distance:.1f} ({steps})"
@@ -55,7 +55,7 @@ def summary(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
 
 
 def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
-    """Return a line for each method and start: end point, losses, distance from the front and place."""
+    """Return a line for each method and start: end point, losses, distance to the front, place."""
     scale, starts = TOYS[name]
     lines = []
     for method, of_starts in ways.items():
@@ -68,7 +68,7 @@ def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
 
 
 def plot(name: str, ways: dict[str, list[list[list[float]]]], columns: int = 6):
-    """A panel for each method: its ways over the contours of the mean loss, and the front."""
+    """Draw a panel for each method: its ways over the contours of the mean loss, and the front."""
     axis = np.linspace(-11, 11, 111, dtype=np.float32)
     grid = np.stack(np.meshgrid(axis, axis))
     mean = sum(value.numpy() for value in toy.losses(grid, TOYS[name][0]).values()) / 2
@@ -93,7 +93,7 @@ def plot(name: str, ways: dict[str, list[list[list[float]]]], columns: int = 6):
 
 
 def main() -> None:
-    """Run what is missing; prints the tables, and writes plots and details."""
+    """Run what is missing, print the tables, and write plots and details."""
     methods, output = rows.methods(rows.METHODS.value), rows.output("balancing_toys")
     for name in _TOYS.value or TOYS:
         ways = {

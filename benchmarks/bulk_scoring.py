@@ -65,7 +65,7 @@ def export(units: str, folder: str) -> str:
 
 
 def write_inputs(folder: str) -> list[bytes]:
-    """Write the rows to files of every format, and returns them as examples."""
+    """Write the rows to files of every format, and return them as examples."""
     values = np.random.default_rng(0).normal(size=(_ROWS.value, 32)).astype(np.float32)
     examples = [overhead.SPEC.serialize({"x": row}) for row in values]
     for index in range(_FILES):
@@ -82,7 +82,7 @@ def write_inputs(folder: str) -> list[bytes]:
 
 
 def stages(path: str, examples: Sequence[bytes]) -> dict[str, Callable[[], None]]:
-    """Run the signature's own parsing; and the rest of it, over what that gave: the bare model."""
+    """Return what runs the bare model, over what is parsed already, and the parsing alone."""
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf1.saved_model.load(session, ["serve"], path).signature_def[_SIGNATURE.value]

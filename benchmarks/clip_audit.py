@@ -71,7 +71,7 @@ def trained(made: experiment.Experiment, model_dir: str) -> float:
 
 
 def audited(name: str, share: float, seed: int) -> dict[str, Any]:
-    """Return a run that is audited: how well each score tells the flipped samples, and what it learned."""
+    """Run an audit: how well each score tells the flipped samples, and what the run learned."""
     folder = _folder(name, share, seed)
 
     def measure() -> dict[str, Any]:
@@ -111,7 +111,10 @@ def _at_start(
 
 
 def judged(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve, and the precision among as many as there are; 0, 0 of none."""
+    """Return the area under the ROC curve, and the precision among as many as there are.
+
+    Both are 0 if there are none.
+    """
     count = int(truth.sum())
     if not count:
         return 0.0, 0.0
@@ -166,7 +169,7 @@ def table(name: str, share: float, seed: int) -> Mapping[str, np.ndarray]:
 
 
 def scores_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a line for each score: the area and the precision at each share, means of the seeds."""
+    """Return a line for each score: area and precision at each share, means of the seeds."""
     shares = noisy_labels.DATA[name].found_at
     header = [name]
     for share in shares:
@@ -188,7 +191,7 @@ def scores_table(name: str, seeds: Sequence[int]) -> str:
 
 
 def accuracy_table(name: str, seeds: Sequence[int]) -> str:
-    """Return a line for each method: test accuracy in percent at each share, mean and standard error."""
+    """Return a line for each method: test accuracy in % at each share, mean, standard error."""
     shares = noisy_labels.DATA[name].trained_at
     lines = []
     for method in METHODS:
@@ -233,7 +236,7 @@ def _mean_and_error(values: np.ndarray) -> str:
 
 
 def plot(names: Sequence[str], seeds: Sequence[int]) -> Any:
-    """Return a panel with the area of every score at the last share, and one with the accuracies."""
+    """Draw a panel with the area of every score at the last share, and one of the accuracies."""
     pyplot.rcParams["svg.fonttype"] = "none"
     figure, (areas, lines) = pyplot.subplots(1, 2, figsize=(9, 3.2))
     labels = [*SCORES, AT_START][::-1]
@@ -263,7 +266,7 @@ _COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e09f3e")
 
 
 def main() -> None:
-    """Run what is missing, prints the tables and writes the plot."""
+    """Run what is missing, print the tables and write the plot."""
     seeds = range(1, _SEEDS.value + 1)
     for name in _DATA.value:
         checks.one_of("--data", name, noisy_labels.DATA)

@@ -101,7 +101,7 @@ class _Steps:
         return (time.perf_counter() - start) / steps
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Free its memory."""
         self._session.close()
 
 

@@ -56,7 +56,7 @@ def chosen(names: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def accuracies(name: str, row: tuple[str, ...], seed: int, root: pathlib.Path) -> list[float]:
-    """Train one recipe at one seed; its METRICS in percent."""
+    """Train one recipe at one seed, and return its METRICS in percent."""
     stem, *params = row
     params += [f'mnist_dir = "{_MNIST_DIR.value}"', f"experiment.Run.seed = {seed}"]
     file, folder = str(FOLDER / f"{stem}.gin"), root / f"seed_{seed}"

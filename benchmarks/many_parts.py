@@ -56,7 +56,7 @@ experiment.Run.train_steps = 1
 
 
 def _written(kind: str, count: int, folder: pathlib.Path) -> pathlib.Path:
-    """Write the data and the gin file of a case; the path of the gin file."""
+    """Write the data and the gin file of a case, and return the path of the gin file."""
     rng = np.random.default_rng(0)
     rows = 2 * count if kind == "tokens" else max(_ROWS, count if kind == "classes" else 0)
     columns = [f"x{number}" for number in range(count if kind == "columns" else 10)]

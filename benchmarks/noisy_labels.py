@@ -98,7 +98,7 @@ def labels_of(data: pipeline.Pipeline, field: str) -> np.ndarray:
 def noisy(
     made: experiment.Experiment, field: str, share: float
 ) -> tuple[experiment.Experiment, np.ndarray]:
-    """Return the experiment with a share of a label flipped, always the same, and which these are."""
+    """Return the experiment with a share of a label flipped, and which; always the same."""
     wrong, is_wrong = relabelled.flipped(labels_of(made.data, field), share, seed=1)
     labels = {made.data.train_split: wrong}
     noise = relabelled.Relabelled(source=made.data.source, field=field, labels=labels)

@@ -65,7 +65,7 @@ def an_experiment(units: int, steps_per_call: int, steps: int) -> experiment.Exp
 
 
 def bare_loop(units: int, steps: int) -> float:
-    """Steps per second of session calls that fetch the train op alone."""
+    """Return steps per second of session calls that fetch the train op alone."""
     bare = an_experiment(units, 1, steps)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.create_global_step()
@@ -87,7 +87,7 @@ def bare_loop(units: int, steps: int) -> float:
 
 
 def plain_estimator(units: int, steps: int) -> float:
-    """Steps per second of `Estimator.train` as TensorFlow ships it, default hooks on."""
+    """Return steps per second of `Estimator.train` as TensorFlow ships it, default hooks on."""
     plain, timer = an_experiment(units, 1, steps), Timer(steps // 10)
     with tempfile.TemporaryDirectory() as model_dir:
         model_fn = functools.partial(plain.model.model_fn, statistics=features.load(model_dir))
@@ -115,7 +115,7 @@ class Timer(tf1.train.SessionRunHook):
 
 
 def trained(units: int, steps: int, steps_per_call: int) -> float:
-    """Steps per second between the first and the last summary of a whole training run."""
+    """Return steps per second between the first and the last summary of a whole training run."""
     warm_up = steps // 10 // 100 * 100
     with tempfile.TemporaryDirectory() as model_dir:
         verbs.train(an_experiment(units, steps_per_call, warm_up + steps), model_dir)

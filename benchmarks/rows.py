@@ -45,7 +45,7 @@ def output(benchmark: str) -> str:
 
 
 def kept(path: str, measure: Callable[[], Any]) -> Any:
-    """Return what `measure` gave, from a JSON file once it is there: a benchmark goes on where it was."""
+    """Return what `measure` gave, from a JSON file once it is there: a benchmark can go on."""
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         result = measure()

@@ -79,7 +79,7 @@ def _place(strategy: str) -> distribution.Distribution:
 
 
 def trained(strategy: str, steps: int, model_dir: str) -> float:
-    """Steps per second of a whole training run, between its first and its last summary."""
+    """Return steps per second of a whole training run, between its first and last summary."""
     steps_per_call = experiment.Run.steps_per_call  # With a strategy it is 1 all the same.
     made = overhead.an_experiment(_UNITS.value, steps_per_call, _WARM_UP + steps)
     verbs.train(dataclasses.replace(made, distribution=_place(strategy)), model_dir)
@@ -94,7 +94,10 @@ def trained(strategy: str, steps: int, model_dir: str) -> float:
 
 
 def bare(strategy: str, steps: int) -> tuple[float, float]:
-    """Steps per second of session calls that fetch the train op; the share of waiting for input."""
+    """Return steps per second of session calls that fetch the train op; the share of waiting.
+
+    The wait is that for input.
+    """
     settings = _place(strategy)
     place = settings.place()
     built, config = settings.build(place)
@@ -153,7 +156,10 @@ def _waiting(
 
 
 def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
-    """Steps per second of an Estimator that writes nothing, in a cluster; waiting is not known."""
+    """Return steps per second of an Estimator that writes nothing, in a cluster.
+
+    How long it waits is not known.
+    """
     settings = _place(strategy)
     place = settings.place()
     made = overhead.an_experiment(_UNITS.value, 1, steps)
@@ -181,7 +187,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
 
 
 def _measure(strategy: str, kind: str) -> list[float]:
-    """Run one side in processes of its own; what its first one found."""
+    """Run one side in processes of its own, and return what its first one found."""
     workers, servers = _SIDES[strategy]
     environments = launch_cluster.environments(workers, servers, evaluator=False)
     if workers + servers == 1:

@@ -74,7 +74,9 @@ def nearest(point: Sequence[float]) -> tuple[float, float]:
 def descend(
     model: model_lib.MultiTaskModel, start: Sequence[float], scale: float, most_steps: int
 ) -> np.ndarray:
-    """Return the way [N, 2] of Adam at 1e-3 from a start, a point every 100 steps, until it is at rest.
+    """Return the way [N, 2] of Adam at 1e-3 from a start until it is at rest.
+
+    It has a point every 100 steps.
 
     The weighting and the surgery are those of `model`; the point is the only shared variable.
     """
@@ -102,7 +104,10 @@ def descend(
 
 
 def _next_record(session: tf1.Session, result: training_loop.StepResult) -> np.ndarray:
-    """Return the point [2] where the next record is due; a call may end before, on a slow machine."""
+    """Return the point [2] where the next record is due.
+
+    A call may end before, on a slow machine.
+    """
     while True:
         step, point = session.run([result.step, result.values])
         if step % _RECORD_STEPS == 0:

@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore", message="To make it possible to preserve tf.da
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """Keep what C++ writes to standard error, and shows it only if the block fails."""
+    """Keep what C++ writes to standard error, and show it only if the block fails."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:

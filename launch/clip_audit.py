@@ -30,7 +30,7 @@ COMPARE = flags.DEFINE_multi_string(
 
 
 def main() -> None:
-    """Flags -> experiment -> audit -> the page."""
+    """Audit the run that the flags describe, and print the page."""
     experiment, model_dir = app.load()
     path = verbs.audit_clipping(
         experiment, model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value

@@ -66,7 +66,10 @@ class Members:
             reader.start()
 
     def wait(self) -> int:
-        """Return the exit code of the first that failed, after which the others are ended; 0 of none."""
+        """Return the exit code of the first that failed; 0 if none did.
+
+        The others are ended after it.
+        """
         while True:
             codes = [process.poll() for process in self._processes.values()]
             failed = [code for code in codes if code]
@@ -87,7 +90,7 @@ class Members:
                 process.send_signal(number)
 
     def _end(self) -> None:
-        """Let the others notice by themselves, then asks, then insists."""
+        """Let the others notice by themselves, then ask, then insist."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -152,7 +155,7 @@ def _stopping(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
 
 
 def main() -> None:
-    """Flags -> processes -> the exit code of all."""
+    """Start the processes that the flags describe, and exit with the code of all."""
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--ps", SERVERS.value, 0)
     _, model_dir = app.load()  # A mistake shows once, before anything is started.

@@ -159,7 +159,7 @@ def devices() -> Finding:
 
 
 def main() -> int:
-    """Print the report; returns the exit code."""
+    """Print the report, and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: what is installed here\n")
     findings = _printed([python(), tensorflow()])
@@ -186,7 +186,7 @@ def _printed(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _print_supported(findings: list[Finding]) -> None:
-    """What can be run with what was found."""
+    """Print what can be run with what was found."""
     import tensorflow as tf
 
     from mtl.compat import keras
@@ -227,7 +227,7 @@ def _import_error(module: str) -> str:
 
 
 def _conflicts() -> Iterator[tuple[str, str]]:
-    """(what is off, what to install) for every unmet requirement of the packages that count."""
+    """Yield (what is off, what to install) for every unmet requirement of packages that count."""
     try:
         from packaging import requirements
     except ImportError:

@@ -14,7 +14,7 @@ SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pip
 
 
 def main() -> None:
-    """Flags -> experiment -> evaluate -> table."""
+    """Evaluate the run that the flags describe, and print a table."""
     experiment, model_dir = app.load()
     metrics = verbs.evaluate(experiment, model_dir, SPLIT.value, CHECKPOINT.value)
     print(summary.metrics_table(metrics))

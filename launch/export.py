@@ -22,7 +22,7 @@ ONNX = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Flags -> experiment -> export -> what was written and how it is served."""
+    """Export the run that the flags describe; print what was written and how it is served."""
     if ONNX.value is not None:
         checks.require(ONNX.value.endswith(".onnx"), "--onnx", "end in .onnx", ONNX.value)
     experiment, model_dir = app.load()

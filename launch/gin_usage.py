@@ -100,7 +100,7 @@ def _problem(binding: gin_files.Binding, walk: _Walk, names: Sequence[str]) -> s
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:
-    """Return which setting a macro was meant to be, where a part that is built has one of this name."""
+    """Return which setting a macro was meant to be, if a part that is built has one so named."""
     for target, _ in walk.built:
         if name in (gin_names.parameters(target) or ()):
             return f"Did you mean the setting {target.__name__}.{name}?"

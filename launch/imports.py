@@ -43,7 +43,7 @@ def finished() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Return the package that failed while it was imported, where and why; None for any other error."""
+    """Return the package that failed to be imported, where and why; None for any other error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
     names = [frame.f_globals.get("__name__", "") for frame in running]

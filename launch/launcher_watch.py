@@ -19,7 +19,7 @@ def environment() -> dict[str, str]:
 
 
 def start() -> None:
-    """Watch the launcher from a thread; does nothing in a process that no launcher started.
+    """Watch the launcher from a thread; do nothing in a process that no launcher started.
 
     The member saves its last step, as at any SIGTERM. The kernel could send that signal by itself
     (PR_SET_PDEATHSIG), but sends it for each thread of the launcher, and a second one ends a

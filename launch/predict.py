@@ -90,7 +90,7 @@ TOKEN_ENV = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Flags -> predictions of a split, or of files."""
+    """Write the predictions of a split, or of files, as the flags say."""
     if INPUT.value:
         _predict_files()
         return
@@ -152,7 +152,7 @@ def _reader(experiment: Any) -> scoring.Reader:
 
 @contextlib.contextmanager
 def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
-    """Yield the model that the flags name."""
+    """Open the model that the flags name."""
     if SERVER.value:
         yield scoring.connect(SERVER.value, _call(), _access())
     elif SAVED_MODEL.value:

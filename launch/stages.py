@@ -66,7 +66,7 @@ class Stage:
         return built
 
     def train(self) -> tuple[dict[str, Any], int]:
-        """Train what is left; the metrics, and the number of steps."""
+        """Train what is left, and return the metrics and the number of steps."""
         experiment = self.load()
         return verbs.train(experiment, self.model_dir, lambda: config.save(self.model_dir))
 
@@ -119,7 +119,7 @@ def places(
 
 
 def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
-    """Train one stage after another; yields each with its metrics and steps."""
+    """Train one stage after another, and yield each with its metrics and steps."""
     for number, stage in enumerate(stages, 1):
         _log.info("Stage %d of %d, %s, in %s", number, len(stages), stage.name, stage.model_dir)
         metrics, steps = stage.train()
@@ -127,7 +127,7 @@ def run(stages: Sequence[Stage]) -> Iterator[tuple[Stage, dict[str, Any], int]]:
 
 
 def main() -> None:
-    """Flags -> stages -> train each -> tables."""
+    """Train each of the stages that the flags describe, and print their tables."""
     files, root = app.GIN_FILE.value, app.MODEL_DIR.value
     checks.require(len(files) > 0, "--gin_file", "name a stage", files)
     checks.require(bool(root), "--model_dir", "name the folder of the stages", root)

@@ -12,7 +12,7 @@ from mtl.runs import verbs
 
 
 def main() -> None:
-    """Flags -> experiment -> train -> summary."""
+    """Train the experiment that the flags describe, and print a summary."""
     launcher_watch.start()
     experiment, model_dir = app.load()
     metrics, steps = verbs.train(experiment, model_dir, on_start=lambda: config.save(model_dir))

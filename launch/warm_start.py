@@ -12,7 +12,7 @@ from mtl.runs import verbs
 
 
 def main() -> None:
-    """Flags -> experiment -> plan -> table."""
+    """Plan the warm start of the experiment that the flags describe, and print a table."""
     experiment, _ = app.load()
     print(verbs.plan_warm_start(experiment).table())
 

@@ -142,7 +142,7 @@ def rate(where: str, value: float) -> None:
 
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
-    """Fail unless `value` is among `choices`; names the nearest one."""
+    """Fail unless `value` is among `choices`, and name the nearest one."""
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices

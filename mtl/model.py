@@ -85,7 +85,7 @@ class MultiTaskModel:
         return tuple(head.name for head in self.heads)
 
     def direction(self, metric: str) -> bool | None:
-        """Return whether a higher value of an evaluation metric is better; None where no head tells."""
+        """Return whether a higher value of a metric is better; None where no head tells."""
         if metric in ("loss", "average_loss"):
             return False
         task, _, name = metric.partition("/")
@@ -108,7 +108,7 @@ class MultiTaskModel:
         return dataclasses.replace(self, heads=heads)
 
     def lasting(self, train_steps: int) -> "MultiTaskModel":
-        """Return the model whose schedules last as long as the run, where they do not say how long."""
+        """Return the model whose schedules last as long as the run, unless they say how long."""
         return schedules.lasting(self, train_steps)
 
     @property
@@ -154,7 +154,7 @@ class MultiTaskModel:
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
-        """Return what `tf.estimator.Estimator` calls, once for each of its graphs.
+        """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
         Args:
           features: {field: [B, ...]}; with `loop`, in training, an iterator of
@@ -311,7 +311,7 @@ class MultiTaskModel:
         }
 
     def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
-        """Return one signature per head and kind, and `serving_default` with every task's predictions."""
+        """Return a signature per head and kind, and `serving_default` with all predictions."""
         signatures = {
             head.name if kind == "predict" else f"{head.name}/{kind}": output
             for head in self.heads

@@ -121,7 +121,7 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Return values of the wire's type -> the field's; int64 that does not fit fails when run."""
+        """Cast values of the wire's type to the field's; int64 that does not fit fails when run."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
@@ -140,7 +140,7 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Return one example's value, of any sequence or array -> what `wire_feature` reads back."""
+        """Turn one example's value, any sequence or array, into what `wire_feature` reads back."""
         values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
         if wire == tf.string:
@@ -150,7 +150,7 @@ class Field:
         return tf.train.Feature(int64_list={"value": map(int, values)})
 
     def value(self, values: Sequence[Any] | None) -> Any:
-        """Return the values of one example, as Python objects or as text, None where absent -> the field.
+        """Turn the values of one example, Python objects or text, None if absent, into the field.
 
         This is the slow twin of what TensorFlow does with a batch, to tell which value is wrong.
 
@@ -249,7 +249,7 @@ class Spec:
         return dataclasses.replace(field, default=self.type_defaults.get(dtype))
 
     def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
-        """Return what `Field.value` makes of the parts of each field: {name: value}, or what is wrong."""
+        """Return what `Field.value` makes of each field: {name: value}, or what is wrong."""
         values, absent = {}, []
         for name, field in self.fields.items():
             try:

@@ -156,7 +156,7 @@ class Optimizer(Protocol):
         """A number or a schedule."""
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """The learning rate of this step, a scalar -> the optimizer of the graph."""
+        """Return the optimizer of the graph, at the learning rate of this step, a scalar."""
 
 
 class Schedule(Protocol):

@@ -92,7 +92,7 @@ def decided(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Return the new weights and state, by the tasks that are present; of absent tasks they stay."""
+    """Return the new weights and state, by the tasks that are present; others keep theirs."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     chosen = tf.where(_present(method, gramian, values))[:, 0]
     seed = draws.balancing_seed()

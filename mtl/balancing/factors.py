@@ -81,7 +81,9 @@ def _factors(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
-    """Return whether [columns, columns] products of the factors cost less than [T, T] of the gradients.
+    """Return whether [columns, columns] products of the factors cost less than [T, T] ones.
+
+    The latter are of the gradients.
 
     Per row, in gradients about as high as wide.
     """

@@ -181,7 +181,7 @@ class Combine:
     def _by_weights(
         self, parts: task_gradients.Parts, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Sum of what the decision was made by."""
+        """Return the sum of what the decision was made by."""
         compare = self._on_parameters if self.on == "parameters" else self._on_representation
         gradients, weights, gramian = compare(parts, losses)
         monitors = decision.weight_monitors(weights, list(losses))

@@ -66,7 +66,7 @@ class Leaf:
         return self.like(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def like(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Return values of the shape of one row -> a gradient of the kind that came in."""
+        """Turn values of the shape of one row into a gradient of the kind that came in."""
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
@@ -88,7 +88,10 @@ def _aligned(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _origin(indices: tf.Tensor) -> str | tuple:
-    """Return what says that flat indices are the same: tasks mostly share one lookup, found once then."""
+    """Return what says that flat indices are the same.
+
+    Tasks mostly share one lookup, which is then found once.
+    """
     if indices.op.type in ("Reshape", "Identity"):
         return _origin(indices.op.inputs[0])
     if indices.op.type == "ConcatV2" and _is_first_axis(indices.op.inputs[-1]):
@@ -97,7 +100,10 @@ def _origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Return whether flat parts one behind the other are the flat whole; along other axes they mix."""
+    """Return whether flat parts one behind the other are the flat whole.
+
+    Along other axes they mix.
+    """
     return tf.get_static_value(axis) == 0
 
 
@@ -181,7 +187,7 @@ class TaskGradients:
         return leaves(self.at_representation)
 
     def taken_anew(self, compared: Sequence[int]) -> Columns:
-        """Return the same gradients in the current graph, as a branch that runs only now and then."""
+        """Return the same gradients in the current graph, a branch that runs only now and then."""
         places = self.representation or [self.variables[n] for n in compared]
         return per_task(self.losses, places, self.representation)
 
@@ -274,7 +280,7 @@ class Parts:
         compared: Sequence[int],
         deciding: Callable[[TaskGradients], TaskGradients] = lambda part: part,
     ) -> Callable[[], tf.Tensor]:
-        """Give inner products, to be called in a branch that runs only now and then.
+        """Return what gives inner products, called in a branch that runs only now and then.
 
         Args:
           where: of `every_steps`.

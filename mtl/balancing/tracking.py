@@ -33,7 +33,7 @@ def tracked(
 def preconditioned(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
-    """Return the leaves with `g / s^(1/4)` in place of each gradient g, s the sum of all its g^2 so far.
+    """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of all its g^2 so far.
 
     Their inner products are `g' diag(sqrt(s))^-1 g`, those of AdaGrad's metric. The sums are
     variables of the scope, `squares/<name of the leaf>`.

@@ -46,7 +46,7 @@ class Best:
             checks.whole("Best.patience", self.patience, 1)
 
     def directed(self, known: bool | None) -> "Best":
-        """Return the same with the direction of its metric; `known` is None where no head declares it.
+        """Return the same with the direction of its metric; `known` is None if no head declares it.
 
         Raises:
           UserError: the setting contradicts it.
@@ -125,7 +125,7 @@ class BestKeeper:
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Return whether an evaluation is a new one, and better than all before; one with a NaN never is.
+        """Return whether an evaluation is new, and better than all before; with a NaN it never is.
 
         Not even by a metric that knows nothing of the predictions that are NaN.
         """

@@ -32,7 +32,7 @@ def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
 
 
 def check(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
-    """Fail if a file is not as when the run was started; {what it is for: checksum} of the run.
+    """Fail if a file is not as when the run started; return {what it is for: its checksum then}.
 
     Raises:
       UserError: in one line, which file and what to do.

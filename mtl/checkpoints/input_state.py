@@ -64,7 +64,7 @@ class InputState:
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Return once every process has saved; the heartbeat ends a wait in vain."""
+        """Wait until every process has saved; the heartbeat ends a wait in vain."""
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 

@@ -56,7 +56,7 @@ def held(model_dir: str) -> Iterator[None]:
 
 
 def require_free(model_dir: str) -> None:
-    """Fail where a training holds the lock; writes nothing."""
+    """Fail where a training holds the lock; write nothing."""
     path = os.path.join(model_dir, FILE)
     if storage.is_local(path):
         with contextlib.suppress(FileNotFoundError):

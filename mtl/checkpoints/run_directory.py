@@ -55,7 +55,7 @@ def saved(directory: str) -> list[str]:
 
 
 def _listed(directory: str) -> Any:
-    """Return what TensorFlow's list of checkpoints says, None where there is none or it is damaged."""
+    """Return what TensorFlow's list of checkpoints says; None if it is absent or damaged."""
     try:
         state = tf.train.get_checkpoint_state(directory)
     except ValueError:  # It holds no text, or nothing.
@@ -89,7 +89,7 @@ def latest(directory: str) -> str | None:
 
 
 def repair(directory: str) -> None:
-    """Make the newest checkpoint that is whole the latest; reads it all, against its checksums.
+    """Make the newest checkpoint that is whole the latest; read it all, against its checksums.
 
     Files that a killed process left half-written are removed. Without a list a run starts anew:
     checkpoints of an earlier run are moved out of its way, or a damaged list would bring them back.
@@ -162,14 +162,20 @@ def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
 
 
 def _files(checkpoint: str) -> list[str]:
-    """Return those of a checkpoint, its index first; TensorFlow would look for them by a pattern."""
+    """Return the files of a checkpoint, its index first.
+
+    TensorFlow would look for them by a pattern.
+    """
     index = f"{checkpoint}.index"
     found = storage.listed(*os.path.split(f"{checkpoint}."))
     return sorted(found, key=lambda file: file != index)
 
 
 def is_checkpoint(path: str) -> bool:
-    """Return whether there are files of such a checkpoint; the first format had one without an ending."""
+    """Return whether there are files of such a checkpoint.
+
+    The first format had one without an ending.
+    """
     is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     return is_file or tf.io.gfile.exists(f"{path}.index")
 
@@ -240,7 +246,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
 
 
 def require_intact(checkpoint: str) -> None:
-    """Fail unless every variable of the checkpoint can be read; reads them all."""
+    """Fail unless every variable of the checkpoint can be read; read them all."""
     error = _damage(checkpoint)
     if error is not None:
         raise _unreadable(checkpoint, error) from error
@@ -296,7 +302,10 @@ def require_writable(where: str, directory: str) -> None:
 
 
 def _written(model_dir: str) -> list[str]:
-    """Return what lies in a folder and may be of its training: not a user's own, nor an evaluation's."""
+    """Return what lies in a folder and may be of its training.
+
+    It is neither a user's own, nor an evaluation's.
+    """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     lying = [path for folder in folders for path in storage.listed(folder)]
     return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]

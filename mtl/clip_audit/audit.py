@@ -116,7 +116,7 @@ def _recorded(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -
 
 
 def warn_of_unknown(found: measures.Measured) -> None:
-    """Says what makes an audit slow."""
+    """Say what makes an audit slow."""
     if found.unknown:
         names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
         _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)

@@ -21,7 +21,7 @@ def norms(
     variables: Sequence[tf.Variable],
     weights: types.Tensors,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return one example at a time.
+    """Measure the norms, one example at a time.
 
     Args:
       losses_of: builds the forward pass anew for the rows that it is given.

@@ -95,7 +95,7 @@ def _ghost(
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def measured(dtype: tf.DType) -> tf.Tensor:
-        """[number of keys, B], in the order of the keys."""
+        """Return [number of keys, B], in the order of the keys."""
         squares = {task: _squares(own, dtype) for task, own in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _squares(whole, dtype)
         own = {name: parts.cast(part, dtype) for name, part in whole.items()}
@@ -120,7 +120,10 @@ def _squares(own: Mapping[str, parts.Part], dtype: tf.DType) -> dict[str, tf.Ten
 def _sums(
     of_tasks: Mapping[str, Mapping[str, parts.Part]], weights: types.Tensors
 ) -> dict[str, parts.Plain]:
-    """Return the whole's gradients where the tasks' are built: adding these costs less than new ones."""
+    """Return the whole's gradients where the tasks' are built.
+
+    Adding these costs less than new ones.
+    """
     found: dict[str, list[tuple[tf.Tensor, parts.Part]]] = {}
     for task, own in of_tasks.items():
         for name, part in own.items():

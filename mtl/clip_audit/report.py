@@ -121,7 +121,7 @@ def _largest(samples: tables.Columns) -> str:
 
 
 def _layers(batches: tables.Columns) -> str:
-    """Return the norms of examples by layer, in the first and in the last quarter of the batches."""
+    """Return the norms of examples by layer, in the first and the last quarter of the batches."""
     quarter = math.ceil(len(batches["batch"]) / 4)
     rows = [
         [name.removeprefix("layer/"), *map(_number, _ends(values, quarter))]

@@ -75,7 +75,7 @@ class Record:
         self._number = self._restore(settings.window)
 
     def _restore(self, window: int) -> int:
-        """Take in the last batches that are there; how many there are."""
+        """Take in the last batches that are there, and return how many there are."""
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0

@@ -71,7 +71,7 @@ def should_run_distribute_coordinator(config) -> bool:
 
 
 def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
-    """Train on the workers and evaluates on the evaluator, if the cluster has one."""
+    """Train on the workers and evaluate on the evaluator, if the cluster has one."""
     config = estimator.config
     mode = config._distribute_coordinator_mode
     if not mode:

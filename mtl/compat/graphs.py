@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def outermost() -> tf.Graph:
-    """Return the graph that is being built, from within the bodies of its loops and branches as well."""
+    """Return the graph that is being built, also from within its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph

@@ -20,7 +20,7 @@ _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
 
 def install() -> tuple[types.ModuleType, types.ModuleType]:
-    """Make tensorflow-estimator importable; returns its v2 and v1 namespaces."""
+    """Make tensorflow-estimator importable, and return its v2 and v1 namespaces."""
     keras.prefer_version_2()
     modules.install()
     with errors.naming("tensorflow"):

@@ -22,7 +22,7 @@ def read(directory: str) -> Any:
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
-    """Give the MetaGraphDef of a SavedModel, and writes it back as it is at the end."""
+    """Open the MetaGraphDef of a SavedModel, and write it back as it is at the end."""
     proto = _read(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:

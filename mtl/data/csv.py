@@ -88,7 +88,7 @@ class Csv:
         return packed.flat_map(lines).batch(_LINES).map(self._drop).unbatch()
 
     def shard(self, split: str, num_shards: int, shard: int) -> "Csv | None":
-        """Return the source of every `num_shards`-th file of a split; None where there are fewer."""
+        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def _find(self, split: str) -> list[str]:
@@ -178,7 +178,7 @@ class Csv:
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Put the default where a value is absent; fails when run where there is none."""
+        """Put the default where a value is absent; fail when run where there is none."""
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self._marks(field):
             absent |= tf.equal(cells, mark)
@@ -204,7 +204,7 @@ class Csv:
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """Yield the lines of a file that hold an example, from 1, and in a str what ended them early."""
+        """Yield the lines that hold an example, from 1 on, and in a str what ended them early."""
         self._check_header(path)
         dropped, number = re.compile(self._dropped.encode()), 0
         try:
@@ -240,7 +240,7 @@ class Csv:
         return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
 
     def _cells(self, line: str) -> tuple[list[str], str]:
-        """Return the trimmed values of a line, as `tf.io.decode_csv` splits it, and what is wrong."""
+        """Return the trimmed values of a line, as `tf.io.decode_csv` does, and what is wrong."""
         cells: list[str] = []
         start, line = 0, line.rstrip("\r\n")
         while start <= len(line):
@@ -262,7 +262,7 @@ class Csv:
 
 
 def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
-    """Return the fields of one value that differ in nothing but their names, where there are several."""
+    """Return the fields of one value that differ in their names alone, where there are several."""
     kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
     for field in fields:
         if not field.shape:
@@ -317,7 +317,9 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
-    """Return whether all [N] match, by one look at all together: one by one takes several times as long.
+    """Return whether all [N] match, by one look at all together.
+
+    One by one takes several times as long.
 
     A text that holds a line break counts as two here; as a number it is none for TensorFlow.
     """

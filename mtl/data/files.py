@@ -66,7 +66,7 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
 
 
 def named_by(source: Any) -> list[str]:
-    """Return the files that a source, and those within it, read; none of a source of another kind."""
+    """Return the files that a source, and those within it, read; none of another kind."""
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
     found = [path for name in _leaves(setting) for path in _present(os.path.join(folder, name))]
@@ -114,7 +114,7 @@ def compression(path: str) -> str:
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[Any]:
-    """Yield the file's bytes, decompressed."""
+    """Open a file to read its bytes, decompressed."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if compression(path):
             with gzip.GzipFile(fileobj=file) as decompressed:

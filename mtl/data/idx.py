@@ -167,7 +167,7 @@ def _size(path: str) -> int:
 
 
 def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
-    """Return the array of a field; fails unless it holds the field's type and size."""
+    """Return the array of a field; fail unless it holds the field's type and size."""
     where = f"Idx field {field.name!r}"
     checks.one_of(where, field.name, arrays)
     array = arrays[field.name]

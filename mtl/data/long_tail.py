@@ -30,7 +30,7 @@ class Profile(Protocol):
     """How large the classes are beside the first one."""
 
     def __call__(self, num_classes: int) -> Sequence[float]:
-        """The share of each class, that of the first is 1."""
+        """Return the share of each class, that of the first is 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

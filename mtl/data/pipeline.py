@@ -222,7 +222,7 @@ class Pipeline:
     def diagnose(
         self, error: Exception, split: str, heads: Sequence[types.Head] = ()
     ) -> str | None:
-        """Return the first bad record of a split in one line, after `error` ended a run; None if all fit.
+        """Return the first bad record of a split in one line, after `error` ended a run, or None.
 
         It reads the split once more, record by record, so it takes seconds for each million bytes.
         """
@@ -243,7 +243,7 @@ class Pipeline:
         return odd if _NUMERIC.search(str(error)) else None
 
     def _refused_alone(self, split: str) -> str | None:
-        """Return the first record that cannot be read, though `scan` finds nothing wrong with it."""
+        """Return the first record that cannot be read, though `scan` finds it good."""
 
         @tf.autograph.experimental.do_not_convert
         def decode(*record: Any) -> tuple[tf.Tensor, ...]:
@@ -265,7 +265,7 @@ class Pipeline:
         return next(filter(None, (head.check(labels) for head in heads)), None)
 
     def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
-        """Return the first feature that is not finite, of those that do not declare missing numbers."""
+        """Return the first feature that is not finite and does not declare missing numbers."""
         for name, field in self.spec.feature_fields.items():
             declared = isinstance(field.default, float) and math.isnan(field.default)
             if field.dtype == "float32" and not declared and not _is_finite(values[name]):

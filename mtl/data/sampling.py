@@ -58,7 +58,7 @@ class Power:
         return label_counts.accumulators(self.label)
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Return rows of the classes [C] -> p [C] in this pass over the records, float64."""
+        """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
         del epoch
         return _powers(counts, self.exponent)
 
@@ -71,7 +71,7 @@ class Power:
         seed: int,
         epoch: tf.Tensor,
     ) -> tf.data.Dataset:
-        """The records of one pass, each as often as it is due.
+        """Return the records of one pass, each as often as it is due.
 
         Args:
           records: raw records, in the order of the source.
@@ -121,7 +121,7 @@ class Progressive(Power):
         checks.at_least("Progressive.epochs", self.epochs, 1)
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
-        """Return rows of the classes [C] -> p [C] in this pass over the records, float64."""
+        """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
         progress = tf.minimum(tf.cast(epoch, tf.float64) / self.epochs, 1)
         return (1 - progress) * _powers(counts, 1) + progress * _powers(counts, self.exponent)
 

@@ -23,14 +23,14 @@ class Source(Protocol):
     """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split, in order and unbatched: lines, serialized protos or dicts.
+        """Return the raw records of a split in order, unbatched: lines, serialized protos or dicts.
 
         Raises:
           UserError: the split or its files do not exist.
         """
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, Any]:
-        """Return a batch of raw records -> {name: [B, ...]}, ragged for the shape (None,).
+        """Turn a batch of raw records into {name: [B, ...]}, ragged for the shape (None,).
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
@@ -38,7 +38,7 @@ class Source(Protocol):
         """
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Return every record in plain Python: (location, {name: value} or what is wrong with it)."""
+        """Yield every record in plain Python: (location, {name: value} or what is wrong)."""
 
 
 def check(where: str, value: Any) -> None:
@@ -58,7 +58,7 @@ def batch(
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yield the elements as NumPy values, and the error that ended them, if any; in a graph or not."""
+    """Yield the elements as NumPy values, and the error that ended them; in a graph or not."""
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset())
@@ -91,7 +91,7 @@ def said(error: Exception) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says, in one line, without where in a graph or a program it came from."""
+    """Return what an error says, in one line, without where in a graph or program it arose."""
     in_tensorflow = isinstance(error, REFUSALS + (tf.errors.OpError,))
     text = said(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]

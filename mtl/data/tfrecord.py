@@ -47,11 +47,14 @@ class TfRecord:
         return self._packed(split).flat_map(tf.data.TFRecordDataset)
 
     def shard(self, split: str, num_shards: int, shard: int) -> "TfRecord | None":
-        """Return the source of every `num_shards`-th file of a split; None where there are fewer."""
+        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield each file of a split with its serialized examples, a quarter of the work of `tf.data`."""
+        """Yield each file of a split with its serialized examples.
+
+        It is a quarter of the work of `tf.data`.
+        """
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(path, options)
@@ -71,7 +74,7 @@ class TfRecord:
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Serialized examples [B] -> {name: [B, ...]}."""
+        """Parse serialized examples [B] into {name: [B, ...]}."""
         return spec.parse(batch, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:

@@ -228,7 +228,7 @@ class Distribution:
         return distributed
 
     def _strategy(self, cluster: tf_config.Cluster | None) -> str:
-        """Return the strategy, "auto" decided; fails where TF_CONFIG does not fit it."""
+        """Return the strategy, "auto" decided; fail where TF_CONFIG does not fit it."""
         chosen = self.strategy
         if cluster is None:
             rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."

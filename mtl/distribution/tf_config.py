@@ -90,7 +90,7 @@ class Cluster:
 
 
 def read() -> Cluster | None:
-    """Return where this process stands; None for a process alone. The first worker may be the chief.
+    """Return where this process stands; None if alone. The first worker may be the chief.
 
     Raises:
       UserError: TF_CONFIG is no place in a cluster.
@@ -164,7 +164,7 @@ def _guard(port: int, ended: threading.Event) -> None:
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
-    """Copy of this process's sockets on one of its ports."""
+    """Yield copies of this process's sockets on one of its ports."""
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
@@ -206,7 +206,7 @@ def _task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[s
 
 
 def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster:
-    """Return the chief may be called master, or be the first worker."""
+    """Return a cluster with a chief, which may be called master, or be the first worker."""
     jobs = {name: list(addresses) for name, addresses in jobs.items() if name != EVALUATOR}
     if "master" in jobs:
         jobs[CHIEF] = jobs.pop("master")

@@ -45,7 +45,7 @@ def _broadcast(given: Given, rank: int) -> sizes.Known:
 
 
 def _of_images(given: Given) -> list[State] | None:
-    """Return each image by itself, whatever its size."""
+    """Treat each image by itself, whatever its size."""
     are_first = all(of.axis == 0 and of.key == given.layout.key for _, of in given.placed)
     if not are_first or given.placed[0][0] != 0 or EVEN in given.states:
         return None
@@ -78,7 +78,7 @@ def _batch_norm(given: Given) -> list[State] | None:
 
 
 def _along_last(given: Given) -> list[State] | None:
-    """Return what is done along the last axis."""
+    """Treat what is done along the last axis."""
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     others = given.is_free(*range(1, len(given.states)))
     return given.to(layout.axis, layout.dims) if layout.axis < rank - 1 and others else None
@@ -150,7 +150,7 @@ def _einsum(given: Given) -> list[State] | None:
 
 
 def _segments(given: Given) -> list[State] | None:
-    """Return what the values of lists are made into, for each list."""
+    """Treat what the values of lists are made into, for each list."""
     layout, (_, segments, count) = given.layout, given.op.inputs
     if given.states[0] is not layout or not layout.owner or layout.axis:
         return None

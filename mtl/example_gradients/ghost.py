@@ -178,7 +178,7 @@ def _fits(own: Sequence[uses.Use]) -> bool:
 
 
 def _sides(use: uses.Use) -> tuple[int, int]:
-    """Return how wide the rows are that a weight is multiplied with, and those that it makes of them."""
+    """Return how wide the rows are that a weight is multiplied with, and those that come out."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):
         return outputs, *inputs

@@ -95,7 +95,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> list[State]:
-        """Return all outputs with examples along an axis; `dims` where TensorFlow does not know better."""
+        """Return all outputs with examples along an axis; `dims` if TensorFlow knows no better."""
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
     def placed_at(
@@ -117,7 +117,7 @@ class Given:
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
-        """Return whether an input that is broadcast does not vary along an axis, counted from the end."""
+        """Return whether a broadcast input does not vary along an axis, counted from the end."""
         tensor = self.op.inputs[place]
         rank = tensor.shape.rank
         if rank is None:

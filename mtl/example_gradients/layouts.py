@@ -65,7 +65,7 @@ class Layout:
         return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
 
     def reshaped(self, dims: sizes.Known) -> "Layout | None":
-        """Return the same entries in the same order; None unless examples lie along one axis again."""
+        """Return the same entries in the same order; None unless examples lie along one axis."""
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
@@ -94,7 +94,7 @@ def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
 
 
 def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
-    """Static sizes, and unknown ones for the others."""
+    """Return static sizes, and unknown ones for the others."""
     return [unknown(tensor, n) if d is None else sizes.Size(d) for n, d in enumerate(tensor.shape)]
 
 

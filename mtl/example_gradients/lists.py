@@ -36,7 +36,10 @@ def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 def _is_made(
     tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
 ) -> bool:
-    """Return whether a tensor is what `make` gives: built once more, apart, and compared op by op."""
+    """Return whether a tensor is what `make` gives.
+
+    That is built once more, apart, and compared op by op.
+    """
     given = ragged.row_splits
     with tf.Graph().as_default():
         value = tf.get_static_value(given)  # TensorFlow computes ahead what follows from it.
@@ -67,7 +70,7 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def settings(op: tf.Operation) -> dict[str, bytes]:
-    """Return what an op gives, by its attributes, and a gradient that it was given in place of its own."""
+    """Return what an op gives, by its attributes, and a gradient given in place of its own."""
     attributes = op.node_def.attr.items()
     return {
         name: own.SerializeToString()

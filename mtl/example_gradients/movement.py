@@ -174,7 +174,7 @@ def _padded(given: Given) -> list[State] | None:
 
 
 def _by_axes(given: Given) -> list[State] | None:
-    """Return what goes along some axes in order: reversed, rolled, added up."""
+    """Treat what goes along some axes in order: reversed, rolled, added up."""
     place = 2 if given.op.type == "Roll" else 1
     layout, axes = given.layout, given.axes(place, given.output.shape.rank)
     if axes is None or layout.axis in axes or given.states[0] is not layout:

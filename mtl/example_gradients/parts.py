@@ -23,7 +23,7 @@ class Part(Protocol):
     """The gradients of B examples by one variable, as a tuple of tensors."""
 
     def __iter__(self) -> Iterator[tf.Tensor]:
-        """The tensors."""
+        """Yield the tensors."""
 
     def squared_norms(self) -> tf.Tensor:
         """[B]."""
@@ -110,7 +110,7 @@ class Rows(NamedTuple):
     batch_size: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Return what an example looked up twice counts once, with its sum."""
+        """Return the squared norms; what an example looked up twice counts once, with its sum."""
         batch_size = tf.cast(self.batch_size, tf.int64)
         pairs, slots = tf.unique(self.ids * batch_size + self.examples)
         sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))

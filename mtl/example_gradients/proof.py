@@ -22,7 +22,7 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 
 
 def declare(values: tf.Tensor) -> tf.Tensor:
-    """Says that the first axis of a tensor is the batch, where ops are used that are not known."""
+    """Say that the first axis of a tensor is the batch, where ops are used that are not known."""
     values = tf.identity(values)
     # Without a graph there is nothing to prove, and a collection would keep every batch.
     if not tf.executing_eagerly():
@@ -68,7 +68,7 @@ class Proof:
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return whether entries of an example reach no loss but its own, on ways that are all known."""
+        """Return whether entries of an example reach no loss but its own, along known ways."""
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
@@ -99,7 +99,7 @@ class Proof:
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Return whether a tensor of sizes holds none that depends on how many examples there are."""
+        """Return whether no size in a tensor depends on how many examples there are."""
 
         def static(own: tf.Tensor) -> Any:
             is_fixed = own is not tensor and self.state(own) is None
@@ -209,7 +209,7 @@ class Proof:
 
 
 def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:
-    """Return whether what ops make of these tensors is linear in them, as every gradient should be."""
+    """Return whether what ops make of these tensors is linear in them, as gradients should be."""
     names = {tensor.name for tensor in given}
     for op in ops:
         places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]

@@ -18,7 +18,7 @@ _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
 
 def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | None:
-    """Return a state for each output of an op that depends on the batch; None where nothing is known.
+    """Return a state for each output of an op that depends on the batch; None if it is not known.
 
     Args:
       op: none of its inputs is `layouts.UNKNOWN`.
@@ -86,7 +86,7 @@ def _total(given: Given) -> list[State] | None:
 
 
 def _spread(given: Given) -> list[State] | None:
-    """Return one for each example of what is the same for all."""
+    """Spread what is the same for all, one for each example."""
     dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
     if dims is None or target is None or len(target) != given.output.shape.rank:
         return None

@@ -22,7 +22,7 @@ _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
 def before(first: int, outputs: Any) -> Any:
-    """Return the same values from ops that were there before, where all of an output has a twin there.
+    """Return the same values from ops that were there before, if all of an output has a twin.
 
     A twin is of the same type and attributes, of the same inputs, and draws nothing at random.
     Trainable variables are taken for unmoved between the two.
@@ -54,7 +54,7 @@ class _Twins:
         return tensor if source.dtype == tf.resource else source
 
     def _source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the twin of what a tensor passes on; the handle of a variable that it is read from."""
+        """Return the twin of what a tensor passes on; of a variable that is read, its handle."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._found.get(tensor.op.name)

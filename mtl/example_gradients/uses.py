@@ -152,7 +152,7 @@ def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[s
 
 
 def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
-    """Return the uses by these readers of a variable's handle; None if one reads it in another way."""
+    """Return the uses by these readers of a variable's handle; None if one reads otherwise."""
     found: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
@@ -191,7 +191,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
 
 
 def _is_known(use: Use) -> bool:
-    """Return whether a use is of a kind that is taken apart by examples, and they are told apart."""
+    """Return whether a use is of a kind that is taken apart by examples, which are told apart."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
     if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
@@ -201,7 +201,7 @@ def _is_known(use: Use) -> bool:
 
 
 def _can_split(layout: layouts.Layout) -> bool:
-    """Return whether the number of entries before the examples is known, or that of those after them."""
+    """Return whether the number of entries before, or of those after, the examples is known."""
     is_plain = layout.outer == sizes.ONE or not layout.before.unknown
     return is_plain or not layout.inner.unknown
 

@@ -203,7 +203,7 @@ class Vocabulary:
         self._counts.update(self.read(features).ravel().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Write the vocabulary, one value a line, and returns its file and size."""
+        """Write the vocabulary, one value a line, and return its file and size."""
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value

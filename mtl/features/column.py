@@ -104,7 +104,10 @@ def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as float32; integers and bools as int64, since float32 is exact up to 2^24 only."""
+    """Return the field as float32; integers and bools as int64.
+
+    For float32 is exact up to 2^24 only.
+    """
     values = features[field]
     _refuse_strings(kind, field, values)
     return tf.cast(values, tf.float32 if values.dtype.is_floating else tf.int64)
@@ -152,7 +155,7 @@ def inverse(spread: npt.ArrayLike) -> np.ndarray:
 
 
 def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling: str) -> tf.Tensor:
-    """Return ids in [0, size) -> [B, D], by an embedding of `dimension`, or one-hot where it is None.
+    """Turn ids in [0, size) into [B, D], by an embedding of `dimension`; one-hot if it is None.
 
     [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row: "sum",
     "mean", or "sqrtn", the sum over the square root of their number. No ids pool to zeros.

@@ -45,7 +45,7 @@ def fit(
     of_labels: Sequence[Any] = (),
     anew: bool = False,
 ) -> None:
-    """Pass over (features, labels) once and writes the statistics; all of them or none.
+    """Pass over (features, labels) once and write the statistics; all of them or none.
 
     The accumulators of `columns` see the features, those of the parts `of_labels` the labels.
 

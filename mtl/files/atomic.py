@@ -25,7 +25,7 @@ def write(path: str, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Give where to write; it takes the place of `path` at the end, and is gone after an error.
+    """Hold a path to write to; it takes the place of `path` at the end, and is gone after an error.
 
     Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
     so does a link, whose target is replaced.
@@ -47,7 +47,7 @@ def replacing(path: str) -> Iterator[str]:
 
 
 def is_special(path: str) -> bool:
-    """Return whether a path is a pipe, a device or a socket: there, but no regular file and no folder."""
+    """Return whether a path is there, and is a pipe, a device or a socket."""
     if not storage.is_local(path) or not os.path.exists(path):
         return False
     mode = os.stat(path).st_mode
@@ -60,7 +60,7 @@ def absolute(path: str) -> str:
 
 
 def identity(path: str) -> Hashable:
-    """Return what two paths have in common that name the same file, also by links of either kind."""
+    """Return what two paths of the same file have in common, also by links of either kind."""
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):
         return path

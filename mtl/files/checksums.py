@@ -27,7 +27,10 @@ def of(data: bytes) -> str:
 
 
 def of_file(path: str) -> str:
-    """Return the checksum of a file: a second for a gigabyte, far less than a lookup table of it takes."""
+    """Return the checksum of a file.
+
+    It takes a second for a gigabyte, far less than a lookup table of it takes.
+    """
     value = 0
     with tf.io.gfile.GFile(path, "rb") as file:
         while data := file.read(_CHUNK):

@@ -102,14 +102,14 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that a number or a bool stands for, as 1 for 1.0 and True; None for others."""
+    """Return the integer that a number or a bool stands for, as 1 for 1.0 and True, or None."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
 
 
 def default(where: str, dtype: str, value: Any) -> Any:
-    """Return the default as a value of the type; fails unless it is one."""
+    """Return the default as a value of the type; fail unless it is one."""
     is_nan = isinstance(value, float) and math.isnan(value)
     if dtype != "string" and isinstance(value, str) and value.lower() == NAN:
         is_nan = True

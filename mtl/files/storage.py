@@ -77,7 +77,7 @@ def is_local(path: str) -> bool:
 
 
 def listed(directory: str, beginning: str = "") -> list[str]:
-    """Return the paths in `directory` whose names begin so, in order; none where there is no folder.
+    """Return the paths in `directory` whose names begin so, in order; none without the folder.
 
     It is no glob: the path of a run may hold characters that mean something in a pattern.
     """
@@ -88,7 +88,7 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Return once files and folders are on their disk; other file systems see to it themselves."""
+    """Wait until files and folders are on their disk; other file systems see to it themselves."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -134,7 +134,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _problem(error: BaseException | None) -> str | None:
-    """Return which file cannot be written or reached, and why, in one line; None for any other error."""
+    """Return which file cannot be written or reached, and why, in one line, or None."""
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
     if absent:
@@ -154,7 +154,10 @@ def _problem(error: BaseException | None) -> str | None:
 
 
 def reachable(url: str, timeout_secs: float = 5) -> bool:
-    """Return whether the host of `url` answers; a proxy, which looks hosts up itself, is trusted."""
+    """Return whether the host of `url` answers.
+
+    A proxy, which looks hosts up itself, is trusted.
+    """
     if urllib.request.getproxies():
         return True
     parts = urllib.parse.urlsplit(url)

@@ -124,7 +124,7 @@ class Base:
         raise NotImplementedError
 
     def sums(self, examples: Examples) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return what the metrics are made of: tensors that add up over the rows of a split, and more."""
+        """Return what the metrics are made of: tensors that add up over rows, and totals."""
         raise NotImplementedError
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -197,11 +197,11 @@ class Base:
         return targets, self.weights(labels, present)
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the label field; fails unless it has a type and a shape that the head can take."""
+        """Return the label field; fail unless it has a type and a shape that the head can take."""
         return self._field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weights of labels that are `present`, [B] or [B, n], and 0 of those missing."""
+        """Return the weights of `present` labels, [B] or [B, n], and 0 of those missing."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(self.weight, labels, present)
@@ -237,7 +237,7 @@ class Base:
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Return `result`; fails when run unless all `given` are valid."""
+        """Return `result`, and fail when run unless all `given` are valid."""
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
@@ -247,7 +247,7 @@ class Base:
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label or the weight of one record (Python values), or None."""
+        """Return what is wrong with the label or weight of one record (Python values), or None."""
         given = values.flat(labels.get(self.field, []))
         present = [value for value in given if not values.missing(value)]
         weight = self.weight or ""  # No field has this name.
@@ -267,7 +267,7 @@ class Base:
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
-    """Return how many rows hold a NaN in a float output, [B, ...], where `counts`, [B] or [B, n]."""
+    """Return how many rows hold a NaN in a float output [B, ...], where `counts`, [B] or [B, n]."""
     found = tf.zeros_like(counts)
     for output in outputs:
         if output.dtype.is_floating:
@@ -305,7 +305,7 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """Return the classify signature of [B, C] scores: every class by name, in the order of their ids."""
+    """Return the classify signature of [B, C] scores: every class by name, in order of ids."""
     classes = tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
     return compat.estimator.export.ClassificationOutput(scores, classes)
 

@@ -163,7 +163,7 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
-        """Return the scores of either class, calibration by bin, and the confusion at the threshold.
+        """Return the scores of either class, calibration by bin, and confusion at the threshold.
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
         """

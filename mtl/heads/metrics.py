@@ -215,7 +215,9 @@ def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.T
 
 
 def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Expected calibration error: the mean over 15 equal bins of |mean probability - share|.
+    """Return the expected calibration error.
+
+    It is the mean over 15 equal bins of |mean probability - share|.
 
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
     arXiv:1706.04599; here of the positive class's probability.

@@ -52,7 +52,7 @@ class Cells(NamedTuple):
 def scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
-    """Return a batch of scores, [B] or [B, C] each: and how much they weigh as either label.
+    """Return what adds up scores, [B] or [B, C] each, and how much they weigh as either label.
 
     Where classes are tasks, each of them is told apart as exactly as it would be alone.
     """
@@ -93,7 +93,7 @@ class _Different:
         self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch; where the buffer is full, merges equal scores and makes room."""
+        """Append the batch; where the buffer is full, merge equal scores and make room."""
         keys, weights, used, dropped = (variable.handle for variable in state)
         start = _read(used, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
@@ -215,7 +215,7 @@ def areas(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
-    """Return the same of each class, [C]: NaN where they are not defined."""
+    """Return the `areas` of each class, [C]: NaN where they are not defined."""
     found = {"auc": auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value

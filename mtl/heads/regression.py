@@ -182,7 +182,7 @@ class Poisson(_Number):
         return value >= 0
 
     def rule(self, dtype: Any) -> str:
-        """Return a count."""
+        """Return that a label must be a count."""
         del dtype
         return "be a finite count of at least 0"
 

@@ -127,7 +127,7 @@ class Alike:
 
 
 def _parts(heads: Sequence[types.Head]) -> list[Any]:
-    """Group of equal heads, and the heads that are not in one."""
+    """Return the groups of equal heads, and the heads that are not in one."""
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
         kinds.setdefault(_kind(head), []).append(head)

@@ -22,7 +22,7 @@ _MAX_CLASSES = 10**7
 
 
 def present(labels: tf.Tensor) -> tf.Tensor:
-    """False where a label is missing, as `mtl.spec.MISSING` marks it; same shape."""
+    """Return False where a label is missing, as `mtl.spec.MISSING` marks it; same shape."""
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
@@ -77,7 +77,7 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
 def per_class(
     where: str, numbers: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
-    """Return one number above 0 for every class, from one for all, a list, or {name: number}, else 1.
+    """Return one number above 0 for each class, of one for all, a list or {name: number}, else 1.
 
     Raises:
       UserError: a name is no class, a number is not above 0, or their count is wrong.

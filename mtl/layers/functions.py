@@ -146,7 +146,10 @@ def batch_norm(
 
 
 def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
-    """Return values times a scale of their last axis; of a convolution its kernel where that is less."""
+    """Return values times a scale of their last axis.
+
+    Of a convolution it scales the kernel where that is less.
+    """
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
@@ -190,7 +193,7 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
-    """Zero a share `rate` of the values in training and scales up the rest.
+    """Zero a share `rate` of the values in training and scale up the rest.
 
     The draw depends only on the run's seed, the layer's scope and the global step, so a run that
     was stopped and restored draws what it would have drawn. The graph must hold a global step.

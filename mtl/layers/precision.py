@@ -135,7 +135,7 @@ class LossScale:
         self.value = self._kept.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Return whether the scale is to blame, a bool scalar; leaves the next scale to UPDATE_OPS."""
+        """Return whether the scale is to blame, a bool scalar; leave the next one to UPDATE_OPS."""
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = since >= self._growth_steps
@@ -219,7 +219,7 @@ def _current() -> _Step:
 
 
 def _uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Return a variable creator: initial values are drawn as without XLA, which draws others."""
+    """Create a variable with initial values as without XLA, which draws others."""
     with tf.xla.experimental.jit_scope(compile_ops=False):
         return next_creator(**settings)
 

@@ -171,7 +171,7 @@ class _Scope:
         self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """Return a getter of variables: gives the quantised values of what is to be quantised."""
+        """Get a variable, quantised if it is to be."""
         if settings.get("trainable") is False:
             return getter(name, **settings)
         quantizer = self._quantizer("weights", name)

@@ -17,7 +17,7 @@ Function = Callable[[tf.Tensor], tf.Tensor]
 
 
 def of(forward: Function, backward: Function) -> Function:
-    """Return the function with the values of `forward` and the gradient of `backward`, any shape."""
+    """Return a function with the values of `forward` and the gradient of `backward`, any shape."""
 
     def function(x: tf.Tensor) -> tf.Tensor:
         passed = backward(x)
@@ -48,7 +48,7 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 
 
 def uniform(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
-    """Return the nearest of `2^bits - 1` values at equal distances from -bound to bound, 0 among them.
+    """Return the nearest of `2^bits - 1` evenly spaced values from -bound to bound, 0 among them.
 
     The gradient is 1 where |x| is at most the bound, else 0; none goes to the bound.
     """

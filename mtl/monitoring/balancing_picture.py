@@ -36,7 +36,7 @@ Curves = dict[str, dict[int, float]]
 
 
 def draw(model_dir: str) -> str | None:
-    """Write the picture anew and returns its path; None where the run shows no weights."""
+    """Write the picture anew and return its path; None where the run shows no weights."""
     groups = read(model_dir)
     if not groups:
         return None

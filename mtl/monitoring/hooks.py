@@ -114,7 +114,7 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
 
 
 def forget_from(folder: str, step: int) -> None:
-    """The same of what lies in a folder; nothing where there is none."""
+    """Make TensorBoard forget the same of what lies in a folder, if it is there."""
     if tf.io.gfile.isdir(folder):
         with tf.Graph().as_default():  # The writer is one of graph mode.
             purge_from(tf1.summary.FileWriterCache.get(folder), step)

@@ -40,7 +40,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 def of_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """Return one line on an evaluation: the metrics `shown`, and `best`, which decides on the best one."""
+    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one."""
     told = []
     for name in dict.fromkeys([*shown, best]):
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
@@ -55,7 +55,7 @@ def _shown(value: float) -> str:
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """Return the summary of a training run that made `steps` steps; `model_name` is what is served."""
+    """Return the summary of a run that made `steps` steps; `model_name` is what is served."""
     best = _last(os.path.join(model_dir, "best"))
     places = {
         "checkpoint": _last(model_dir),

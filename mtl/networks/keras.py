@@ -93,7 +93,7 @@ def _is_model(made: Any) -> bool:
 
 
 def _given(inputs: types.Tensors) -> Any:
-    """New tensors each time: by them Keras tells one call's updates from another's."""
+    """Return new tensors each time: by them Keras tells one call's updates from another's."""
     given = {column: tf.identity(value) for column, value in inputs.items()}
     return given if len(given) > 1 else next(iter(given.values()))
 

@@ -187,7 +187,7 @@ class ByPattern:
 
 
 def factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """Return what brings a norm, of any shape, to at most `max_norm`; 1 where either is not finite."""
+    """Return what brings a norm, of any shape, to at most `max_norm`; 1 if either is not finite."""
     scale = max_norm / tf.maximum(norm, max_norm)
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 

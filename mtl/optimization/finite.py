@@ -152,7 +152,7 @@ def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], t
 
 
 def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
-    """Return the sum of an int64 scalar over all steps of the run, kept as a variable of the scope."""
+    """Return the sum of an int64 scalar over all steps, kept as a variable of the scope."""
     total = step_state.variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
     step_state.keep(total, new)

@@ -94,7 +94,7 @@ def apply(
     step: tf.Tensor,
     when: tf.Tensor | bool = True,
 ) -> list[tf.Operation]:
-    """Move every variable, each group by an optimizer of its own; the ops that do it.
+    """Move every variable, each group by an optimizer of its own; return the ops that do it.
 
     Args:
       optimizers: by pattern, of which the first that matches counts; None is for what is left.
@@ -151,7 +151,10 @@ def _masking(
 def _groups(
     pairs: types.GradientsAndVariables, rates: Rates, own: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
-    """Return the group of what no pattern matches comes first: its state has the names it always has."""
+    """Return the groups, first that of what no pattern matches.
+
+    So its state has the names it always has.
+    """
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select("Update.rates", pattern, [*variables, *freezing.frozen_names()])

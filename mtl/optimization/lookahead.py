@@ -49,7 +49,7 @@ class Lookahead:
         return self.optimizer.learning_rate
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """The optimizer at a rate that is known in the graph, a float32 scalar."""
+        """Return the optimizer at a rate that is known in the graph, a float32 scalar."""
         return _LookaheadOptimizer(self.optimizer(learning_rate), self.steps, self.rate)
 
 

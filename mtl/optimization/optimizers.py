@@ -38,7 +38,7 @@ class _Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """The optimizer at a rate that is known in the graph, a float32 scalar."""
+        """Return the optimizer at a rate that is known in the graph, a float32 scalar."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

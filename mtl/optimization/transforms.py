@@ -101,7 +101,7 @@ def _added(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
 def _draws(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Normal draws for the gradients of all shards of a variable, or of the one that is whole."""
+    """Return normal draws for the gradients of all shards of a variable, or of a whole one."""
     seed = draws.step_seed(f"noise/{name}")
     values = gradients_lib.values(gradients)
     whole = shards.whole_shape(variables[0])

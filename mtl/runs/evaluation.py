@@ -51,7 +51,7 @@ class Evaluator:
         self._unknown_from: int | None = None
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluates a checkpoint, then exports it as the latest and, if it is, as the best.
+        """Evaluate a checkpoint, then export it as the latest and, if it is, as the best.
 
         The metric of every task that tells most is logged in one line.
         """
@@ -113,7 +113,7 @@ def evaluate(
     split: str | None = None,
     checkpoint: str = "latest",
 ) -> dict:
-    """Evaluate a checkpoint on the whole of `split`; {metric: value}.
+    """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     Of a split that the run does not evaluate itself the metrics are also written for
     TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.

@@ -166,7 +166,7 @@ class Look:
 
 
 def labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Return a look at the labels of a split that is evaluated; one that can measure nothing is refused.
+    """Return a look at the labels of a split that is evaluated; refuse one without any.
 
     Raises:
       UserError: no task has a label there.
@@ -200,7 +200,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 
 def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return what is present of the labels as the head understands them; None where it does not say."""
+    """Return the labels that are present as the head understands them; None if it does not say."""
     if not hasattr(head, "targets") or not hasattr(head, "field"):
         return None
     try:

@@ -30,7 +30,7 @@ _SHARE_AT_ZERO = 0.01
 
 
 def prepare(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
-    """Write what a run needs beside its checkpoints; whether that was a first checkpoint as well.
+    """Write what a run needs beside its checkpoints; return whether it made a first one as well.
 
     Raises:
       UserError: for anything wrong with the settings or the data that shows before training.
@@ -67,7 +67,7 @@ def prepare(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
 
 @contextlib.contextmanager
 def warm_start(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[transfer.Plan]:
-    """Yield what every variable starts from, in a training graph of one device.
+    """Hold what every variable starts from, in a training graph of one device.
 
     Raises:
       UserError: as `WarmStart.plan`.
@@ -88,7 +88,10 @@ def warm_start(experiment: experiment_lib.Experiment, model_dir: str) -> Iterato
 def _evaluation_graph(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> tuple[list[str], list[str]]:
-    """Return the names of what an evaluation has: trainable variables, and metrics; it runs nothing."""
+    """Return the names of what an evaluation has: trainable variables, and metrics.
+
+    It runs nothing.
+    """
     data, statistics = experiment.data, fitting.load(model_dir)
     with tf.Graph().as_default():
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
@@ -109,7 +112,7 @@ def _check_best(experiment: experiment_lib.Experiment, metrics: Sequence[str]) -
 def _check_moving(
     experiment: experiment_lib.Experiment, variables: Sequence[str], model_dir: str
 ) -> None:
-    """Refuse a run in which nothing moves any more; warns of what moves in few of its steps."""
+    """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
     first, last = run_directory.step_of(model_dir), experiment.run.train_steps
     model, where = experiment.model.lasting(last), "Run.train_steps"
     if not isinstance(model.update, update_lib.Update):

@@ -70,7 +70,7 @@ class Training:
             return self._take_part()
 
     def _take_part(self) -> tuple[dict[str, Any], int]:
-        """Return what this process does of the run, as its place says."""
+        """Do what this process does of the run, as its place says."""
         strategy = self._experiment.distribution.build(self._place)
         interruption = interruption_lib.Interruption()
         with members.heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
@@ -84,7 +84,7 @@ class Training:
             return self._work(_Shared(strategy, evaluator, interruption, beat))
 
     def _work(self, job: "_Shared") -> tuple[dict[str, Any], int]:
-        """Return what the chief and the workers do."""
+        """Do what the chief and the workers do."""
         if not self._place.is_chief:
             told = job.beat.wait_for(members.CHIEF, members.TRAINING)
             if told["phase"] == heartbeat.DONE:
@@ -133,7 +133,7 @@ class Training:
         self._on_start()
 
     def _train(self, job: "_Shared", checkpoint: str | None, callbacks: hooks.Callbacks) -> int:
-        """Go on from a checkpoint; the number of steps."""
+        """Go on from a checkpoint, and return the number of steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._audit.start(first)
         place, inputs = self._place, self._input_state()
@@ -216,7 +216,10 @@ class Training:
         first: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> Any:
-        """Return an iterator of batches for the loop, else the next one, for every replica its rows."""
+        """Return an iterator of batches for the loop, else the next one.
+
+        Every replica gets its rows.
+        """
         place = self._place
         dataset = self._data.dataset(
             self._data.train_split,
@@ -286,7 +289,7 @@ class Training:
         return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
 
     def _evaluate(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
-        """Return what is done with a checkpoint; whether training shall end after it."""
+        """Return what is done with a checkpoint, and tells whether training shall end after it."""
         place = self._place
 
         def evaluate(checkpoint: str) -> bool:

@@ -37,7 +37,7 @@ def train(
     model_dir: str,
     on_start: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], int]:
-    """Train up to `run.train_steps` and evaluates every checkpoint, exporting latest and best.
+    """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
 
     Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
 
@@ -58,7 +58,7 @@ def train(
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
-    """Return what every variable of a new run would start from, and why; writes nothing.
+    """Return what every variable of a new run would start from, and why; write nothing.
 
     Raises:
       UserError: as `train` would.
@@ -105,7 +105,7 @@ def audit_clipping(
     key: str | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """Audit the training split, a visit for each checkpoint; the path of the summary.
+    """Audit the training split, a visit for each checkpoint; return the path of the summary.
 
     Args:
       experiment: that of the run.
@@ -138,7 +138,7 @@ def audit_clipping(
 def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
-    """Yield what predicts every task for serialized tf.Examples, as a checkpoint does."""
+    """Open what predicts every task for serialized tf.Examples, as a checkpoint does."""
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     with estimators.explain_errors(experiment, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
@@ -153,7 +153,7 @@ def export(
     checkpoint: str = "latest",
     before: Callable[[str], None] = lambda written: None,
 ) -> str:
-    """Write `export_dir/<version>`, a SavedModel for TF Serving; returns its path.
+    """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
 
     Nothing is published if `before`, called with the folder of the export, fails.
 

@@ -61,7 +61,7 @@ class Model(Protocol):
     """What another model under the same name would not share; "" where only its server knows."""
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
-        """Serialized tf.Examples [B] -> {output: [B, ...]}; from several threads at a time.
+        """Turn serialized tf.Examples [B] into {output: [B, ...]}; from several threads at a time.
 
         Raises:
           RefusedError: an example is malformed.

@@ -84,7 +84,7 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 
 
 def maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
-    """Return what makes blocks of a format; of CSV, if wished, such as are safe in a spreadsheet."""
+    """Return what makes blocks of a format; if wished, CSV that is safe in a spreadsheet."""
     return _spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
@@ -152,7 +152,7 @@ def _ragged(values: Sequence[np.ndarray]) -> pa.Array:
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    """Return values of JSON: those of no common type become JSON text, and so does what is all null."""
+    """Return values of JSON; those of no common type, or all null, become JSON text."""
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

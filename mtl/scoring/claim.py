@@ -46,7 +46,7 @@ class Claim:
         self._facts = {**facts, "inputs": {**known, **names}}
 
     def _read(self) -> dict[str, Any]:
-        """Return what was noted; {} where nothing was, or where no predictions were written after it."""
+        """Return what was noted; {} if nothing was, or no predictions were written after it."""
         if not tf.io.gfile.exists(self._path):
             return {}
         with tf.io.gfile.GFile(self._path) as file:

@@ -76,7 +76,10 @@ def _feature(value: Any) -> tf.train.Feature:
 
 
 def _is_wire(values: Sequence[Any]) -> bool:
-    """Return whether values of Python are all text, or all numbers in the range of int64 or floats."""
+    """Return whether values of Python are all text, or all numbers in the range of the wire.
+
+    That is int64, or floats.
+    """
     if all(isinstance(value, (str, bytes)) for value in values):
         return True
     numbers = all(isinstance(value, (bool, int, float, np.generic)) for value in values)

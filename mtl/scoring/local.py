@@ -46,7 +46,7 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    """`outputs`, once each is known to have a row for each example."""
+    """Return `outputs`, once each is known to have a row for each example."""
     for name, value in outputs.items():
         if value.ndim == 0 or len(value) != rows:
             fix = "Choose another --signature."
@@ -83,7 +83,7 @@ class SavedModel(_InSession):
     """A signature of a SavedModel."""
 
     def __init__(self, path: str, signature: str = "serving_default"):
-        """Loads it.
+        """Load it.
 
         Args:
           path: the folder of saved_model.pb, or of numbered versions: the newest is taken.
@@ -137,7 +137,7 @@ class Checkpoint(_InSession):
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
     ) -> Iterator["Checkpoint"]:
-        """Build the graph of prediction and restores `path`; it holds while the context does."""
+        """Build the graph of prediction and restore `path`; it holds while the context does."""
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")

@@ -86,7 +86,7 @@ class Reader:
             self._formats[self._format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the rows of files as they stand there, file by file; an empty file has an empty chunk.
+        """Yield the rows of files as they stand, file by file; an empty file has an empty chunk.
 
         Raises:
           UserError: a file cannot be read.

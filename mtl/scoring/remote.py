@@ -28,7 +28,7 @@ class Remote:
     """A signature of a model on a server."""
 
     def __init__(self, client: protocol.Client, call: protocol.Call, server: str):
-        """Asks the server for the model's signatures and its version.
+        """Ask the server for the model's signatures and its version.
 
         Raises:
           UserError: the server does not answer, or it has no such model or signature.

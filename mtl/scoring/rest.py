@@ -109,7 +109,7 @@ class Rest:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    """Wakes whoever reads from the connection."""
+    """Wake whoever reads from the connection."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
             connection.sock.shutdown(socket.SHUT_RDWR)

@@ -170,7 +170,7 @@ def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
 
 
 def _write(made: Plan, outputs: Mapping[str, str | None], scored: Iterable[_Scored]) -> int:
-    """Write each {input: output}; the number of rows."""
+    """Write each {input: output}, and return the number of rows."""
     rows, count = 0, len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])

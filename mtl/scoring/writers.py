@@ -61,7 +61,7 @@ def renamed(name: str, format_name: str) -> str:
 
 @contextlib.contextmanager
 def writing(path: str | None, format_name: str) -> Iterator[Write]:
-    """Give what writes blocks of the format, to standard output without a path.
+    """Open what writes blocks of the format, to standard output without a path.
 
     A file appears under its name only when it is complete; a pipe or a device is written through.
 
@@ -125,7 +125,7 @@ class _Tables:
         self._waiting: list[pa.Table] = []
 
     def add(self, block: blocks.Block) -> None:
-        """Take a table, and writes once there are enough rows."""
+        """Take a table, and write once there are enough rows."""
         if not block.rows:
             return
         table = block.rows

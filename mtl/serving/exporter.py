@@ -67,7 +67,7 @@ class Exporter:
         checkpoint: str,
         before: Callable[[str], None] = lambda written: None,
     ) -> str:
-        """Publishes `folder/<version>`, and returns its path.
+        """Publish `folder/<version>`, and return its path.
 
         `before` is called with the folder of the export that is about to be published.
 

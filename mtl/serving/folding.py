@@ -143,7 +143,7 @@ def _swap(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """Return the input that is computed, and the constant for each channel; None unless it is so."""
+    """Return the input that is computed, and the constant for each channel, or None."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
     for one, other in (node.input, reversed(node.input)):

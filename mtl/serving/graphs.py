@@ -41,7 +41,7 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Make or replaces a node; a type or an array is a legal attribute."""
+        """Make or replace a node; a type or an array is a legal attribute."""
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
             if isinstance(value, tf.DType):
@@ -55,7 +55,7 @@ class Graph:
         return name
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
-        """Make or replaces a constant."""
+        """Make or replace a constant."""
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:

@@ -30,7 +30,7 @@ class Loaded:
     def __call__(
         self, names: Sequence[str], given: Mapping[str, Any] | Sequence[bytes]
     ) -> dict[tuple[str, str], np.ndarray]:
-        """Calls signatures of the same inputs together: {(signature, output): value}.
+        """Call signatures of the same inputs together: {(signature, output): value}.
 
         Args:
           names: of the signatures.

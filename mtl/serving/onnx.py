@@ -144,7 +144,7 @@ def _silent() -> Iterator[None]:
 
 
 def _unknown(graph: Any) -> Iterator[str]:
-    """Yield the operations that tf2onnx left as TensorFlow's, those in loops and branches included."""
+    """Yield the operations that tf2onnx left as TensorFlow's, also in loops and branches."""
     for node in graph.node:
         if not _module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type
@@ -154,7 +154,7 @@ def _unknown(graph: Any) -> Iterator[str]:
 
 
 def spell_out_buckets(graph: graphs.Graph) -> None:
-    """What ONNX lacks for buckets -> the number of boundaries at or below the value."""
+    """Replace what ONNX lacks for buckets by the number of boundaries at or below the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
             given = np.array(node.attr["boundaries"].list.f, np.float32)

@@ -50,7 +50,7 @@ class Optimized:
         return _TOLERANCES[self.weights] if self.tolerance is None else self.tolerance
 
     def __call__(self, directory: str) -> None:
-        """Rewrites the SavedModel in `directory`.
+        """Rewrite the SavedModel in `directory`.
 
         Raises:
           UserError: its weights do not fit into one file of 2 GB.

@@ -51,7 +51,7 @@ class Rows:
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])
 
     def ragged(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of a list-valued feature one after another, and how many each row has."""
+        """Return the values of a list-valued feature one after another, and how many a row has."""
         rows, dtype = self.values[name], tf.as_dtype(self.spec.fields[name].dtype).as_numpy_dtype
         lengths = np.array([len(row) for row in rows], np.int64)
         return np.concatenate([np.zeros([0], dtype), *rows]).astype(dtype), lengths

@@ -24,7 +24,7 @@ class Rewriting(Protocol):
         """How far its predictions may be off."""
 
     def __call__(self, directory: str) -> None:
-        """Rewrites the one in a directory."""
+        """Rewrite the one in a directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

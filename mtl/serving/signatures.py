@@ -44,7 +44,7 @@ def exporting(model_fn: Callable[..., Any], serving: settings.Serving) -> Callab
 
 
 def finish(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> None:
-    """Give what Estimator wrote its names and defaults, and takes this machine's paths out."""
+    """Give what Estimator wrote its names and defaults, and take this machine's paths out."""
     defaults = {
         name: tf.make_tensor_proto(value, shape=value.shape)
         for name, value in inputs.raw_defaults(spec).items()
@@ -62,7 +62,7 @@ def finish(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> No
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
-    """Return the signatures, which are then gone from the graph."""
+    """Take the signatures out of the graph, and return them."""
     items = meta_graph.signature_def.items()
     written = {name: signature.SerializeToString() for name, signature in items}
     meta_graph.signature_def.clear()

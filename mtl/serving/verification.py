@@ -48,7 +48,7 @@ def verify(
     expected: Expected,
     allowed: float = TOLERANCE,
 ) -> float:
-    """Load an export afresh and returns how far it is from what is expected, at most.
+    """Load an export afresh and return how far it is from what is expected, at most.
 
     Args:
       directory: of the SavedModel.

@@ -55,7 +55,7 @@ class Version:
 
 @contextlib.contextmanager
 def new(folder: str) -> Iterator[Version]:
-    """Yield a place to write a new version; whatever is left there at the end is removed."""
+    """Hold a place to write a new version; whatever is left there at the end is removed."""
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)

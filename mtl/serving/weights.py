@@ -60,7 +60,7 @@ def _looks_up(node: tf.compat.v1.NodeDef, table: str) -> bool:
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """The node that looked up float32 looks up packed rows, and its name is theirs unpacked."""
+    """Let the node that looked up float32 look up packed rows; its name is theirs unpacked."""
     table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack` has just set it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)

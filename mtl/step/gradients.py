@@ -67,7 +67,7 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def unless_overflown(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
-    """Return what `squares(dtype)` gives in float32, as float64; if it is not finite, in float64."""
+    """Return `squares(tf.float32)` as float64; if it is not finite, `squares(tf.float64)`."""
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))

@@ -26,7 +26,7 @@ _KINDS = (
 
 
 def taken() -> tf.Tensor | None:
-    """Return all that was made, merged into a string scalar, and taken out of the graph's collection.
+    """Return all that was made, as a string scalar, and take it out of the graph's collection.
 
     TensorFlow would merge it outside of the loop over steps, where it cannot be read. What lies in
     a branch, a loop or a `tf.function` within the step cannot be read here: it is told of once.

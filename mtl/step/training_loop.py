@@ -50,7 +50,7 @@ class StepResult:
 
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
-    """Return one step per session call."""
+    """Take one step per session call."""
     train_op, watched = step_fn(features, labels)
     values, summary = _stack(watched), summaries.taken()
     with tf.control_dependencies([train_op, values]):

@@ -104,7 +104,7 @@ class WholeBatch:
     alone: bool = False
 
     def scaled(self, weights: types.Tensors) -> "WholeBatch":
-        """Return the same with every task's loss multiplied by a weight, a constant to gradients."""
+        """Return the same with every task's loss multiplied by a weight, constant to gradients."""
         weights = {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
         def weighted(part: Part) -> Part:
@@ -223,7 +223,7 @@ def of(
 def _built(
     forward: Callable[[Any, Any], Part], batch: Any, row: Callable[[int, tf.Tensor | int], Part]
 ) -> Part:
-    """Return the part of these features and labels; `row` gives one of so many of its rows alone."""
+    """Return the part of these features and labels; `row` gives one of its rows alone."""
     before = _num_updates()
     built = forward(*batch)
     size = tf.nest.flatten(batch[1])[0].shape[0]
@@ -242,7 +242,7 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def _collected() -> Iterator[list[tf.Operation]]:
-    """Take out of the graph's collections what belongs to a slice; gives its UPDATE_OPS."""
+    """Take out of the graph's collections what belongs to a slice; give its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES)
     collections = [tf1.get_collection_ref(key) for key in keys]

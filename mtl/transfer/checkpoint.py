@@ -26,7 +26,7 @@ def read(source: str) -> dict[str, np.ndarray]:
 
 
 def write(values: Mapping[str, np.ndarray], path: str) -> str:
-    """Write {variable: value} as the checkpoint `path`, the latest of its folder; returns `path`.
+    """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
 
     With `global_step` among the values a run goes on from it in that folder, if it finds all that
     it needs; else it is a source to start from.

@@ -72,7 +72,7 @@ class Refit(abc.ABC):
     def fit(
         self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
     ) -> Classifier:
-        """Return the new classifier, from the old one, a split and the rows of the classes in training."""
+        """Return the new classifier, of the old one, a split and the training rows of classes."""
 
     def __call__(
         self,
@@ -82,7 +82,7 @@ class Refit(abc.ABC):
         model_dir: str,
         step: int,
     ) -> None:
-        """Writes the source's checkpoint into `model_dir`, with the new classifier, as of `step`.
+        """Write the source's checkpoint into `model_dir`, with the new classifier, as of `step`.
 
         Args:
           network: with what its heads learned of the training split.
@@ -226,7 +226,7 @@ class _Tau(Refit):
     def fit(
         self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
     ) -> Classifier:
-        """Return the classifier with the best balanced accuracy on the rows; of equals the first."""
+        """Return the classifier of the best balanced accuracy on the rows; of equals the first."""
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
             return candidates[0]

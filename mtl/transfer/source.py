@@ -54,7 +54,7 @@ class Source:
         return averaging.name_in(self._reader, name)
 
     def is_behind(self, name: str) -> bool:
-        """Return whether `value` differs from what the checkpoint holds: an average that is caught up."""
+        """Return whether `value` differs from what is saved: an average that is caught up."""
         return averaging.is_behind(self._reader, name)
 
     def value(self, name: str) -> np.ndarray:
@@ -109,7 +109,7 @@ def _saved_model(given: str) -> str | None:
 
 
 def _run_of(directory: str) -> str:
-    """Return the best checkpoint lies one folder below its run."""
+    """Return the folder of a run; its best checkpoint lies one folder below."""
     candidates = [directory, os.path.dirname(directory)]
     files = [os.path.join(folder, row_names_lib.FILE) for folder in candidates]
     return os.path.dirname(next(filter(tf.io.gfile.exists, files), files[0]))

@@ -26,7 +26,7 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Write what cannot be read from the source as it lies there; reads all of that once.
+    """Write what cannot be read from the source as it lies there; read all of that once.
 
     Raises:
       UserError: if the source is damaged.

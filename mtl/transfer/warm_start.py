@@ -103,7 +103,7 @@ class WarmStart:
             features_lib.adopt(names, os.path.join(run, "statistics"), directory)
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
-        """Says what is planned for the variables of this graph, and writes rows that have moved.
+        """Say what is planned for the variables of this graph, and write rows that have moved.
 
         Raises:
           UserError: if the source is damaged.

@@ -58,7 +58,7 @@ class ExponentialAverage:
         step: tf.Tensor,
         moves: tf.Tensor | bool = True,
     ) -> tf.Operation:
-        """What `rows_before` gave, N variables that have been moved since -> the op.
+        """Return the op, from what `rows_before` gave and N variables that have been moved since.
 
         Args:
           before: sparse where rows were looked up.
@@ -160,17 +160,17 @@ class _Averaging(tf.compat.v1.train.Optimizer):
 
 
 def is_state(name: str) -> bool:
-    """Return whether a variable of an optimizer's name belongs to averages: those of a run are its own."""
+    """Return whether a variable of an optimizer's name is of averages, those of a run its own."""
     return name.rpartition("/")[2] in (_AVERAGE, _DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Return whether a variable says up to when averages were brought; with zeros it is as of now."""
+    """Return whether a variable says up to when averages were brought; zeros are as of now."""
     return name.rpartition("/")[2] == _DECAY
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return where a checkpoint holds the trained value of a variable: under its name, or as an average.
+    """Return where a checkpoint holds the trained value of a variable: its name, or an average's.
 
     One of step 0, or of a run without averages, holds none that count.
     """
@@ -180,7 +180,7 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return whether what a checkpoint holds under a name is the average of a table, to be caught up."""
+    """Return whether a checkpoint holds under a name an average of a table, to be caught up."""
     return name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))
 
 

@@ -99,7 +99,7 @@ def check(part: Any) -> None:
 
 @contextlib.contextmanager
 def held(part: Any) -> Iterator[None]:
-    """Freezes for good what is created in it, if `part` has `trainable = False`."""
+    """Freeze for good what is created in it, if `part` has `trainable = False`."""
     token = _HELD.set(_HELD.get() or not getattr(part, "trainable", True))
     try:
         yield
@@ -123,7 +123,7 @@ def mask(variable: tf.Variable) -> Mask | None:
 
 
 def entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Return which entries of a variable of the step that is being built move; None where all may."""
+    """Return which entries move of a variable of the step being built; None where all may."""
     own = mask(variable)
     if own is None:
         return None
@@ -140,7 +140,7 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 
 
 def moves(average: tf.Variable) -> bool | tf.Tensor:
-    """Return whether training moves an average; a bool scalar of the graph where the step decides."""
+    """Return whether training moves an average; a bool scalar where the step decides."""
     scope = _SCOPE.get()
     if scope is None or scope.freezing.batch_norm == "adapt":
         return True
@@ -149,7 +149,7 @@ def moves(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Return whether the global step is `step` or later; in Python where that is the same at all steps."""
+    """Return whether the global step is `step` or later; a bool if it is the same at all steps."""
     if step in (0, _NEVER):
         return step == 0
     scope = cast(_Scope, _SCOPE.get())  # Only within one is there such a step.
@@ -157,7 +157,7 @@ def is_reached(step: float) -> bool | tf.Tensor:
 
 
 def frozen_names() -> list[str]:
-    """Return what would be trainable in the step that is being built if it were not frozen for good."""
+    """Return what would be trainable in the step being built if it were not frozen for good."""
     scope = _SCOPE.get()
     if scope is None:
         return []
@@ -166,7 +166,7 @@ def frozen_names() -> list[str]:
 
 @contextlib.contextmanager
 def _entered(freezing: Freezing) -> Iterator["_Scope"]:
-    """Freezes what is created in this context.
+    """Freeze what is created in this context.
 
     Raises:
       UserError: on leaving, if a pattern has matched nothing.
@@ -217,7 +217,7 @@ class _Scope:
         return {name: step for name, step in steps.items() if step}
 
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        """Return a variable creator: what is frozen for good is not trainable."""
+        """Create a variable; what is frozen for good is not trainable."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _HELD.get():

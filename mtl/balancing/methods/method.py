@@ -104,7 +104,7 @@ class CoordinateMethod:
     """Decides for every coordinate of the gradient; needs the gradients themselves."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return what a choice for the whole batch rests on: [S, ...], added up over parts of the batch.
+        """Return what a choice for the whole batch rests on: [S, ...], added up over its parts.
 
         Args:
           rows: gradients [S, ...] of the tasks.

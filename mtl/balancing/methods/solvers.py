@@ -102,7 +102,7 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
 
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return the x [T], at most `radius` long, for which the least of `rows (center + x)` is greatest.
+    """Return the x [T], at most `radius` long, that maximises the least of `rows (center + x)`.
 
     The greatest `level` for which `rows (center + x) - level` and the pair (radius, x) lie in the
     cone. Its dual are weights w of the rows and the pair (|w rows|, -w rows).
@@ -166,7 +166,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
 
 
 def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: tf.Tensor):
-    """The fraction of `step` from x that makes `value` least."""
+    """Return the fraction of `step` from x that makes `value` least."""
     fractions = tf.constant(_FRACTIONS, tf.float64)
     values = value(x + fractions[:, tf.newaxis] * step)
     values = tf.where(tf.math.is_finite(values), values, values.dtype.max)
@@ -174,7 +174,7 @@ def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: 
 
 
 def _repeat(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
-    """Return a loop with a counter in front of its values."""
+    """Run a loop with a counter in front of its values."""
     return tf.while_loop(goes_on, body, [tf.constant(0), *start])[1:]
 
 

@@ -132,7 +132,10 @@ class FAMO:
         return logits
 
     def _adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
-        """Return the direction of Adam with its usual constants; its state stays unless it moves."""
+        """Return the direction of Adam with its usual constants.
+
+        Its state stays unless it moves.
+        """
         zeros = np.zeros(gradient.shape[0])
         means, squares = (
             step_state.variable(f"famo/adam_{name}", zeros) for name in ("means", "squares")

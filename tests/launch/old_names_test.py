@@ -55,6 +55,7 @@ def test_saved_configurations(path, tmp_path, monkeypatch):
     assert experiment.model.tasks == config.load([str(given)]).model.tasks
 
 
+@pytest.mark.medium
 def test_old_names_in_a_file_and_a_parameter(tmp_path):
     path = tmp_path / "old.gin"
     path.write_text(
@@ -73,7 +74,7 @@ def test_old_names_in_a_file_and_a_parameter(tmp_path):
     assert (made.run.compute.precision, made.run.compute.xla) == ("bfloat16", True)
     assert made.best.patience == 7
     assert made.model.freezing.frozen == ["^network/"]
-    assert "from mtl.layers import precision as compute" in config.text()
+    assert "from mtl.layers import precision" in config.text()
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from mtl.optimization import optimizers
 from mtl.runs import verbs
 from tests import tiny
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 KIND = "head/kind/logits/kernel"
 WORDS = "features/categorical_word/embedding"
@@ -82,7 +84,6 @@ def _outcomes(directory):
     return {row[1]: (row[0], row[3] if len(row) > 3 else "") for row in rows}
 
 
-@pytest.mark.medium
 def test_scopes_choose_and_the_report_tells_of_every_variable(source, tmp_path):
     made = tiny.make(optimizer=optimizers.Momentum(learning_rate=0.1))
     settings = {"include": ["^features/", "^network/"], "exclude": ["^network/tower_size/"]}

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from benchmarks import balancing_speed
 from mtl import features, heads, model, networks, types
-from mtl.balancing import methods, surgery, watched
+from mtl.balancing import methods, monitored, surgery
 from mtl.optimization import optimizers, update
 
 ROWS = (10_000, 10_000_000)
@@ -86,10 +86,10 @@ def telemetry(options: argparse.Namespace) -> Iterator[str]:
     exact = surgery.Combine(method=methods.PCGrad())
     cheap = surgery.Combine(method=methods.PCGrad(), on="representation")
     pairs = {
-        "Watched every 100 steps": (surgery.Sum(), watched.Watched(every_steps=100)),
-        "Watched on parameters": (
+        "Monitored every 100 steps": (surgery.Sum(), monitored.Monitored(every_steps=100)),
+        "Monitored on parameters": (
             surgery.Sum(),
-            watched.Watched(every_steps=100, on="parameters"),
+            monitored.Monitored(every_steps=100, on="parameters"),
         ),
         "Combine": (Silent(surgery=exact), exact),
         "Combine on the representation": (Silent(surgery=cheap), cheap),
@@ -107,7 +107,7 @@ def telemetry(options: argparse.Namespace) -> Iterator[str]:
         found = balancing_speed.medians(
             timed,
             base=lambda key: (key[0], 0),
-            multiple=lambda key: 100 if key[0].startswith("Watched") else 1,
+            multiple=lambda key: 100 if key[0].startswith("Monitored") else 1,
             rounds=options.rounds,
             secs_each=options.secs,
         )

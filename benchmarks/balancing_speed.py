@@ -81,14 +81,14 @@ class Steps:
             tf1.train.create_global_step()
             self._until = tf1.placeholder(tf.int64, [])
             iterator = tf1.data.make_initializable_iterator(batches())
-            result = training_loop.repeat(
+            result = training_loop.run_repeatedly(
                 functools.partial(a_model._step, None, 1, None),
                 iterator,
                 steps_per_call=10_000,
                 last_step=self._until,
                 due_every=(10_000,),
             )
-            # Fetched as in a run, so that what is watched is computed.
+            # Fetched as in a run, so that the monitors are computed.
             self._fetches = (result.step, result.values)
             self._session = tf1.Session(
                 config=tf1.ConfigProto(

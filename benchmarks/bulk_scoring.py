@@ -113,8 +113,8 @@ def scored(
 
     def run() -> None:
         with tempfile.TemporaryDirectory() as output:
-            plan = scoring.plan(paths, output, output_format)
-            scoring.run(plan, reader, model, _CONCURRENCY.value)
+            plan = scoring.plan_shards(paths, output, output_format)
+            scoring.score_shards(plan, reader, model, _CONCURRENCY.value)
 
     return run
 
@@ -130,7 +130,7 @@ def formatting(model: scoring.SavedModel, examples: Sequence[bytes], name: str):
     """Make the lines or records of predictions that are there already."""
     starts = range(0, len(examples), _BATCH.value)
     outputs = [model(examples[start : start + _BATCH.value]) for start in starts]
-    return lambda: _exhaust(map(scoring.maker(name), outputs))
+    return lambda: _exhaust(map(scoring.find_maker(name), outputs))
 
 
 def cost(run: Callable[[], None]) -> Cost:

@@ -60,10 +60,10 @@ class _Steps:
     """Steps of a model, with or without an audit, ready to be timed."""
 
     def __init__(self, made: model.MultiTaskModel, batch: tuple, folder: str, is_audited: bool):
-        statistics_ = fitting.load(folder)
+        statistics_ = fitting.load_statistics(folder)
         audit = clip_audit.ClipAudit()
         record = visits.Record(folder, audit)
-        observe = audit.observer(made, statistics_, record) if is_audited else None
+        observe = audit.make_observer(made, statistics_, record) if is_audited else None
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             dataset = tf.data.Dataset.from_tensors(batch).repeat()

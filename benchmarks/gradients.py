@@ -78,7 +78,7 @@ class _Steps:
     def __init__(self, name: str, loss: Callable[[], tf.Tensor]):
         part = update.Update(**{"optimizer": _ADAM, **PARTS[name]})
         entries = {"": masks.Nonzero()} if name == "masked entries" else {}
-        step_fn = freezing.Freezing(entries=entries).over(functools.partial(_step, part, loss))
+        step_fn = freezing.Freezing(entries=entries).wrap_step(functools.partial(_step, part, loss))
         self._done = 0
         with tf.Graph().as_default():
             tf1.train.create_global_step()
@@ -86,7 +86,7 @@ class _Steps:
             iterator = tf1.data.make_one_shot_iterator(
                 tf.data.Dataset.from_tensors((0, 0)).repeat()
             )
-            result = training_loop.repeat(
+            result = training_loop.run_repeatedly(
                 step_fn, iterator, steps_per_call=10**6, last_step=self._until, due_every=()
             )
             self._fetches = (result.step, result.values)

@@ -74,7 +74,7 @@ def bare_loop(units: int, steps: int) -> float:
         spec = bare.model.model_fn(
             *iterator.get_next(),
             compat.estimator.ModeKeys.TRAIN,
-            statistics=features.load(tempfile.mkdtemp()),
+            statistics=features.load_statistics(tempfile.mkdtemp()),
         )
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         train_op = spec.train_op.op
@@ -90,7 +90,9 @@ def plain_estimator(units: int, steps: int) -> float:
     """Return steps per second of `Estimator.train` as TensorFlow ships it, default hooks on."""
     plain, timer = an_experiment(units, 1, steps), Timer(steps // 10)
     with tempfile.TemporaryDirectory() as model_dir:
-        model_fn = functools.partial(plain.model.model_fn, statistics=features.load(model_dir))
+        model_fn = functools.partial(
+            plain.model.model_fn, statistics=features.load_statistics(model_dir)
+        )
         compat.estimator.Estimator(model_fn, model_dir).train(
             lambda: plain.data.dataset("train", training=True, seed=1),
             hooks=[timer],

@@ -23,7 +23,7 @@ OUTPUT = flags.DEFINE_string("output", None, "Where results lie; runs/<benchmark
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "balancing"
 # The first two need weights for the tasks at hand, the last one only looks on.
-_NO_METHODS = ("fixed", "scheduled", "watched")
+_NO_METHODS = ("fixed", "scheduled", "monitored")
 
 
 def methods(names: Sequence[str] = ()) -> dict[str, str]:

@@ -99,8 +99,8 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
     The wait is that for input.
     """
     settings = _place(strategy)
-    place = settings.place()
-    built, config = settings.build(place)
+    place = settings.find_place()
+    built, config = settings.build_strategy(place)
     made = overhead.an_experiment(_UNITS.value, 1, steps)
     server = place.cluster and tf.distribute.Server(
         place.cluster.jobs, place.cluster.job, place.cluster.index
@@ -110,7 +110,9 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
 
     def model_fn(batch):
         spec = made.model.model_fn(
-            *batch, compat.estimator.ModeKeys.TRAIN, statistics=features.load(tempfile.mkdtemp())
+            *batch,
+            compat.estimator.ModeKeys.TRAIN,
+            statistics=features.load_statistics(tempfile.mkdtemp()),
         )
         return spec.train_op
 
@@ -161,7 +163,7 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
     How long it waits is not known.
     """
     settings = _place(strategy)
-    place = settings.place()
+    place = settings.find_place()
     made = overhead.an_experiment(_UNITS.value, 1, steps)
     timer = overhead.Timer(_WARM_UP)
 
@@ -171,13 +173,15 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         config = compat.estimator.RunConfig(
-            train_distribute=settings.build(place)[0],
+            train_distribute=settings.build_strategy(place)[0],
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             save_summary_steps=None,
             log_step_count_steps=None,
         )
-        model_fn = functools.partial(made.model.model_fn, statistics=features.load(folder))
+        model_fn = functools.partial(
+            made.model.model_fn, statistics=features.load_statistics(folder)
+        )
         compat.estimator.train_and_evaluate(
             compat.estimator.Estimator(model_fn, folder, config),
             compat.estimator.TrainSpec(input_fn, _WARM_UP + steps, hooks=[timer]),

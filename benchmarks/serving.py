@@ -42,7 +42,7 @@ def main() -> None:
     folder = os.path.join(rows.output("serving"), EXPERIMENT.value)
     run = _experiment()
     verbs.train(run, os.path.join(folder, "run"))
-    held_out = rows_lib.read(
+    held_out = rows_lib.read_rows(
         lambda: run.data.dataset(
             run.data.eval_split, training=False, seed=1, with_labels=False
         ).map(lambda features, labels: features),
@@ -65,7 +65,7 @@ def _table(
     cells = {name: [_size(path), _load_time(path)] for name, path in paths.items()}
     header = ["export", "size, KiB", "load, ms"]
     with contextlib.ExitStack() as stack:
-        models = {name: stack.enter_context(loaded.loaded(paths[name])) for name in paths}
+        models = {name: stack.enter_context(loaded.load_export(paths[name])) for name in paths}
         for batch in _BATCHES:
             header.append(f"batch {batch}: p50 / p99, ms")
             for name, secs in _latencies(models, examples[:batch]).items():
@@ -111,7 +111,7 @@ def _load_time(path: str) -> str:
     # The first is not counted: files that were not read yet, what a process sets up once.
     for _ in range(4):
         start = time.perf_counter()
-        with loaded.loaded(path):
+        with loaded.load_export(path):
             secs.append(time.perf_counter() - start)
     return f"{1000 * np.median(secs[1:]):.0f}"
 

@@ -87,7 +87,7 @@ def descend(
         tf1.train.get_or_create_global_step()
         with tf1.variable_scope("network"):
             point = tf1.get_variable("point", initializer=tf.constant(start, tf.float32))
-        result = training_loop.repeat(
+        result = training_loop.run_repeatedly(
             lambda *_: _step(model, point, scale),
             _NoData(),
             _RECORD_STEPS,
@@ -131,7 +131,7 @@ def _step(
     with tf1.variable_scope("balancing"):
         weighted = model.weighting(values, tf1.train.get_global_step())
         variables = tf1.trainable_variables()
-        part = whole_batch.Part(weighted, [representation], lambda count: [weighted] * count)
+        part = whole_batch.ForwardPass(weighted, [representation], lambda count: [weighted] * count)
         gradients, _ = model.surgery(weighted, variables, whole_batch.WholeBatch(part))
     adam = update.Update(optimizer=optimizers.Adam(learning_rate=1e-3))
     train_op, _ = adam(gradients, variables, values)

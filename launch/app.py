@@ -72,7 +72,7 @@ def define_checkpoint() -> flags.FlagHolder[str]:
 def _guarded(main: Callable[[], None]) -> None:
     with imports.finished():
         try:
-            with streams.guarded(), storage.explained():
+            with streams.guarded(), storage.explain_storage_errors():
                 main()
         except checks.UserError as error:
             _exit_with(str(error).splitlines()[0])

@@ -38,12 +38,12 @@ def main() -> None:
     def convert(written: str) -> None:
         """Before the export is published: a model that ONNX cannot hold leaves nothing behind."""
         if ONNX.value:
-            differences.append(onnx.write(written, ONNX.value))
+            differences.append(onnx.write_onnx(written, ONNX.value))
 
     path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert)
     script = deployment.write(folder, experiment.serving.model_name)
     print("Exported", path)
-    facts = metadata.read(path)
+    facts = metadata.read_metadata(path)
     if "difference" in facts:
         print(
             f"  checked     {facts['checked_rows']} held-out rows, "

@@ -15,7 +15,7 @@ from typing import Any
 
 from gin import config_parser
 
-from launch import gin_names, trust
+from launch import gin_names, old_names, trust
 from mtl import checks
 
 _ONE_BINDING = (
@@ -190,16 +190,17 @@ def _resolved(
             use.target = names.resolve(use.selector)
             if isinstance(use.target, type) and not use.called:
                 raise checks.UserError(f"{use!r} must be built, as in '{use!r}()'.")
-    selector, target = statement.selector, None
-    if statement.arg_name:
+    selector, target, parameter = statement.selector, None, statement.arg_name
+    if parameter:
         selector = full(selector)
         target = names.resolve(selector)
-        gin_names.check_parameter(selector, statement.arg_name, target)
-    gin_names.check_value(f"{selector}.{statement.arg_name}".rstrip("."), statement.value)
+        parameter = old_names.current_parameter(target, parameter)
+        gin_names.check_parameter(selector, parameter, target)
+    gin_names.check_value(f"{selector}.{parameter}".rstrip("."), statement.value)
     return Binding(
         scope=statement.scope,
         selector=selector,
-        parameter=statement.arg_name,
+        parameter=parameter,
         target=target,
         value=statement.value,
         uses=tuple(uses),

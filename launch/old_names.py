@@ -1,14 +1,19 @@
-"""Where the modules of version 0.1 are now, so that its gin files and runs are read as before.
+"""What the names of earlier versions are now, so that their gin files and runs are read as before.
 
-old_names.current("mtl.freezing")                        # "mtl.variables.freezing"
+old_names.current_module("mtl.freezing")                 # "mtl.variables.freezing"
 old_names.current_selector("mtl.freezing.Freezing")      # "mtl.variables.freezing.Freezing"
+old_names.current_class("Compute")                       # "Precision"
+old_names.current_parameter(experiment.Run, "compute")   # "precision"
 """
+
+from typing import Any
 
 from gin import config_parser
 
 MODULES = {
     "mtl.atomic": "mtl.files.atomic",
     "mtl.averaging": "mtl.variables.averaging",
+    "mtl.balancing.watched": "mtl.balancing.monitored",
     "mtl.checksums": "mtl.files.checksums",
     "mtl.clip_audit.finished": "mtl.runs.checkpoint_audit",
     "mtl.cluster": "mtl.distribution.tf_config",
@@ -54,10 +59,22 @@ MODULES = {
     "mtl.training_loop": "mtl.step.training_loop",
     "mtl.whole_batch": "mtl.step.whole_batch",
 }
-"""Module of version 0.1 -> the module, or package, that its classes are found in."""
+"""Earlier module -> the module, or package, that its classes are found in."""
+
+CLASSES = {
+    "mtl.balancing.monitored.Watched": "Monitored",
+    "mtl.layers.precision.Compute": "Precision",
+}
+"""Earlier class, in the module that it is in now -> its name."""
+
+PARAMETERS = {
+    "mtl.experiment.Run.compute": "precision",
+    "mtl.layers.precision.Precision.precision": "dtype",
+}
+"""Earlier setting of a class, by the names that module and class have now -> its name."""
 
 
-def current(module: str) -> str:
+def current_module(module: str) -> str:
     """Return the name that a module has now; its own where it did not move."""
     return MODULES.get(module, module)
 
@@ -66,7 +83,7 @@ def current_statement(
     statement: config_parser.ImportStatement,
 ) -> config_parser.ImportStatement:
     """Return the statement that binds what `statement` did, under the same name."""
-    module = current(statement.module)
+    module = current_module(statement.module)
     if module == statement.module:
         return statement
     alias = statement.alias
@@ -78,4 +95,25 @@ def current_statement(
 def current_selector(selector: str) -> str:
     """Return a selector that starts with the whole name of a module, as it is now."""
     module, _, name = selector.rpartition(".")
-    return f"{current(module)}.{name}" if module in MODULES else selector
+    return f"{current_module(module)}.{name}" if module in MODULES else selector
+
+
+def current_class(selector: str, module: str = "") -> str | None:
+    """Return the selector with the class's name of now; None for a class that has its old name.
+
+    Args:
+      selector: `module.Class`, or a class alone.
+      module: the whole name of the module that the selector names; "" if it names none.
+    """
+    head, _, name = selector.rpartition(".")
+    for old, new in CLASSES.items():
+        old_module, _, old_name = old.rpartition(".")
+        if name == old_name and module in ("", old_module):
+            return f"{head}.{new}".lstrip(".")
+    return None
+
+
+def current_parameter(target: Any, parameter: str) -> str:
+    """Return the name that a setting of a class has now; its own where it was not renamed."""
+    where = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"
+    return PARAMETERS.get(f"{where}.{parameter}", parameter)

@@ -103,10 +103,12 @@ def main() -> None:
     plan = _plan([], experiment, model_dir)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
-    make_block = scoring.maker(plan.format_name, plan.escape_formulas)
-    with scoring.writing(plan.output, plan.format_name) as write:
+    make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
+    with scoring.open_writer(plan.output, plan.format_name) as write:
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
-            columns = {name: scoring.kept.column([row[name] for row in some]) for name in some[0]}
+            columns = {
+                name: scoring.kept.stack_column([row[name] for row in some]) for name in some[0]
+            }
             write(make_block(columns))
 
 
@@ -122,7 +124,7 @@ def _predict_files() -> None:
     reader = _reader(experiment)
     plan = _plan(reader.find(INPUT.value), experiment, model_dir)
     with _model(experiment, model_dir) as model:
-        rows, skipped = scoring.run(plan, reader, model, CONCURRENCY.value)
+        rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
     if plan.output is not None:
         before = f", {skipped} files were there already" if skipped else ""
         print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
@@ -132,7 +134,7 @@ def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
     """Return what is written where, and never over what the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir)
-    return scoring.plan(
+    return scoring.plan_shards(
         inputs, OUTPUT.value, OUTPUT_FORMAT.value, guard, escape_formulas=ESCAPE_FORMULAS.value
     )
 
@@ -140,7 +142,7 @@ def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
 def _reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
-        spec = serving.spec_of(scoring.newest(SAVED_MODEL.value))
+        spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
     return scoring.Reader(
         spec=spec,
         settings=experiment and experiment.data.source,
@@ -154,7 +156,7 @@ def _reader(experiment: Any) -> scoring.Reader:
 def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     """Open the model that the flags name."""
     if SERVER.value:
-        yield scoring.connect(SERVER.value, _call(), _access())
+        yield scoring.connect_server(SERVER.value, _call(), _access())
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:

@@ -93,7 +93,7 @@ def is_built(value: Any) -> bool:
     return not isinstance(value, type)
 
 
-def part(
+def require_part(
     where: str,
     value: Any,
     example: str,

@@ -14,7 +14,7 @@ from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import serving as serving_lib
 from mtl.data import files, pipeline
-from mtl.layers import precision
+from mtl.layers import precision as precision_lib
 from mtl.transfer import refit as refit_lib
 
 
@@ -31,7 +31,7 @@ class Run:
       steps_per_call: the most steps in one session call; 1 turns the loop in the graph off.
       micro_batches: into how many slices a batch is cut that go through the network one by one, to
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
-      compute: in which numbers, and by which compiler, the network of a training step computes.
+      precision: in which numbers, and by which compiler, the network of a training step computes.
       seed: of initial weights, shuffling and dropout.
     """
 
@@ -42,12 +42,12 @@ class Run:
     summary_steps: int = 100
     steps_per_call: int = 100
     micro_batches: int = 1
-    compute: precision.Compute = precision.PLAIN
+    precision: precision_lib.Precision = precision_lib.PLAIN
     seed: int = 1
 
     def __post_init__(self):
-        example = "be built, such as @precision.Compute()"
-        checks.is_a("Run.compute", self.compute, precision.Compute, example)
+        example = "be built, such as @precision.Precision()"
+        checks.is_a("Run.precision", self.precision, precision_lib.Precision, example)
         checks.is_a("Run.seed", self.seed, int, "be an integer")
         counts = ["train_steps", "keep_checkpoints", "summary_steps"]
         counts += ["steps_per_call", "micro_batches"]
@@ -104,7 +104,7 @@ class Experiment:
             example = f"be built, such as @{kind.__name__}()"
             checks.is_a(f"Experiment.{name}", getattr(self, name), kind, example)
         if self.refit is not None:
-            checks.part("Experiment.refit", self.refit, "refit.TauNormalized", 5)
+            checks.require_part("Experiment.refit", self.refit, "refit.TauNormalized", 5)
         if self.warm_start is not None:
             example = "be built, such as @transfer.WarmStart()"
             checks.is_a("Experiment.warm_start", self.warm_start, transfer.WarmStart, example)

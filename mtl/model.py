@@ -19,7 +19,7 @@ from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import together
-from mtl.layers import precision
+from mtl.layers import precision as precision_lib
 from mtl.layers import quantization as quantization_lib
 from mtl.optimization import schedules
 from mtl.step import gradients as gradients_lib
@@ -67,39 +67,43 @@ class MultiTaskModel:
                 where = f"directions[{name!r}] of head {head.name!r}"
                 checks.is_a(where, higher, bool, "be True or False")
         checks.unique("MultiTaskModel.heads", self.tasks)
-        checks.part("MultiTaskModel.network", self.network, "networks.SharedBottom", 3)
-        checks.part("MultiTaskModel.update", self.update, "update.Update", 3)
-        checks.part("MultiTaskModel.weighting", self.weighting, "weighting.Equal", 2)
-        checks.part("MultiTaskModel.surgery", self.surgery, "surgery.Sum")
+        checks.require_part("MultiTaskModel.network", self.network, "networks.SharedBottom", 3)
+        checks.require_part("MultiTaskModel.update", self.update, "update.Update", 3)
+        checks.require_part("MultiTaskModel.weighting", self.weighting, "weighting.Equal", 2)
+        checks.require_part("MultiTaskModel.surgery", self.surgery, "surgery.Sum")
         example = "be built, such as @freezing.Freezing()"
         checks.is_a("MultiTaskModel.freezing", self.freezing, freezing_lib.Freezing, example)
         example = "be built, such as @quantization.Quantization()"
         kind = quantization_lib.Quantization
         checks.is_a("MultiTaskModel.quantization", self.quantization, kind, example)
         for column in self.columns:
-            checks.part("MultiTaskModel.columns", column, "features.Numeric", 2)
+            checks.require_part("MultiTaskModel.columns", column, "features.Numeric", 2)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of the tasks, in the order of the heads."""
         return tuple(head.name for head in self.heads)
 
-    def direction(self, metric: str) -> bool | None:
+    def find_direction(self, metric: str) -> bool | None:
         """Return whether a higher value of a metric is better; None where no head tells."""
         if metric in ("loss", "average_loss"):
             return False
         task, _, name = metric.partition("/")
         heads = [head for head in self.heads if head.name == task]
-        found = [declared for head in heads for declared in metrics_lib.declared(head, [name])]
+        found = [
+            declared for head in heads for declared in metrics_lib.find_directions(head, [name])
+        ]
         return found[0][1] if found else None
 
-    def main_metrics(self, metrics: Iterable[str]) -> list[str]:
+    def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
         """Of every task the metric that tells most, among the names of evaluation metrics."""
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
         for head in self.heads:
             own = [name for task, name in names if task == head.name]
-            mains += [f"{head.name}/{name}" for name, _ in metrics_lib.declared(head, own)[:1]]
+            mains += [
+                f"{head.name}/{name}" for name, _ in metrics_lib.find_directions(head, own)[:1]
+            ]
         return mains
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
@@ -107,9 +111,9 @@ class MultiTaskModel:
         heads = [head.fitted(statistics) for head in self.heads]
         return dataclasses.replace(self, heads=heads)
 
-    def lasting(self, train_steps: int) -> "MultiTaskModel":
+    def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
         """Return the model whose schedules last as long as the run, unless they say how long."""
-        return schedules.lasting(self, train_steps)
+        return schedules.fill_decay_steps(self, train_steps)
 
     @property
     def adds_losses(self) -> bool:
@@ -150,7 +154,7 @@ class MultiTaskModel:
         statistics: features_lib.Statistics,
         loop: Mapping[str, Any] | None = None,
         slices: int = 1,
-        compute: precision.Compute = precision.PLAIN,
+        precision: precision_lib.Precision = precision_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: Callable[..., None] | None = None,
     ) -> compat.estimator.EstimatorSpec:
@@ -162,18 +166,18 @@ class MultiTaskModel:
           labels: {field: [B, ...]}; None in prediction.
           mode: a `tf.estimator.ModeKeys`.
           statistics: what the columns learned of the training split.
-          loop: the arguments of `training_loop.repeat`, for several steps per session call.
+          loop: the arguments of `training_loop.run_repeatedly`, for several steps per session call.
           slices: into how many micro-batches a training batch is cut.
-          compute: in which numbers the network of a training step computes.
+          precision: in which numbers the network of a training step computes.
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
           observe: called in training with features, labels and {task: its weight}; what it adds to
             UPDATE_OPS runs before the weights move.
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, statistics, slices, observe)
-            step = self.freezing.over(compute.over(plain))
+            step = self.freezing.wrap_step(precision.wrap_step(plain))
             if loop:
-                result = training_loop.repeat(step, features, **loop)
+                result = training_loop.run_repeatedly(step, features, **loop)
             else:
                 result = training_loop.run_once(step, features, labels)
             # Estimator ends a run at a NaN; what becomes of such a step is for the update to say.
@@ -182,27 +186,29 @@ class MultiTaskModel:
                 mode, loss=loss, train_op=result.step, **training_hooks(result)
             )
 
-        with summaries.dropped():  # They are written in training alone.
-            return self._inference(features, labels, mode, statistics)
+        with summaries.drop_summaries():  # They are written in training alone.
+            return self._infer(features, labels, mode, statistics)
 
-    def _inference(
+    def _infer(
         self, features: Any, labels: Any, mode: str, statistics: features_lib.Statistics
     ) -> compat.estimator.EstimatorSpec:
         """Of evaluation and prediction."""
-        logits = self.inferred(features, statistics)
+        logits = self.infer_logits(features, statistics)
         averaged = getattr(self.update, "average", None)
         scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged else None
         if mode == compat.estimator.ModeKeys.PREDICT:
             return compat.estimator.EstimatorSpec(
                 mode,
-                predictions=self._predictions(logits),
+                predictions=self._name_predictions(logits),
                 export_outputs=self._export_outputs(logits),
                 scaffold=scaffold,
             )
-        losses = self._losses(logits, labels)
-        metrics = dict(together.metrics(self.heads, logits, labels))
+        losses = self._compute_losses(logits, labels)
+        metrics = dict(together.build_metrics(self.heads, logits, labels))
         average_losses = {task: metrics[f"{task}/average_loss"] for task in self.tasks}
-        metrics["average_loss"] = _total(average_losses, self._label_weights(labels))
+        metrics["average_loss"] = _sum_average_losses(
+            average_losses, self._sum_label_weights(labels)
+        )
         return compat.estimator.EstimatorSpec(
             mode,
             loss=tf.add_n(list(losses.values())),
@@ -219,91 +225,93 @@ class MultiTaskModel:
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Encode -> network -> heads -> weighting -> surgery -> update."""
-        forward = functools.partial(self._part, statistics)
-        batch = whole_batch.of(forward, self._label_weights, features, labels, slices)
+        forward = functools.partial(self._pass_forward, statistics)
+        batch = whole_batch.build_batch(forward, self._sum_label_weights, features, labels, slices)
         read = any(getattr(p, "reads_losses", True) for p in (self.weighting, self.surgery))
-        losses = batch.sum(lambda part: part.losses) if read else batch.first.losses
+        losses = batch.sum(lambda forward: forward.losses) if read else batch.first.losses
         with tf1.variable_scope("balancing"):
             weighted = self.weighting(losses, tf1.train.get_or_create_global_step())
-            weights = {task: _derivative(weighted[task], losses[task]) for task in losses}
+            weights = {task: _find_weight(weighted[task], losses[task]) for task in losses}
             variables = tf1.trainable_variables()  # With those of the weighting.
-            gradients, watched = self.surgery(weighted, variables, batch.scaled(weights))
+            gradients, monitors = self.surgery(weighted, variables, batch.scale_losses(weights))
         stop = list(losses.values())
         own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
-        gradients = list(map(gradients_lib.add, gradients, own))
+        gradients = list(map(gradients_lib.add_gradients, gradients, own))
         if not read:
-            losses = {task: watched[f"{task}/loss"] for task in losses}
+            losses = {task: monitors[f"{task}/loss"] for task in losses}
             weighted = {task: weights[task] * loss for task, loss in losses.items()}
         total = tf.add_n(list(weighted.values()))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)  # Of the weights before the update.
         if observe:
-            with summaries.dropped():  # The network is built once more.
+            with summaries.drop_summaries():  # The network is built once more.
                 observe(features, labels, weights)
-        train_op, monitors = self.update(gradients, variables, losses)
+        train_op, of_update = self.update(gradients, variables, losses)
+        monitors = {"loss": total, **monitors, **of_update}
         for task, loss in losses.items():
             monitors[f"{task}/loss"] = loss
             monitors[f"weight/{task}"] = weights[task]
-        return train_op, {"loss": total, **watched, **monitors}
+        return train_op, monitors
 
-    def _part(
+    def _pass_forward(
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
-    ) -> whole_batch.Part:
+    ) -> whole_batch.ForwardPass:
         """From features and labels to losses, of these rows and of samples of them."""
-        logits, shared = self._logits(features, statistics, training=True)
+        logits, shared = self._build_outputs(features, statistics, training=True)
 
         def samples(count: int) -> list[types.Tensors]:
             return [
-                self._losses(
-                    whole_batch.every(logits, first, count), whole_batch.every(labels, first, count)
+                self._compute_losses(
+                    whole_batch.take_every(logits, first, count),
+                    whole_batch.take_every(labels, first, count),
                 )
                 for first in range(count)
             ]
 
-        return whole_batch.Part(self._losses(logits, labels), shared, samples)
+        return whole_batch.ForwardPass(self._compute_losses(logits, labels), shared, samples)
 
-    def inferred(
+    def infer_logits(
         self, features: types.Tensors, statistics: features_lib.Statistics
     ) -> types.Tensors:
         """{field: [B, ...]} -> {task: [B, C]}, as in evaluation: no example depends on another."""
-        return self._logits(features, statistics, training=False)[0]
+        return self._build_outputs(features, statistics, training=False)[0]
 
-    def _logits(
+    def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> tuple[types.Tensors, Sequence[tf.Tensor]]:
         """Return the logits of every head, and the outputs of the network that tasks share."""
-        with self.quantization.over(training):
-            towers = self.towers(features, statistics, training)
-            logits = self.head_logits(towers)
+        with self.quantization.quantize_network(training):
+            towers = self.build_towers(features, statistics, training)
+            logits = self.build_logits(towers)
         return logits, towers.shared
 
-    def towers(
+    def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
         """{field: [B, ...]} -> {task: [B, H]}."""
-        inputs = features_lib.encode(self.columns, features, statistics)
+        inputs = features_lib.encode_columns(self.columns, features, statistics)
         with tf1.variable_scope("network"):
-            return precision.computed(
+            return precision_lib.run_network(
                 lambda inside: self.network(inside, self.tasks, training), inputs, training
             )
 
-    def head_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
+    def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
         """{task: [B, H]} -> {task: [B, C]}."""
         logits = {}
         for head in self.heads:
-            with tf1.variable_scope(f"head/{head.name}"), freezing_lib.held(head):
+            with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(head):
                 logits[head.name] = head.logits(towers[head.name])
         return logits
 
-    def _label_weights(self, labels: types.Tensors) -> types.Tensors:
-        return together.label_weights(self.heads, labels)
+    def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
+        return together.sum_label_weights(self.heads, labels)
 
-    def _losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
+    def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
         # What compares the gradients of tasks has to see which variables are a task's own.
         if self.adds_losses:
-            return together.losses(self.heads, logits, labels)
+            return together.compute_losses(self.heads, logits, labels)
         return {head.name: head.loss(logits[head.name], labels) for head in self.heads}
 
-    def _predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
+    def _name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
         return {
             f"{head.name}/{name}": value
             for head in self.heads
@@ -317,19 +325,19 @@ class MultiTaskModel:
             for head in self.heads
             for kind, output in head.export_outputs(logits[head.name]).items()
         }
-        everything = compat.estimator.export.PredictOutput(self._predictions(logits))
+        everything = compat.estimator.export.PredictOutput(self._name_predictions(logits))
         return {"serving_default": everything, **signatures}
 
 
-def _total(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
+def _sum_average_losses(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:
     """Return the sum of the tasks' losses, 0 for a task without labels; any other NaN stays one."""
     weights = tf.stack([label_weights[task] for task in average_losses])
-    total, update = metrics_lib.stream({"weights": weights}, lambda sums: sums)["weights"]
+    total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     losses = tf.stack([value for value, _ in average_losses.values()])
     values = tf.unstack(tf.where(total > 0, losses, tf.zeros_like(losses)))
     return tf.add_n(values), tf.group(update, *{each for _, each in average_losses.values()})
 
 
-def _derivative(weighted: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
+def _find_weight(weighted: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
     """Return the weight of a task: the derivative of its weighted loss by its loss."""
     return tf.ones_like(loss) if weighted is loss else tf.gradients(weighted, loss)[0]

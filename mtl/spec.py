@@ -88,7 +88,9 @@ class Field:
             where += ".default"
             rule = "be left out, as an absent list of variable length is empty"
             checks.require(not self.is_ragged, where, rule, self.default)
-            object.__setattr__(self, "default", literals.default(where, self.dtype, self.default))
+            object.__setattr__(
+                self, "default", literals.parse_default(where, self.dtype, self.default)
+            )
 
     @property
     def is_ragged(self) -> bool:
@@ -173,7 +175,7 @@ class Field:
 
     def _convert(self, value: Any) -> Any:
         try:
-            return literals.parse(self.dtype, value)
+            return literals.parse_literal(self.dtype, value)
         except ValueError:
             raise ValueError(f"must be {self.dtype}, got {value!r}") from None
 
@@ -211,7 +213,7 @@ class Spec:
             checks.one_of("Spec.defaults", name, [*self.features, *self.labels])
         for dtype, value in self.type_defaults.items():
             checks.one_of("Spec.type_defaults", dtype, _WIRE)
-            literals.default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
+            literals.parse_default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
         for name, field in {**self.feature_fields, **self.label_fields}.items():
             if name in self.labels:
                 checks.one_of(f"Spec.labels[{name!r}]", field.dtype, MISSING)

@@ -39,7 +39,7 @@ class Towers(dict[str, tf.Tensor]):
 
     Attributes:
       shared: tensors [B, ...] that separate what tasks share from what each has of its own; a
-        network takes them from `precision.shared`, as they have 32 bits whatever it computes in.
+        network takes them from `precision.share_output`, which have 32 bits.
     """
 
     def __init__(self, towers: Tensors, shared: Sequence[tf.Tensor] = ()):

@@ -164,7 +164,7 @@ def test_a_new_run_may_change_its_files_and_a_file_may_move(copy):
     path = copy / "words.txt"
     path.write_text("teal\n" + path.read_text())
     (copy / "fresh").mkdir()
-    given_files.keep(_made(copy).model.training_files, str(copy / "fresh"), is_new=True)
+    given_files.keep_checksums(_made(copy).model.training_files, str(copy / "fresh"), is_new=True)
     record = copy / "fresh" / "given_files.json"
     assert set(json.loads(record.read_text())) == {
         "features/given_word",
@@ -175,6 +175,6 @@ def test_a_new_run_may_change_its_files_and_a_file_may_move(copy):
     moved.mkdir()
     for name in ("words.txt", "mask.npy"):
         (copy / name).rename(moved / name)
-    given_files.check(_made(moved).model.training_files, str(copy / "fresh"))
+    given_files.check_unchanged(_made(moved).model.training_files, str(copy / "fresh"))
     with pytest.raises(checks.UserError, match="has changed: put the old file back"):
         verbs.evaluate(_made(moved), str(copy / "run"))

@@ -48,7 +48,7 @@ def _places(started, monkeypatch):
     names = []
     for process in started:
         monkeypatch.setenv("TF_CONFIG", json.dumps(process["place"]))
-        names.append(tf_config.read().name)
+        names.append(tf_config.read_cluster().name)
     return names
 
 

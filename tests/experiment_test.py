@@ -346,7 +346,9 @@ def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplo
     # Better than any other could be, with the patience used up.
     path = tmp_path / "best" / "best.json"
     path.write_text(
-        checksums.sealed(checksums.read_json(str(path), "") | {"value": -1, "evaluations_since": 3})
+        checksums.add_checksum(
+            checksums.read_json(str(path), "") | {"value": -1, "evaluations_since": 3}
+        )
     )
     far = {split: {**rows, "x": rows["x"] + 100} for split, rows in tiny.SPLITS.items()}
     best = checkpoints.Best(patience=3)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, model, networks
-from mtl.balancing import methods, surgery, watched, weighting
+from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.optimization import optimizers, update
 from tests import tiny
 
@@ -241,7 +241,7 @@ def test_gradients_of_independent_parts_of_a_batch(missing, samples):
 def test_a_batch_with_fewer_rows_than_parts_trains():
     batch = {name: values[:, :2] for name, values in _batches(3).items()}
     for method in (methods.MoDo(), methods.SDMGrad()):
-        part = watched.Watched(surgery=surgery.Combine(method=method), every_steps=1)
+        part = monitored.Monitored(surgery=surgery.Combine(method=method), every_steps=1)
         made = _model(networks.MLP(layers=[5]), surgery=part)
         *_, (after, _) = _train(made, batch)
         assert all(np.isfinite(value).all() for value in after.values())

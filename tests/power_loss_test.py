@@ -36,22 +36,22 @@ def _run(tmp_path):
     run = tmp_path / "run"
     for step in STEPS:
         leftovers_test.write(str(run / f"model.ckpt-{step}"))
-        run_directory.add(str(run / f"model.ckpt-{step}"), keep=3)
+        run_directory.add_checkpoint(str(run / f"model.ckpt-{step}"), keep=3)
     keeper = checkpoints.BestKeeper(BEST, str(run))
     keeper.update(str(run / "model.ckpt-10"), {"m": 0.5, "global_step": 10})
     read = accumulators.Vocabulary(source="w", read=lambda f: f, min_count=1, max_size=None)
     read.update(np.array([b"red", b"green", b"blue"] * 4, object))
-    statistics.save({"w": read}, str(run / "statistics"))
+    statistics.save_statistics({"w": read}, str(run / "statistics"))
     row_names.save({"head/": row_names.RowNames(names=("a", "b"), axis=-1)}, str(run))
     (tmp_path / "words.txt").write_text("red\ngreen\n")
-    given_files.keep({"w": str(tmp_path / "words.txt")}, str(run), is_new=True)
-    doubts.tell(str(run), "data", ["a line"])
+    given_files.keep_checksums({"w": str(tmp_path / "words.txt")}, str(run), is_new=True)
+    doubts.record_doubts(str(run), "data", ["a line"])
     gin.clear_config()
     gin.parse_config("x = 3")
     config.save(str(run))
     heart = heartbeat.Heartbeat(str(run), "chief-0", [], 60)
     os.makedirs(run / "cluster")
-    heart.say("training")
+    heart.publish_phase("training")
     return run
 
 
@@ -62,13 +62,15 @@ def _read(run):
         "checkpoint": lambda: [run_directory.checkpoint_path(at, w) for w in ("latest", "best")],
         "best/checkpoint": lambda: run_directory.checkpoint_path(at, "best"),
         "best/best.json": lambda: checkpoints.BestKeeper(BEST, at).read(),
-        "statistics/statistics.json": lambda: fitting.load(at).entries,
-        "statistics/vocabulary_w.txt": lambda: fitting.load(at).entries,
+        "statistics/statistics.json": lambda: fitting.load_statistics(at).entries,
+        "statistics/vocabulary_w.txt": lambda: fitting.load_statistics(at).entries,
         "row_names.json": lambda: row_names.load(at),
-        "given_files.json": lambda: given_files.check({}, at),
-        "warnings.json": lambda: doubts.told(at),
+        "given_files.json": lambda: given_files.check_unchanged({}, at),
+        "warnings.json": lambda: doubts.read_all_doubts(at),
         "config.gin": lambda: config.read(config.saved_in(at)),
-        "cluster/chief-0": lambda: heartbeat.Heartbeat(at, "a", ["chief-0"], 60).phase("chief-0"),
+        "cluster/chief-0": lambda: heartbeat.Heartbeat(at, "a", ["chief-0"], 60).read_phase(
+            "chief-0"
+        ),
     }
 
 
@@ -105,8 +107,8 @@ def test_a_list_that_is_damaged_is_written_anew(run, folder, how, caplog):
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     steps = STEPS if not folder else (10,)
     paths = [str(run / folder / f"model.ckpt-{step}") for step in steps]
-    assert run_directory.saved(str(run / folder)) == paths
-    run_directory.repair(str(run / folder))
+    assert run_directory.list_checkpoints(str(run / folder)) == paths
+    run_directory.repair_run(str(run / folder))
     listed = run_directory._listed(str(run / folder))
     assert list(listed.all_model_checkpoint_paths) == paths
     assert listed.model_checkpoint_path == paths[-1]
@@ -115,18 +117,18 @@ def test_a_list_that_is_damaged_is_written_anew(run, folder, how, caplog):
 def test_without_its_list_the_latest_that_is_whole_counts(run):
     (run / "checkpoint").write_bytes(b"")
     (run / "model.ckpt-10.data-00000-of-00001").unlink()
-    assert run_directory.latest(str(run)).endswith("model.ckpt-9")
+    assert run_directory.find_latest(str(run)).endswith("model.ckpt-9")
     for path in run.glob("model.ckpt-*.data*"):
         path.write_bytes(b"")
     with pytest.raises(checks.UserError, match="model.ckpt-10 cannot be read"):
-        run_directory.latest(str(run))
+        run_directory.find_latest(str(run))
 
 
 def test_a_list_of_checkpoints_that_are_all_gone_is_one_line(run):
     for path in run.glob("model.ckpt-*"):
         path.unlink()
     with pytest.raises(checks.UserError, match="model.ckpt-10 cannot be read"):
-        run_directory.latest(str(run))
+        run_directory.find_latest(str(run))
 
 
 def test_records_without_a_checksum_of_another_form(run):
@@ -139,4 +141,4 @@ def test_records_without_a_checksum_of_another_form(run):
         with pytest.raises(checks.UserError, match="is damaged: it holds "):
             _read(run)[name]()
     (run / "warnings.json").write_text(json.dumps({"data": "a line"}))
-    assert not doubts.told(str(run))
+    assert not doubts.read_all_doubts(str(run))

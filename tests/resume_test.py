@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(member, tmp_pat
 
 def test_a_second_signal_ends_the_process_at_once():
     stop, before = interruption.Interruption(), signal.getsignal(signal.SIGINT)
-    with stop.watched():
+    with stop.handle_signals():
         signal.raise_signal(signal.SIGINT)
         assert stop.requested
         assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL

@@ -61,7 +61,7 @@ def test_a_skipped_step_moves_the_averages_of_what_is_finite(looped):
     for step in (0, 1, 3):
         expected = 0.5 * expected + 0.5 * BATCHES[step, 0].mean(0)
     np.testing.assert_allclose(result.variables[MEAN], expected, rtol=1e-5)
-    assert result.watched["skipped_steps"] == 2
+    assert result.monitors["skipped_steps"] == 2
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """One decision of a method: which tasks are there, what it keeps, and what it keeps.
 
-weights = decision.weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
-present = decision.present(gramian)                           # [T] bool
-monitors = decision.monitors(gramian, ["clicks", "sales"])    # {name: scalar}
+weights = decision.decide_weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
+present = decision.find_present(gramian)                           # [T] bool
+monitors = decision.monitor_gramian(gramian, ["clicks", "sales"])    # {name: scalar}
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from mtl.step import draws, step_state
 tf1 = tf.compat.v1
 
 
-def present(gramian: tf.Tensor) -> tf.Tensor:
+def find_present(gramian: tf.Tensor) -> tf.Tensor:
     """[T, T] -> [T]: whether a task has a gradient, a finite one."""
     squares = tf.linalg.diag_part(gramian)
     return (squares > 0) & tf.math.is_finite(squares)
 
 
-def spoiled(gramian: tf.Tensor) -> tf.Tensor:
+def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
     """[T, T] -> 0, or NaN where a task's gradient is not finite: it decides nothing, yet it counts.
 
     Added to what is decided, it lets the update see such a step.
@@ -33,10 +33,12 @@ def spoiled(gramian: tf.Tensor) -> tf.Tensor:
     return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
-def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -> tf.Tensor:
+def _find_taking_part(
+    method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor
+) -> tf.Tensor:
     """[T]: whether a task takes part; by its loss where products are those of different rows."""
     if method.samples == 1:
-        return present(gramian)
+        return find_present(gramian)
     finite = tf.math.is_finite(losses) & tf.math.is_finite(tf.linalg.diag_part(gramian))
     return finite & tf.not_equal(losses, 0)
 
@@ -44,10 +46,10 @@ def _present(method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor) -
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
     """Return what the method keeps, as variables of the scope."""
     initial = method.initial_state(num_tasks)
-    return {name: step_state.variable(name, value) for name, value in initial.items()}
+    return {name: step_state.create_variable(name, value) for name, value in initial.items()}
 
 
-def weights(
+def decide_weights(
     method: method_lib.Method,
     gramian: Callable[[], tf.Tensor],
     losses: types.Tensors,
@@ -65,15 +67,15 @@ def weights(
     """
     variables = create_state(method, len(losses))
     if every_steps > 1 or average > 0:
-        variables["weights"] = step_state.variable("weights", np.ones(len(losses)))
+        variables["weights"] = step_state.create_variable("weights", np.ones(len(losses)))
     old = {name: kept.read_value() for name, kept in variables.items()}
     old.setdefault("weights", tf.zeros([len(losses)], tf.float64))
 
     def decide():
         products = gramian()
-        new = decided(method, products, losses, old)
+        new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
-        new["weights"] += spoiled(products)
+        new["weights"] += mark_nonfinite(products)
         return new
 
     if every_steps == 1:
@@ -82,11 +84,11 @@ def weights(
         step = tf1.train.get_or_create_global_step().read_value()
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy(old))
     for name, kept in variables.items():
-        step_state.keep(kept, new[name])
+        step_state.assign_with_update(kept, new[name])
     return new["weights"]
 
 
-def decided(
+def decide_once(
     method: method_lib.Method,
     gramian: tf.Tensor,
     losses: types.Tensors,
@@ -94,21 +96,21 @@ def decided(
 ) -> dict[str, tf.Tensor]:
     """Return the new weights and state, by the tasks that are present; others keep theirs."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
-    chosen = tf.where(_present(method, gramian, values))[:, 0]
-    seed = draws.balancing_seed()
+    chosen = tf.where(_find_taking_part(method, gramian, values))[:, 0]
+    seed = draws.make_balancing_seed()
 
     def decide():
         tasks = method_lib.Tasks(
-            gramian=_part(gramian, chosen),
-            losses=_part(values, chosen),
+            gramian=_choose(gramian, chosen),
+            losses=_choose(values, chosen),
             seed=seed,
-            state={name: _part(value, chosen) for name, value in old.items()},
+            state={name: _choose(value, chosen) for name, value in old.items()},
             names=tuple(losses),
             places=chosen,
         )
         new_weights, new = method(tasks)
         new = {**new, "weights": new_weights}
-        return {name: _with_part(old[name], chosen, new[name]) for name in old}
+        return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
 
     return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy(old))
 
@@ -117,20 +119,20 @@ def _copy(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.identity(value) for name, value in values.items()}
 
 
-def _part(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+def _choose(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
     """Return the chosen entries along every axis."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, chosen, axis=axis)
     return whole
 
 
-def _with_part(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def _replace_chosen(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     """`whole` with the chosen entries along every axis replaced by `part`."""
     axes = tf.meshgrid(*[chosen] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
 
-def monitors(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
+def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
     """Norms of the tasks' gradients, cosines of their pairs, and the share that conflict."""
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
@@ -144,7 +146,7 @@ def monitors(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
     return named
 
 
-def weight_monitors(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
+def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
     """Return the weight of every task."""
     parts = tf.unstack(tf.cast(weights, tf.float32))
     return {f"surgery/weight/{name}": part for name, part in zip(names, parts, strict=True)}

@@ -12,7 +12,7 @@ from typing import cast
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.example_gradients import ghost, parts
+from mtl.example_gradients import ghost, gradient_forms
 from mtl.optimization import clipping
 from mtl.step import draws, replicas, whole_batch
 from mtl.step import gradients as gradients_lib
@@ -76,89 +76,99 @@ class ExampleClipping:
             checks.fail("ExampleClipping", "get the rows of a batch", list(losses))
         count = examples.count * batch.slices * replicas.count()
 
-        def clipped(part: whole_batch.Part) -> tuple[Gradients, tf.Tensor, types.Tensors]:
-            return *self._clipped(part, variables, count), part.unweighted or {}
+        def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:
+            return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
         gradients, above, plain = batch.sum(clipped, update=True)
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
-            gradients = [self._noisy(index, *pair, count) for index, pair in pairs]
-        watched = {f"{task}/loss": loss for task, loss in plain.items()}
-        return gradients, {"clipped_share": above / count, **watched}
+            gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]
+        monitors = {f"{task}/loss": loss for task, loss in plain.items()}
+        return gradients, {"clipped_share": above / count, **monitors}
 
-    def _clipped(
-        self, part: whole_batch.Part, variables: Sequence[tf.Variable], count: int
+    def _clip_pass(
+        self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
         """Return the sum over the examples of a part, and how many of them were scaled down."""
-        examples = _known(part)
+        examples = _examples_of(forward)
         if examples.count == 1:
-            return self._alone(part, variables, count)
-        losses, size = part.unweighted or part.losses, examples.count
+            return self._clip_single(forward, variables, count)
+        losses, size = forward.unweighted or forward.losses, examples.count
         found = ghost.Gradients(list(losses.values()), examples.given, variables, size, rows=size)
-        if examples.are_apart and not found.unknown:
-            return self._together(found, part, variables, count)
-        names = ", ".join(found.unknown[:3]) if examples.are_apart else "normalisation by the batch"
-        gap = f" (op {found.gap})" if examples.are_apart and found.gap else ""
+        if examples.are_independent and not found.unknown:
+            return self._clip_at_once(found, forward, variables, count)
+        names = (
+            ", ".join(found.unknown[:3])
+            if examples.are_independent
+            else "normalisation by the batch"
+        )
+        gap = f" (op {found.gap})" if examples.are_independent and found.gap else ""
         _log.warning(
             "ExampleClipping: a pass for each example, for %s%s: this is slow.", names, gap
         )
-        return examples.apart().sum(lambda row: self._alone(row, variables, count))
+        return examples.separate_rows().sum(lambda row: self._clip_single(row, variables, count))
 
-    def _together(
+    def _clip_at_once(
         self,
         found: ghost.Gradients,
-        part: whole_batch.Part,
+        forward: whole_batch.ForwardPass,
         variables: Sequence[tf.Variable],
         count: int,
     ) -> tuple[Gradients, tf.Tensor]:
-        by_name = found.by_variable(found.cotangents(tf.add_n(list(part.losses.values()))))
-        scales = self._scale(_squared_norms(by_name.values(), _known(part).count), count)
-        made = [by_name.get(patterns.name(variable)) for variable in variables]
+        by_name = found.by_variable(found.cotangents(tf.add_n(list(forward.losses.values()))))
+        scales = self._scale(_squared_norms(by_name.values(), _examples_of(forward).count), count)
+        made = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
-            own and parts.gradient(own.scaled(scales), variable)
+            own and gradient_forms.to_gradient(own.scaled(scales), variable)
             for own, variable in zip(made, variables, strict=True)
         ]
         return gradients, _num_below_one(scales)
 
-    def _alone(
-        self, part: whole_batch.Part, variables: Sequence[tf.Variable], count: int
+    def _clip_single(
+        self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
         """Of a part that is one example."""
-        gradients = tf.gradients(tf.add_n(list(part.losses.values())), list(variables))
+        gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         there = [gradient for gradient in gradients if gradient is not None]
         scale = self._scale(tf.reduce_sum(gradients_lib.squared_norms(there)), count)
-        return [clipping.scaled(gradient, scale) for gradient in gradients], _num_below_one(scale)
+        return [clipping.scale_gradient(gradient, scale) for gradient in gradients], _num_below_one(
+            scale
+        )
 
     def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
         """Of gradients of shares of the batch's mean: B times such a gradient is the example's."""
         squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # By rounding.
-        return clipping.factor(gradients_lib.roots(count**2 * squares), self.max_norm)
+        return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
 
-    def _noisy(
+    def _add_noise(
         self, index: int, gradient: types.Gradient, variable: tf.Variable, count: int
     ) -> types.Gradient:
         if gradient is None:
             return None
         noise = tf.random.stateless_normal(
-            variable.shape, draws.balancing_seed(index), dtype=variable.dtype
+            variable.shape, draws.make_balancing_seed(index), dtype=variable.dtype
         )
-        return gradients_lib.add(gradient, self.noise_multiplier * self.max_norm / count * noise)
+        return gradients_lib.add_gradients(
+            gradient, self.noise_multiplier * self.max_norm / count * noise
+        )
 
 
-def _known(part: whole_batch.Part) -> whole_batch.Examples:
+def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
     """Return the examples of a part; those of the first one are known, so those of all are."""
-    return cast(whole_batch.Examples, part.examples)
+    return cast(whole_batch.Examples, forward.examples)
 
 
-def _squared_norms(made: Collection[parts.Part], size: int) -> tf.Tensor:
+def _squared_norms(made: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
     """[B] float64, of the gradients of B examples by several variables."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)
-        return tf.add_n([zeros, *(parts.cast(part, dtype).squared_norms() for part in made)])
+        return tf.add_n(
+            [zeros, *(gradient_forms.cast_gradients(part, dtype).squared_norms() for part in made)]
+        )
 
-    return gradients_lib.unless_overflown(squares)
+    return gradients_lib.retry_in_float64(squares)
 
 
 def _num_below_one(scales: tf.Tensor) -> tf.Tensor:

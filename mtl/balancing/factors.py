@@ -1,8 +1,8 @@
 """Gradients that are products of two thin matrices, as linear heads leave them at their input.
 
-thin = factors.Factors.of((0, 2), [gradient of task 0, gradient of task 2])
+thin = factors.Factors.from_gradients((0, 2), [gradient of task 0, gradient of task 2])
 if thin:
-    gramian, update = thin.products(), thin.combined(weights)
+    gramian, update = thin.multiply_pairs(), thin.combine(weights)
 """
 
 import dataclasses
@@ -35,13 +35,15 @@ class Factors:
     ids = None
 
     @classmethod
-    def of(cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]) -> "Factors | None":
+    def from_gradients(
+        cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
+    ) -> "Factors | None":
         """From gradients that a task each has; None where thin matrices do not make them up."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
-        pairs = [_factors(gradient.op) for gradient in gradients]
+        pairs = [_split_product(gradient.op) for gradient in gradients]
         columns = [left.shape[1] for left, _ in pairs]
-        if None in columns or not _cheaper(sum(columns), len(tasks), gradients[0].shape[1]):
+        if None in columns or not _is_cheaper(sum(columns), len(tasks), gradients[0].shape[1]):
             return None
         left, right = (tf.concat(sides, 1) for sides in zip(*pairs, strict=True))
         owners = tuple(place for place, count in enumerate(columns) for _ in range(count))
@@ -52,7 +54,7 @@ class Factors:
         """[S, P, Q]: the gradients after all."""
         return tf.stack(self.gradients)
 
-    def products(self) -> tf.Tensor:
+    def multiply_pairs(self) -> tf.Tensor:
         """[S, S] inner products, float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
         both = tf.linalg.matmul(left, left, transpose_a=True)
@@ -60,19 +62,19 @@ class Factors:
         chosen = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
         return tf.linalg.matmul(chosen, both @ chosen, transpose_a=True)
 
-    def combined(self, weights: tf.Tensor) -> tf.Tensor:
+    def combine(self, weights: tf.Tensor) -> tf.Tensor:
         """[T] -> the weighted sum of the gradients [P, Q]."""
         own = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(own, self.left.dtype), self.right, transpose_b=True
         )
 
-    def like(self, values: tf.Tensor) -> tf.Tensor:
+    def to_gradient(self, values: tf.Tensor) -> tf.Tensor:
         """Return values of the shape of one gradient, as they are."""
         return tf.ensure_shape(values, self.gradients[0].shape)
 
 
-def _factors(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
+def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
     """Of a `MatMul` [P, C], [Q, C]."""
     left, right = product.inputs
     if product.get_attr("transpose_a"):
@@ -80,7 +82,7 @@ def _factors(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
     return left, right if product.get_attr("transpose_b") else tf.transpose(right)
 
 
-def _cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
+def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
     """Return whether [columns, columns] products of the factors cost less than [T, T] ones.
 
     The latter are of the gradients.

@@ -38,11 +38,11 @@ class Sum:
         The gradient of a table that was only looked up is IndexedSlices, of a variable that no
         loss depends on None.
         """
-        batch = batch or whole_batch.WholeBatch(whole_batch.Part(losses))
+        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 
-        def total(part: whole_batch.Part) -> tuple[Gradients, types.Tensors]:
-            gradients = tf.gradients(tf.add_n(list(part.losses.values())), list(variables))
-            return gradients, part.unweighted or {}
+        def total(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
+            gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
+            return gradients, forward.unweighted or {}
 
         gradients, plain = batch.sum(total, update=True)
         return gradients, {f"{task}/loss": loss for task, loss in plain.items()}
@@ -82,12 +82,12 @@ class Combine:
     per_replica: bool = False
 
     def __post_init__(self):
-        checks.part("Combine.method", self.method, "methods.PCGrad")
+        checks.require_part("Combine.method", self.method, "methods.PCGrad")
         rule = "be a method, such as @methods.PCGrad()"
         kinds = (method_lib.Method, method_lib.CoordinateMethod)
         checks.is_a("Combine.method", self.method, kinds, rule)
         checks.one_of("Combine.on", self.on, ("parameters", "representation"))
-        patterns.check("Combine.scopes", self.scopes)
+        patterns.check_patterns("Combine.scopes", self.scopes)
         checks.is_a("Combine.every_steps", self.every_steps, int, "be a number of steps")
         checks.positive("Combine.every_steps", self.every_steps)
         checks.rate("Combine.average", self.average)
@@ -152,18 +152,18 @@ class Combine:
         """
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
-        batch = batch or whole_batch.WholeBatch(whole_batch.Part(losses))
+        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
         if self.per_replica:
-            batch = batch.own()
-        parts = task_gradients.Parts(batch, variables, self._representation)
+            batch = batch.without_replicas()
+        batch_gradients = task_gradients.BatchGradients(batch, variables, self._representation)
         if self._sees_coordinates:
-            combine = self._by_coordinate
+            combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing.samples > 1:
-            combine = self._by_decisions
+            combine = self._combine_by_decisions
         else:
-            combine = self._by_weights
-        gradients, monitors = combine(parts, losses)
-        return replicas.total(gradients) if self.per_replica else gradients, monitors
+            combine = self._combine_by_weights
+        gradients, monitors = combine(batch_gradients, losses)
+        return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
     def _representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if self.on == "parameters":
@@ -172,120 +172,142 @@ class Combine:
         checks.require(len(shared) > 0, "Combine.on", "suit the network", self.on, fix)
         return list(shared)
 
-    def _compared(self, tasks: task_gradients.TaskGradients) -> list[int]:
+    def _list_compared(self, tasks: task_gradients.TaskGradients) -> list[int]:
         """Return the indices of the variables whose gradients are compared."""
         if self.on == "representation":
             return []
-        return tasks.matching("Combine.scopes", self.scopes) if self.scopes else list(tasks.shared)
+        return (
+            tasks.select_shared("Combine.scopes", self.scopes)
+            if self.scopes
+            else list(tasks.shared)
+        )
 
-    def _by_weights(
-        self, parts: task_gradients.Parts, losses: types.Tensors
+    def _combine_by_weights(
+        self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Return the sum of what the decision was made by."""
-        compare = self._on_parameters if self.on == "parameters" else self._on_representation
-        gradients, weights, gramian = compare(parts, losses)
-        monitors = decision.weight_monitors(weights, list(losses))
-        return gradients, monitors | decision.monitors(gramian, list(losses))
+        compare = (
+            self._compare_parameters if self.on == "parameters" else self._compare_representation
+        )
+        gradients, weights, gramian = compare(batch_gradients, losses)
+        monitors = decision.monitor_weights(weights, list(losses))
+        return gradients, monitors | decision.monitor_gramian(gramian, list(losses))
 
-    def _on_parameters(
-        self, parts: task_gradients.Parts, losses: types.Tensors
+    def _compare_parameters(
+        self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        tasks = parts.whole()
-        compared = self._compared(tasks)
-        names = [patterns.name(tasks.variables[n]) for n in compared]
-        leaves = tasks.leaves(compared)
+        tasks = batch_gradients.sum_gradients()
+        compared = self._list_compared(tasks)
+        names = [patterns.variable_name(tasks.variables[n]) for n in compared]
+        leaves = tasks.list_leaves(compared)
         if self._weighing.tracking_rate < 1:
-            leaves = tracking.tracked(leaves, names, len(losses), self._weighing.tracking_rate)
-        gramian = judged = task_gradients.gramian(leaves, len(losses))
+            leaves = tracking.track_gradients(
+                leaves, names, len(losses), self._weighing.tracking_rate
+            )
+        gramian = judged = task_gradients.compute_gramian(leaves, len(losses))
         if self._weighing.preconditions:
-            judged = task_gradients.gramian(tracking.preconditioned(leaves, names), len(losses))
+            judged = task_gradients.compute_gramian(
+                tracking.precondition_gradients(leaves, names), len(losses)
+            )
         weights = self._decide(lambda: judged, losses)
-        combined = [leaf.combined(weights) for leaf in leaves]
-        return parts.completed(tasks, compared, combined, weights), weights, gramian
+        combined = [leaf.combine(weights) for leaf in leaves]
+        return batch_gradients.complete(tasks, compared, combined, weights), weights, gramian
 
-    def _on_representation(
-        self, parts: task_gradients.Parts, losses: types.Tensors
+    def _compare_representation(
+        self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        gramian = parts.sum(lambda part: task_gradients.gramian(part.leaves(), len(losses)))
+        gramian = batch_gradients.sum(
+            lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
+        )
         weights = self._decide(lambda: gramian, losses)
 
-        def spread(part: task_gradients.TaskGradients) -> Gradients:
-            return part.spread([leaf.combined(weights) for leaf in part.leaves()], weights)
+        def spread(tasks: task_gradients.TaskGradients) -> Gradients:
+            return tasks.continue_below(
+                [leaf.combine(weights) for leaf in tasks.list_leaves()], weights
+            )
 
-        return parts.sum(spread, update=True), weights, gramian
+        return batch_gradients.sum(spread, update=True), weights, gramian
 
     def _decide(self, gramian: Callable[[], tf.Tensor], losses: types.Tensors) -> tf.Tensor:
-        return decision.weights(self._weighing, gramian, losses, self.every_steps, self.average)
+        return decision.decide_weights(
+            self._weighing, gramian, losses, self.every_steps, self.average
+        )
 
-    def _by_decisions(
-        self, parts: task_gradients.Parts, losses: types.Tensors
+    def _combine_by_decisions(
+        self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Of the weighted losses, in one pass."""
-        size, compared = len(losses), self._compared(parts.first)
-        gramian = parts.rare_gramian("Combine", self.every_steps, compared, self._deciding)
+        size, compared = len(losses), self._list_compared(batch_gradients.first)
+        gramian = batch_gradients.rare_gramian(
+            "Combine", self.every_steps, compared, self._take_deciding
+        )
         weights = self._decide(lambda: gramian()[:size, -size:], losses)
 
-        def weighted(part: task_gradients.TaskGradients) -> Gradients:
-            moving = self._samples(part)[-1] if self._weighing.samples == 3 else part.losses
-            part = dataclasses.replace(part, losses=moving)
-            return part.completed(part.weighted(weights, part.shared))
+        def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
+            moving = self._take_samples(tasks)[-1] if self._weighing.samples == 3 else tasks.losses
+            tasks = dataclasses.replace(tasks, losses=moving)
+            return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
 
-        return parts.sum(weighted, update=True), decision.weight_monitors(weights, list(losses))
+        return batch_gradients.sum(weighted, update=True), decision.monitor_weights(
+            weights, list(losses)
+        )
 
-    def _deciding(self, part: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
+    def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
         """With the losses that decide: of two samples, where the method takes some."""
         if self._weighing.samples == 1:
-            return part
-        first, second, *_ = self._samples(part)
-        return dataclasses.replace(part, losses=[*first, *second])
+            return tasks
+        first, second, *_ = self._take_samples(tasks)
+        return dataclasses.replace(tasks, losses=[*first, *second])
 
-    def _samples(self, part: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
+    def _take_samples(self, tasks: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
         fix = "It needs the losses of samples of the batch."
-        if not part.samples:
+        if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)
-        return [list(losses.values()) for losses in part.samples(self._weighing.samples)]
+        return [list(losses.values()) for losses in tasks.samples(self._weighing.samples)]
 
-    def _by_coordinate(
-        self, parts: task_gradients.Parts, losses: types.Tensors
+    def _combine_by_coordinate(
+        self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Return the method's choice at each coordinate."""
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
-            tasks = parts.whole()
-            compared = self._compared(tasks)
-            leaves = tasks.leaves(compared)
-            gramian = task_gradients.gramian(leaves, count)
+            tasks = batch_gradients.sum_gradients()
+            compared = self._list_compared(tasks)
+            leaves = tasks.list_leaves(compared)
+            gramian = task_gradients.compute_gramian(leaves, count)
             evidence = [self._choosing.evidence(leaf.rows, None) for leaf in leaves]
-            chosen = self._chosen(leaves, evidence, gramian)
-            gradients = parts.completed(tasks, compared, chosen, ones)
+            chosen = self._choose_gradients(leaves, evidence, gramian)
+            gradients = batch_gradients.complete(tasks, compared, chosen, ones)
         else:
 
-            def compare(part: task_gradients.TaskGradients) -> tuple[tf.Tensor, list[tf.Tensor]]:
-                places = zip(part.leaves(), part.representation, strict=True)
+            def compare(tasks: task_gradients.TaskGradients) -> tuple[tf.Tensor, list[tf.Tensor]]:
+                places = zip(tasks.list_leaves(), tasks.representation, strict=True)
                 evidence = [self._choosing.evidence(leaf.rows, at) for leaf, at in places]
-                return task_gradients.gramian(part.leaves(), count), evidence
+                return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
-            gramian, evidence = parts.sum(compare)
+            gramian, evidence = batch_gradients.sum(compare)
 
-            def spread(part: task_gradients.TaskGradients) -> Gradients:
-                return part.spread(self._chosen(part.leaves(), evidence, gramian), ones)
+            def spread(tasks: task_gradients.TaskGradients) -> Gradients:
+                return tasks.continue_below(
+                    self._choose_gradients(tasks.list_leaves(), evidence, gramian), ones
+                )
 
-            gradients = parts.sum(spread, update=True)
-        return gradients, decision.monitors(gramian, list(losses))
+            gradients = batch_gradients.sum(spread, update=True)
+        return gradients, decision.monitor_gramian(gramian, list(losses))
 
-    def _chosen(
+    def _choose_gradients(
         self,
         leaves: Sequence[task_gradients.Leaf],
         evidence: Sequence[tf.Tensor | None],
         gramian: tf.Tensor,
     ) -> list[types.Gradient]:
         """Return a gradient for each leaf, by the tasks that are present."""
-        present, chosen = decision.present(gramian), []
+        present, chosen = decision.find_present(gramian), []
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
             there = tf.gather(present, leaf.tasks)
             own = own if own is None else tf.boolean_mask(own, there)
-            seed = draws.balancing_seed(index)
+            seed = draws.make_balancing_seed(index)
             values = self._choosing(tf.boolean_mask(leaf.rows, there), own, seed)
-            values += tf.cast(decision.spoiled(gramian), values.dtype)
-            chosen.append(leaf.like(values))
+            values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
+            chosen.append(leaf.to_gradient(values))
         return chosen

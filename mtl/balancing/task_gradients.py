@@ -1,8 +1,8 @@
 """The gradients of every task, taken once, and what surgery needs of them: inner products and sums.
 
-leaf = task_gradients.Leaf.of([gradient of task 0, gradient of task 1, None])
-gramian = task_gradients.gramian([leaf], num_tasks=3)      # [T, T] inner products, float64
-update = leaf.combined(weights)                            # sum_t weights[t] gradient[t]
+leaf = task_gradients.Leaf.from_gradients([gradient of task 0, gradient of task 1, None])
+gramian = task_gradients.compute_gramian([leaf], num_tasks=3)      # [T, T] inner products, float64
+update = leaf.combine(weights)                           # sum_t weights[t] gradient[t]
 """
 
 import dataclasses
@@ -43,38 +43,38 @@ class Leaf:
     shape: tf.Tensor | None = None
 
     @classmethod
-    def of(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
+    def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
         """From T gradients of one variable, None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
-            ids, rows = _aligned(values)
+            ids, rows = _align_rows(values)
             return cls(tasks, rows, ids, values[0].dense_shape)
         dense = [tf.convert_to_tensor(value) for value in values]
-        return factors.Factors.of(tasks, dense) or cls(tasks, tf.stack(dense))
+        return factors.Factors.from_gradients(tasks, dense) or cls(tasks, tf.stack(dense))
 
-    def products(self) -> tf.Tensor:
+    def multiply_pairs(self) -> tf.Tensor:
         """[S, S] inner products, float64: rows of float32 lose nothing and cannot overflow."""
         flat = tf.cast(tf.reshape(self.rows, [len(self.tasks), -1]), tf.float64)
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
-    def combined(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+    def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         """[T] -> the weighted sum of the gradients."""
         own = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, own, transpose_a=True)
-        return self.like(tf.reshape(total, tf.shape(self.rows)[1:]))
+        return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
-    def like(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+    def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         """Turn values of the shape of one row into a gradient of the kind that came in."""
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
 
-def _aligned(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
+def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
     """S sparse gradients of one table -> [U] ids that occur, each once, and rows [S, U, ...]."""
     indices = [part.indices for part in slices]
-    if len(set(map(_origin, indices))) == 1:
+    if len(set(map(_find_origin, indices))) == 1:
         ids, slot = tf.unique(indices[0])
         slots = [slot] * len(slices)
     else:
@@ -87,15 +87,15 @@ def _aligned(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
     return ids, tf.stack(summed)
 
 
-def _origin(indices: tf.Tensor) -> str | tuple:
+def _find_origin(indices: tf.Tensor) -> str | tuple:
     """Return what says that flat indices are the same.
 
     Tasks mostly share one lookup, which is then found once.
     """
     if indices.op.type in ("Reshape", "Identity"):
-        return _origin(indices.op.inputs[0])
+        return _find_origin(indices.op.inputs[0])
     if indices.op.type == "ConcatV2" and _is_first_axis(indices.op.inputs[-1]):
-        return tuple(_origin(part) for part in indices.op.inputs[:-1])
+        return tuple(_find_origin(part) for part in indices.op.inputs[:-1])
     return indices.name
 
 
@@ -107,12 +107,12 @@ def _is_first_axis(axis: tf.Tensor) -> bool:
     return tf.get_static_value(axis) == 0
 
 
-def gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
+def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
     """[T, T] inner products of the tasks' gradients over all leaves, float64; 0 where absent."""
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
         chosen = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
-        total += tf.linalg.matmul(chosen, leaf.products() @ chosen, transpose_a=True)
+        total += tf.linalg.matmul(chosen, leaf.multiply_pairs() @ chosen, transpose_a=True)
     return total
 
 
@@ -139,14 +139,14 @@ class TaskGradients:
     samples: whole_batch.Samples | None = None
 
     @classmethod
-    def of(
+    def from_losses(
         cls,
         losses: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> "TaskGradients":
         """Build one backward pass a task; what is not used of it does not run."""
-        at = per_task(losses, [*representation, *variables], representation)
+        at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
         below = [None] * len(variables)
         if representation:
@@ -158,40 +158,40 @@ class TaskGradients:
         ]
         return cls(losses, variables, representation, at[:split], at[split:], shared)
 
-    def own(self, index: int) -> types.Gradient:
+    def own_gradient(self, index: int) -> types.Gradient:
         """Return the gradient of a variable that is not shared: of its task's loss, or None."""
         return next((value for value in self.at_variables[index] if value is not None), None)
 
-    def matching(self, where: str, chosen: Iterable[str]) -> list[int]:
+    def select_shared(self, where: str, chosen: Iterable[str]) -> list[int]:
         """Return the indices of the shared variables that any of the patterns matches.
 
         Raises:
           UserError: if one of them matches no shared variable.
         """
         shared = [self.variables[n] for n in self.shared]
-        found = [patterns.select(where, pattern, shared) for pattern in chosen]
-        names = {patterns.name(variable) for variables in found for variable in variables}
-        return [n for n in self.shared if patterns.name(self.variables[n]) in names]
+        found = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
+        names = {patterns.variable_name(variable) for variables in found for variable in variables}
+        return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
-    def leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
+    def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
         """Of the variables with these indices, or of the representation."""
         if self.representation:
             return self._at_representation
-        return leaves([self.at_variables[n] for n in compared])
+        return build_leaves([self.at_variables[n] for n in compared])
 
     @replicas.once
     def _at_representation(self) -> list[Leaf]:
         for place, column in zip(self.representation, self.at_representation, strict=True):
             is_reached = any(gradient is not None for gradient in column)
             checks.require(is_reached, "Towers.shared", "hold what a loss depends on", place.name)
-        return leaves(self.at_representation)
+        return build_leaves(self.at_representation)
 
-    def taken_anew(self, compared: Sequence[int]) -> Columns:
+    def differentiate_anew(self, compared: Sequence[int]) -> Columns:
         """Return the same gradients in the current graph, a branch that runs only now and then."""
         places = self.representation or [self.variables[n] for n in compared]
-        return per_task(self.losses, places, self.representation)
+        return differentiate_tasks(self.losses, places, self.representation)
 
-    def weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
+    def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
         """Gradients of `sum_t weights[t] loss[t]` for the chosen variables, in one pass."""
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
@@ -201,7 +201,7 @@ class TaskGradients:
         gradients = tf.gradients(total, variables, stop_gradients=list(stop)) if variables else []
         return dict(zip(chosen, gradients, strict=True))
 
-    def spread(
+    def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
         """N gradients from the combined ones of the representation.
@@ -211,21 +211,21 @@ class TaskGradients:
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
-        beside = self.weighted(weights, self.shared, self.representation).items()
+        beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         added = {
-            n: gradients_lib.add(part, other)
+            n: gradients_lib.add_gradients(part, other)
             for (n, part), other in zip(beside, below, strict=True)
         }
-        return self.completed(added)
+        return self.complete(added)
 
-    def completed(self, of_shared: Indexed) -> list[types.Gradient]:
+    def complete(self, of_shared: Indexed) -> list[types.Gradient]:
         """N gradients: those given of the shared variables, and of each other one its own."""
         everything = range(len(self.variables))
-        return [of_shared[n] if n in of_shared else self.own(n) for n in everything]
+        return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class BatchGradients:
     """The tasks' gradients of every part of the whole batch.
 
     Attributes:
@@ -241,27 +241,31 @@ class Parts:
     @replicas.once
     def first(self) -> TaskGradients:
         """Return those of the first part; it tells shared variables, the same in all of them."""
-        return self._of(self.batch.first)
+        return self._differentiate(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
         """Return the sum over all parts of what `function` gives, as `WholeBatch.sum`."""
 
-        def of_part(part: whole_batch.Part) -> Any:
-            return function(self.first if part is self.batch.first else self._of(part))
+        def of_part(forward: whole_batch.ForwardPass) -> Any:
+            return function(
+                self.first if forward is self.batch.first else self._differentiate(forward)
+            )
 
         return self.batch.sum(of_part, update)
 
-    def _of(self, part: whole_batch.Part) -> TaskGradients:
-        representation = self.representation(part.shared)
-        tasks = TaskGradients.of(list(part.losses.values()), self.variables, representation)
-        return dataclasses.replace(tasks, samples=part.samples)
+    def _differentiate(self, forward: whole_batch.ForwardPass) -> TaskGradients:
+        representation = self.representation(forward.shared)
+        tasks = TaskGradients.from_losses(
+            list(forward.losses.values()), self.variables, representation
+        )
+        return dataclasses.replace(tasks, samples=forward.samples)
 
-    def whole(self) -> TaskGradients:
+    def sum_gradients(self) -> TaskGradients:
         """Return the tasks' gradients of the whole batch, at the variables."""
-        at_variables = self.sum(lambda part: part.at_variables, update=True)
+        at_variables = self.sum(lambda tasks: tasks.at_variables, update=True)
         return dataclasses.replace(self.first, at_variables=at_variables)
 
-    def completed(
+    def complete(
         self,
         tasks: TaskGradients,
         compared: Sequence[int],
@@ -270,15 +274,15 @@ class Parts:
     ) -> list[types.Gradient]:
         """N gradients: the combined ones, and of all that was not compared the weighted losses'."""
         rest = [n for n in tasks.shared if n not in compared]
-        others = self.sum(lambda part: part.weighted(weights, rest)) if rest else {}
-        return tasks.completed({**others, **dict(zip(compared, combined, strict=True))})
+        others = self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
+        return tasks.complete({**others, **dict(zip(compared, combined, strict=True))})
 
     def rare_gramian(
         self,
         where: str,
         every_steps: int,
         compared: Sequence[int],
-        deciding: Callable[[TaskGradients], TaskGradients] = lambda part: part,
+        deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
     ) -> Callable[[], tf.Tensor]:
         """Return what gives inner products, called in a branch that runs only now and then.
 
@@ -292,33 +296,35 @@ class Parts:
           UserError: on the parameters, if replicas that decide together would meet in a branch.
         """
         count = len(deciding(self.first).losses)
-        is_one = self.batch.alone or replicas.count() == 1 or every_steps == 1
+        is_one = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
-        def anew(part: TaskGradients) -> Columns:
-            return deciding(part).taken_anew(compared)
+        def anew(tasks: TaskGradients) -> Columns:
+            return deciding(tasks).differentiate_anew(compared)
 
         if not self.first.representation:
             rule = "be 1 where replicas decide together"
             fix = f'Or set {where}.on = "representation", where they need to exchange little.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
-            return lambda: gramian(leaves(self.sum(anew)), count)
+            return lambda: compute_gramian(build_leaves(self.sum(anew)), count)
         if is_one:
-            return lambda: self.sum(lambda part: gramian(leaves(anew(part)), count))
+            return lambda: self.sum(lambda tasks: compute_gramian(build_leaves(anew(tasks)), count))
         # Every replica has its own products when they are due; all meet at every step.
-        own = dataclasses.replace(self, batch=self.batch.own())
+        own = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = own.rare_gramian(where, every_steps, compared, deciding), [count, count]
         due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
-        everywhere = replicas.total(tf.cond(due, products, lambda: tf.zeros(zeros, tf.float64)))
+        everywhere = replicas.sum_over_replicas(
+            tf.cond(due, products, lambda: tf.zeros(zeros, tf.float64))
+        )
         return lambda: everywhere
 
 
-def leaves(columns: Columns) -> list[Leaf]:
+def build_leaves(columns: Columns) -> list[Leaf]:
     """N times T gradients -> N leaves."""
     # Factors have what is asked of leaves.
-    return cast(list[Leaf], [Leaf.of(column) for column in columns])
+    return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
 
-def per_task(
+def differentiate_tasks(
     losses: Sequence[tf.Tensor], places: Sequence, stop: Sequence[tf.Tensor] = ()
 ) -> Columns:
     """[T] losses and [N] places -> N times T gradients."""

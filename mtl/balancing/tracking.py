@@ -14,7 +14,7 @@ from mtl.balancing import task_gradients
 from mtl.step import step_state
 
 
-def tracked(
+def track_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str], num_tasks: int, rate: float
 ) -> list[task_gradients.Leaf]:
     """Return the leaves with `y <- y + rate (g - y)` in place of each gradient g, from y = 0.
@@ -27,10 +27,12 @@ def tracked(
     """
     _require_dense(leaves, names)
     present = _present(leaves, num_tasks)
-    return [_averaged(leaf, name, present, rate) for leaf, name in zip(leaves, names, strict=True)]
+    return [
+        _average_leaf(leaf, name, present, rate) for leaf, name in zip(leaves, names, strict=True)
+    ]
 
 
-def preconditioned(
+def precondition_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str]
 ) -> list[task_gradients.Leaf]:
     """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of all its g^2 so far.
@@ -42,7 +44,7 @@ def preconditioned(
       UserError: as `tracked`.
     """
     _require_dense(leaves, names)
-    return [_divided(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    return [_divide_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
 
 
 def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) -> None:
@@ -62,24 +64,26 @@ def _present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor
     return found
 
 
-def _averaged(
+def _average_leaf(
     leaf: task_gradients.Leaf, name: str, present: tf.Tensor, rate: float
 ) -> task_gradients.Leaf:
-    average = _kept(leaf, f"tracked/{name}")
+    average = _keep_rows(leaf, f"tracked/{name}")
     old = average.read_value()
     own = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
     new = old + tf.where(own, rate * (leaf.rows - old), tf.zeros_like(old))
-    step_state.keep(average, new)
+    step_state.assign_with_update(average, new)
     return task_gradients.Leaf(leaf.tasks, new)
 
 
-def _divided(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
-    squares = _kept(leaf, f"squares/{name}")
+def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
+    squares = _keep_rows(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
-    step_state.keep(squares, new)
+    step_state.assign_with_update(squares, new)
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 
-def _kept(leaf: task_gradients.Leaf, name: str) -> tf.Variable:
+def _keep_rows(leaf: task_gradients.Leaf, name: str) -> tf.Variable:
     """Return a variable of zeros with the shape of the leaf."""
-    return step_state.variable(name, np.zeros(leaf.rows.shape, leaf.rows.dtype.as_numpy_dtype))
+    return step_state.create_variable(
+        name, np.zeros(leaf.rows.shape, leaf.rows.dtype.as_numpy_dtype)
+    )

@@ -45,7 +45,7 @@ class Best:
         if self.patience is not None:
             checks.whole("Best.patience", self.patience, 1)
 
-    def directed(self, known: bool | None) -> "Best":
+    def with_direction(self, known: bool | None) -> "Best":
         """Return the same with the direction of its metric; `known` is None if no head declares it.
 
         Raises:
@@ -154,7 +154,7 @@ class BestKeeper:
         self._write({**record, "evaluations_since": since, "steps_since": steps})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        atomic.write(self._path, checksums.sealed(record))
+        atomic.write(self._path, checksums.add_checksum(record))
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)

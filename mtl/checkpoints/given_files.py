@@ -1,7 +1,7 @@
 """Files that a user gives and a run hangs on, such as a vocabulary: they must stay as they were.
 
-given_files.keep({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
-given_files.check({"features/categorical_job": "words.txt"}, "runs/a")
+given_files.keep_checksums({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
+given_files.check_unchanged({"features/categorical_job": "words.txt"}, "runs/a")
 
 Their checksums lie in `<model_dir>/given_files.json`, by what they are for: a file may move, not
 change. What a run of an earlier version did not record is recorded when its training goes on.
@@ -19,9 +19,9 @@ FILE = "given_files.json"
 _FIX = "Copy it back, or delete it if the files it tells of have not changed."
 
 
-def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
+def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
     """Record the checksums of {what it is for: path}, of a run that goes on after a check."""
-    recorded = {} if is_new else check(files, model_dir)
+    recorded = {} if is_new else check_unchanged(files, model_dir)
     there = {what: path for what, path in files.items() if tf.io.gfile.exists(path)}
     found = {**recorded, **{what: checksums.of_file(path) for what, path in there.items()}}
     path = os.path.join(model_dir, FILE)
@@ -31,7 +31,7 @@ def keep(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
         tf.io.gfile.remove(path)
 
 
-def check(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
+def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
     """Fail if a file is not as when the run started; return {what it is for: its checksum then}.
 
     Raises:

@@ -47,7 +47,7 @@ class InputState:
 
     def __init__(self, model_dir: str, settings: Any, readers: int = 1, rank: int = 0):
         self._folder = os.path.join(model_dir, _FOLDER)
-        self._digest = settings_lib.digest(settings)
+        self._digest = settings_lib.compute_digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
         self._saver: Any = None  # A saver, once there is an input to watch.
@@ -120,7 +120,9 @@ class InputState:
         try:
             self._saver.restore(session, path)
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-            raise checksums.damaged(f"{path}.*", "its checksum is another one", _FIX) from error
+            raise checksums.describe_damage(
+                f"{path}.*", "its checksum is another one", _FIX
+            ) from error
         except (tf.errors.OpError, ValueError):
             return False
         return True

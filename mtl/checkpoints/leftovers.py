@@ -1,7 +1,7 @@
 """What a process that was killed left in a model_dir: half-written, or no longer wanted.
 
 leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
-leftovers.unused("runs/digits", ["runs/digits/model.ckpt-20"])
+leftovers.list_unused("runs/digits", ["runs/digits/model.ckpt-20"])
 """
 
 import os
@@ -19,7 +19,7 @@ _CHECKPOINT = re.compile(r"(?P<name>model\.ckpt-(?P<step>\d+))" + _FILE)
 _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 
-def checkpoints(directory: str) -> list[str]:
+def list_unfinished(directory: str) -> list[str]:
     """Return the checkpoints whose index lies there, listed or not, in no order."""
     found = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in found if name.endswith(".index")]
@@ -34,7 +34,7 @@ def half_written(model_dir: str) -> list[str]:
     return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
 
 
-def unused(model_dir: str, named: Sequence[str]) -> list[str]:
+def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
     """Return files that belong to no checkpoint of `named`, the list of them.
 
     Checkpoints that are not whole, such as one whose removal was interrupted; and states of the

@@ -1,6 +1,6 @@
 """One training at a time in a model_dir; evaluations, predictions and exports go on beside it.
 
-with lock.held("runs/digits"):          # UserError: process 4711 on host a trains there since ...
+with lock.hold_lock("runs/digits"):       # UserError: process 4711 on host a trains there since ...
     ...
 lock.require_free("runs/digits")        # before processes are started that would take it
 
@@ -32,7 +32,7 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextlib.contextmanager
-def held(model_dir: str) -> Iterator[None]:
+def hold_lock(model_dir: str) -> Iterator[None]:
     """Hold the lock of a folder that can be written.
 
     Raises:

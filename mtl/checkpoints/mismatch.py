@@ -1,6 +1,6 @@
 """Refuses a checkpoint that does not fit the model, before anything is restored.
 
-model_fn = mismatch.refusing(model_fn, "runs/digits/model.ckpt-500")
+model_fn = mismatch.refuse_mismatch(model_fn, "runs/digits/model.ckpt-500")
 mismatch.require_same("runs/digits/model.ckpt-500", saved, wanted)      # {name: shape} each
 """
 
@@ -16,7 +16,7 @@ from mtl.variables import averaging, patterns
 tf1 = tf.compat.v1
 
 
-def refusing(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
+def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
     """`model_fn`, refusing `checkpoint` before anything is restored if it does not fit its graph.
 
     Training needs a place for every saved variable; other modes leave out the optimizer's. A run
@@ -28,7 +28,7 @@ def refusing(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[.
 
     def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
-        wanted = {patterns.name(v): shards.whole_shape(v) for v in tf1.global_variables()}
+        wanted = {patterns.variable_name(v): shards.whole_shape(v) for v in tf1.global_variables()}
         is_training = mode == compat.estimator.ModeKeys.TRAIN
         used = {name: saved[name] for name in saved if is_training or name in wanted}
         # One decay alone cannot be made up: it tells how far the others were brought.
@@ -36,7 +36,7 @@ def refusing(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[.
         lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
         require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
         if lacking:
-            zeros_saver.add(lacking)
+            zeros_saver.add_zeros_saver(lacking)
         return spec
 
     return checked

@@ -1,10 +1,10 @@
 """What lies in a model_dir: the latest checkpoint, whole, and nothing half-written.
 
-with run_directory.locked("runs/digits"):               # by one training at a time
+with run_directory.lock_run("runs/digits"):               # by one training at a time
     ...
-with run_directory.claimed("runs/digits") as keep:      # taken back if it fails before keep()
-    path = run_directory.latest("runs/digits")          # or None
-run_directory.repair("runs/digits")                     # before a run goes on
+with run_directory.claim_run("runs/digits") as keep:      # taken back if it fails before keep()
+    path = run_directory.find_latest("runs/digits")          # or None
+run_directory.repair_run("runs/digits")                     # before a run goes on
 run_directory.require_intact(path)                      # once a restore has failed
 """
 
@@ -40,7 +40,7 @@ _SHARED = ("export", "clip_audit")
 _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
-def saved(directory: str) -> list[str]:
+def list_checkpoints(directory: str) -> list[str]:
     """Return the checkpoints in `directory`, oldest first; none where none was ever saved."""
     state = _listed(directory)
     if state is not None:
@@ -49,7 +49,7 @@ def saved(directory: str) -> list[str]:
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
     # The list itself is damaged: what lies there tells as much.
-    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     # Where none is whole, the last one tells why.
     return [path for path in found if _opens(path) is None] or found
 
@@ -73,13 +73,13 @@ def step_in_name(path: str) -> int:
     return int(found.group(1)) if found else step_saved(path)
 
 
-def latest(directory: str) -> str | None:
+def find_latest(directory: str) -> str | None:
     """Return the latest checkpoint in `directory`, None where none was ever saved.
 
     Raises:
       UserError: the files of the one that was saved last are gone or cannot be read.
     """
-    paths = saved(directory)
+    paths = list_checkpoints(directory)
     if not paths:
         return None
     error = _opens(paths[-1])
@@ -88,7 +88,7 @@ def latest(directory: str) -> str | None:
     return paths[-1]
 
 
-def repair(directory: str) -> None:
+def repair_run(directory: str) -> None:
     """Make the newest checkpoint that is whole the latest; read it all, against its checksums.
 
     Files that a killed process left half-written are removed. Without a list a run starts anew:
@@ -99,21 +99,21 @@ def repair(directory: str) -> None:
     """
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
-    state, paths = _listed(directory), _not_removed(saved(directory))
+    state, paths = _listed(directory), _not_removed(list_checkpoints(directory))
     whole, damaged = list(paths), {}
     while whole and (error := _damage(whole[-1])):
         damaged[whole.pop()] = error
     if damaged and not whole:
         raise _unreadable(paths[-1], damaged[paths[-1]])
     for path, error in damaged.items():
-        _log.warning("Checkpoint %s is damaged: %s.", path, reason(error))
+        _log.warning("Checkpoint %s is damaged: %s.", path, shorten_error(error))
     if damaged:
         _log.warning("Going back to %s.", whole[-1])
-    if whole and (whole != saved(directory) or state is None):
+    if whole and (whole != list_checkpoints(directory) or state is None):
         _list(directory, whole)
     # A list that was cut off, and one by hand, does not name them all.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
-    unused = leftovers.unused(directory, paths) if is_list else []
+    unused = leftovers.list_unused(directory, paths) if is_list else []
     for path in [*leftovers.half_written(directory), *unused]:
         _remove(path)
 
@@ -125,7 +125,7 @@ def _not_removed(checkpoints: Sequence[str]) -> list[str]:
 
 def _set_aside(directory: str) -> None:
     """Move the checkpoints that lie there into a folder of their own."""
-    found = sorted(leftovers.checkpoints(directory), key=step_in_name)
+    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     if not found:
         return
     numbers = itertools.count(1)
@@ -144,14 +144,14 @@ def _set_aside(directory: str) -> None:
     )
 
 
-def add(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
+def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
     """Make a checkpoint that was just saved the latest, once all of it is on its disk.
 
     All but the last `keep` are removed, none of a step after `evaluated`.
     """
     storage.sync(_files(checkpoint))
     directory = os.path.dirname(checkpoint)
-    paths = [path for path in saved(directory) if path != checkpoint] + [checkpoint]
+    paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _list(directory, paths)
     # The list names them until they are gone: killed in between, the next start knows what to do.
@@ -207,7 +207,7 @@ def _damage(checkpoint: str) -> Exception | None:
 
 
 def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
-    problem, fix = reason(error), "Copy it back, or delete the file 'checkpoint' beside it"
+    problem, fix = shorten_error(error), "Copy it back, or delete the file 'checkpoint' beside it"
     return checks.UserError(
         f"checkpoint {checkpoint} cannot be read: {problem}. {fix} to start again."
     )
@@ -215,7 +215,7 @@ def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
 
 def step_of(model_dir: str) -> int:
     """Return the global step of the latest checkpoint in `model_dir`; 0 without one."""
-    path = latest(model_dir)
+    path = find_latest(model_dir)
     return step_saved(path) if path else 0
 
 
@@ -234,11 +234,11 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     storage.require_plain("--checkpoint", which)
     if which in ("latest", "best"):
         directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
-        path = latest(directory)
+        path = find_latest(directory)
     else:
         path = which if is_checkpoint(which) else None
     if path is None:
-        kept = saved(model_dir)
+        kept = list_checkpoints(model_dir)
         shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept
         fix = f"There are: {', '.join(shown)}." if kept else "There is none yet."
         checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
@@ -253,7 +253,7 @@ def require_intact(checkpoint: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(model_dir: str) -> Iterator[None]:
+def lock_run(model_dir: str) -> Iterator[None]:
     """Make sure that `model_dir` can be written, and that nothing else trains there.
 
     A folder made for a run that left nothing is removed.
@@ -261,7 +261,7 @@ def locked(model_dir: str) -> Iterator[None]:
     is_new = not tf.io.gfile.isdir(model_dir)
     require_writable("--model_dir", model_dir)
     try:
-        with lock.held(model_dir):
+        with lock.hold_lock(model_dir):
             yield
     finally:
         if is_new:
@@ -269,7 +269,7 @@ def locked(model_dir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
+def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
     """Take back what a run that failed wrote into its folder, which is locked, and nothing else.
 
     Gives a function to call once there is something to keep. A run that goes on from an earlier one
@@ -277,7 +277,7 @@ def claimed(model_dir: str) -> Iterator[Callable[[], None]]:
     """
     before, notes = set(_written(model_dir)), _notes(model_dir)
     kept: set[bool] = set()
-    is_new = latest(model_dir) is None
+    is_new = find_latest(model_dir) is None
     try:
         yield lambda: kept.add(True)
     except BaseException:
@@ -339,7 +339,7 @@ def _remove(path: str) -> None:
     (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
 
 
-def reason(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """Return what went wrong, in one line, without where in the graph."""
     text = str(error)
     found = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)

@@ -38,7 +38,7 @@ class Votes:
         self._own = self._all = None
         if shared:
             self._own = tf1.placeholder_with_default(tf.zeros([2]), [2], name="votes")
-            self._all = replicas.total(self._own)
+            self._all = replicas.sum_over_replicas(self._own)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
         """Return what a session call fetches, and is given."""
@@ -160,17 +160,17 @@ class Saving(tf.compat.v1.train.SessionRunHook):
             self._inputs.wait(step)
             prefix = os.path.join(self._dir, "model.ckpt")
             path = saver.save(session, prefix, global_step=step, write_state=False)
-            run_directory.add(path, self._keep, self._evaluated())
+            run_directory.add_checkpoint(path, self._keep, self._evaluated())
         except (tf.errors.OpError, OSError) as error:
             raise self._unsaved(step, error) from error
         finally:
-            kept = map(run_directory.step_in_name, run_directory.saved(self._dir))
+            kept = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
             self._inputs.keep([*kept, step])
         return path
 
     def _unsaved(self, step: int, error: Exception) -> checks.UserError:
-        last = run_directory.saved(self._dir)
-        reason = run_directory.reason(error)
+        last = run_directory.list_checkpoints(self._dir)
+        reason = run_directory.shorten_error(error)
         kept = f"The last one is {last[-1]}." if last else "There is none yet."
         return checks.UserError(
             f"the checkpoint of step {step} cannot be written to {self._dir}: {reason}. {kept}"

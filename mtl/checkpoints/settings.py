@@ -1,6 +1,6 @@
 """What settings mean to the records of a run, as text: equal ones draw the same, in one order.
 
-settings.text({"b": 1.0, "a": [2]}) == settings.text({"a": (2,), "b": 1})
+settings.canonical_text({"b": 1.0, "a": [2]}) == settings.canonical_text({"a": (2,), "b": 1})
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def text(value: Any) -> str:
+def canonical_text(value: Any) -> str:
     """Return one text for all ways to write the settings `value`.
 
     The order of a map's keys or of a set moves no record, a list and a tuple are the same, and so
@@ -23,7 +23,7 @@ def text(value: Any) -> str:
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
-            return text(value.item())
+            return canonical_text(value.item())
         case np.ndarray():
             return _array(value)
         case bool() | None | str() | bytes():
@@ -31,21 +31,24 @@ def text(value: Any) -> str:
         case float() if value.is_integer():
             return repr(int(value))
         case Mapping():
-            return _joined("{}", sorted(f"{text(key)}: {text(value[key])}" for key in value))
+            return _joined(
+                "{}",
+                sorted(f"{canonical_text(key)}: {canonical_text(value[key])}" for key in value),
+            )
         case list() | tuple():
-            return _joined("[]", map(text, value))
+            return _joined("[]", map(canonical_text, value))
         case Set():
-            return _joined("<>", sorted(map(text, value)))
+            return _joined("<>", sorted(map(canonical_text, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field.name for field in dataclasses.fields(value) if field.repr]
-        parts = [f"{name}={text(getattr(value, name))}" for name in shown]
+        parts = [f"{name}={canonical_text(getattr(value, name))}" for name in shown]
         return type(value).__qualname__ + _joined("()", parts)
     return _ADDRESS.sub("", repr(value))
 
 
-def digest(value: Any) -> str:
+def compute_digest(value: Any) -> str:
     """Eight digits that tell apart settings that do not mean the same."""
-    return _checksum(text(value))
+    return _checksum(canonical_text(value))
 
 
 def digest_of_repr(value: Any) -> str:
@@ -65,6 +68,6 @@ def _joined(brackets: str, parts: Iterable[str]) -> str:
 def _array(array: np.ndarray) -> str:
     """Return all of an array, of which `repr` shows the ends alone."""
     if array.dtype.hasobject:
-        return text(array.tolist())
+        return canonical_text(array.tolist())
     content = zlib.crc32(np.ascontiguousarray(array).tobytes())
     return f"array({array.dtype}, {array.shape}, {content:08x})"

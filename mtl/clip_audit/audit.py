@@ -73,17 +73,17 @@ class ClipAudit:
         kind = f"{field.dtype} of shape {field.shape}"
         checks.require(is_fit, f"ClipAudit.key {self.key!r}", "be one int64 or string", kind)
 
-    def over(
+    def number_rows(
         self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
     ) -> pipeline.Pipeline:
         """Return the data with numbered rows; `shuffle` mixes so many of a pass, by a seed."""
-        return numbered.over(data, shuffle)
+        return numbered.number_rows(data, shuffle)
 
-    def ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
+    def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
         """Return the ids of the samples, [B] int64 or string."""
         return {**features, **labels}[self.key or numbered.ROW]
 
-    def observer(
+    def make_observer(
         self,
         model: "model_lib.MultiTaskModel",
         statistics: features_lib.Statistics,
@@ -95,14 +95,14 @@ class ClipAudit:
             # After the averages of normalisations have moved, before the weights do.
             with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
                 found = measures.measure(model, statistics, features, labels, lambda _: weights)
-                recorded = _recorded(record, self.ids(features, labels), found)
+                recorded = _record_batch(record, self.sample_ids(features, labels), found)
             warn_of_unknown(found)
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
 
         return observe
 
 
-def _recorded(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
+def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
     """Add a batch to the record when it is run."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:

@@ -50,7 +50,7 @@ def norms(
             cast = ([tf.cast(of, dtype) for of in pair] for pair in pairs)
             return tf.stack([tf.reduce_sum(own * total) for own, total in cast])
 
-        return squares, gradients_lib.unless_overflown(products)
+        return squares, gradients_lib.retry_in_float64(products)
 
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
     signature = (dict.fromkeys([*weights, ""], tf.float64), tf.float64)

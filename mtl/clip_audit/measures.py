@@ -64,12 +64,12 @@ def measure(
         before = len(tf1.trainable_variables())
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
-            given = model.inferred(batch[0], statistics)
+            given = model.infer_logits(batch[0], statistics)
         made = [variable.name for variable in tf1.trainable_variables()[before:]]
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "find the variables that are there, and make none"
         checks.require(not (before and made), "clip audit", rule, made[:3], fix)
-        given = twins.before(first, given)
+        given = twins.reuse_earlier(first, given)
         if not logits:  # Those of the whole batch come first.
             logits.update(given)
         return {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
@@ -113,7 +113,7 @@ def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
     """Of squares in float64, in float32; rounding may take them below 0."""
-    return gradients_lib.roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
+    return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
 def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> dict[str, tf.Tensor]:
@@ -140,8 +140,8 @@ def _of_head(head: base.Base, logits: tf.Tensor, labels: types.Tensors) -> dict[
     (errors,) = tf.gradients(losses, [logits])
     counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
     flat = tf.reshape(errors, [tf.shape(logits)[0], -1])
-    el2n = gradients_lib.roots(
-        gradients_lib.unless_overflown(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
+    el2n = gradients_lib.take_roots(
+        gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
     )
     if counts.shape.rank > 1:
         return {"el2n": el2n, "margin": unknown, "label": unknown, "prediction": unknown}

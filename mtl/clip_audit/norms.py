@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mtl import types
 from mtl.clip_audit import brute_force
-from mtl.example_gradients import ghost, parts
+from mtl.example_gradients import ghost, gradient_forms
 from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns
 
@@ -63,7 +63,7 @@ def measure(
     gradients = ghost.Gradients(list(losses.values()), batch, covered, batch_size, rows)
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _ghost(gradients, losses, weights)
-    left = [v for v in variables if by_row or patterns.name(v) in gradients.unknown]
+    left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
     if left:
         _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
     zeros = tf.zeros([batch_size], tf.float64)
@@ -72,7 +72,7 @@ def measure(
         squares=found["squares"],
         task_squares={task: found["tasks"].get(task, zeros) for task in losses},
         products=tf.add_n([*found["products"].values(), zeros]),
-        unknown=[patterns.name(variable) for variable in left],
+        unknown=[patterns.variable_name(variable) for variable in left],
     )
 
 
@@ -98,7 +98,7 @@ def _ghost(
         """Return [number of keys, B], in the order of the keys."""
         squares = {task: _squares(own, dtype) for task, own in of_tasks.items()}
         of_whole = squares[task] if len(losses) == 1 else _squares(whole, dtype)
-        own = {name: parts.cast(part, dtype) for name, part in whole.items()}
+        own = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
         found = {
             "squares": of_whole,
             "products": {name: part.products(part.total()) for name, part in own.items()},
@@ -106,34 +106,41 @@ def _ghost(
         }
         return tf.stack(tf.nest.flatten(found))
 
-    flat = tf.unstack(gradients_lib.unless_overflown(measured), len(tf.nest.flatten(keys)))
+    flat = tf.unstack(gradients_lib.retry_in_float64(measured), len(tf.nest.flatten(keys)))
     found = tf.nest.pack_sequence_as(keys, flat)
     for kind in ("squares", "products"):
         found[kind] = {name: factor * own for name, own in found[kind].items()}
     return found
 
 
-def _squares(own: Mapping[str, parts.Part], dtype: tf.DType) -> dict[str, tf.Tensor]:
-    return {name: parts.cast(part, dtype).squared_norms() for name, part in own.items()}
+def _squares(
+    own: Mapping[str, gradient_forms.ExampleGradients], dtype: tf.DType
+) -> dict[str, tf.Tensor]:
+    return {
+        name: gradient_forms.cast_gradients(part, dtype).squared_norms()
+        for name, part in own.items()
+    }
 
 
 def _sums(
-    of_tasks: Mapping[str, Mapping[str, parts.Part]], weights: types.Tensors
-) -> dict[str, parts.Plain]:
+    of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
+) -> dict[str, gradient_forms.Plain]:
     """Return the whole's gradients where the tasks' are built.
 
     Adding these costs less than new ones.
     """
-    found: dict[str, list[tuple[tf.Tensor, parts.Part]]] = {}
+    found: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
     for task, own in of_tasks.items():
         for name, part in own.items():
             found.setdefault(name, []).append((weights[task], part))
     plain = {
-        name: [(weight, part) for weight, part in own if isinstance(part, parts.Plain)]
+        name: [(weight, part) for weight, part in own if isinstance(part, gradient_forms.Plain)]
         for name, own in found.items()
     }
     return {
-        name: parts.weighted_sum(own) for name, own in plain.items() if len(own) == len(found[name])
+        name: gradient_forms.weighted_sum(own)
+        for name, own in plain.items()
+        if len(own) == len(found[name])
     }
 
 
@@ -159,7 +166,7 @@ def _add_rows(
     """Add what only a pass for each example tells."""
     squares, products = by_row
     for index, variable in enumerate(variables):
-        name = patterns.name(variable)
+        name = patterns.variable_name(variable)
         found["squares"][name] = squares[""][:, index]
         found["products"][name] = products[:, index]
     for task in squares.keys() - {""}:

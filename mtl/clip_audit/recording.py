@@ -31,7 +31,7 @@ class Recording:
         self._directory = os.path.join(model_dir, "clip_audit", "training")
         self._record: visits.Record | None = None
 
-    def over(self, data: pipeline.Pipeline, is_alone: bool) -> pipeline.Pipeline:
+    def number_rows(self, data: pipeline.Pipeline, is_alone: bool) -> pipeline.Pipeline:
         """Return the data that is trained on.
 
         Raises:
@@ -42,20 +42,20 @@ class Recording:
         rule = "be left out where several devices or processes train"
         fix = "launch.clip_audit audits the run once it is trained."
         checks.require(is_alone, "Experiment.clip_audit", rule, self._settings, fix)
-        return self._settings.over(data)
+        return self._settings.number_rows(data)
 
     def start(self, step: int) -> None:
         """Go on from a global step; what was recorded of later ones is removed."""
         if self._settings:
             self._record = visits.Record(self._directory, self._settings, step)
 
-    def observer(
+    def make_observer(
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
     ) -> Callable[..., None] | None:
         """Return what `MultiTaskModel.model_fn` calls to observe a step."""
         if self._settings is None or self._record is None:
             return None
-        return self._settings.observer(model, statistics, self._record)
+        return self._settings.make_observer(model, statistics, self._record)
 
     def save(self, step: int) -> None:
         """Write what was recorded, before the checkpoint of a step."""

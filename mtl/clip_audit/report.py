@@ -46,7 +46,7 @@ def write(directory: str, settings: audit_lib.ClipAudit, others: Sequence[str] =
     tables.write_parquet(os.path.join(directory, "samples.parquet"), samples)
     tables.write_csv(os.path.join(directory, "samples.csv"), samples)
     tables.write_csv(os.path.join(directory, "batches.csv"), record[1])
-    _write_text(directory, "plots.svg", chart.page(_panels(samples, record[1])))
+    _write_text(directory, "plots.svg", chart.draw_page(_panels(samples, record[1])))
     page = _page(samples, record, settings, {other: read_samples(other) for other in others})
     return _write_text(directory, "summary.md", page)
 
@@ -157,16 +157,16 @@ def _panels(samples: tables.Columns, batches: tables.Columns) -> list[str]:
         if name.startswith("layer/")
     }
     panels = [
-        chart.lines("mean norm of samples, by rank", {"norm": _curve(norms)}),
-        chart.lines("gradient norm of batches", {n: c for n, c in of_batches.items() if c}),
-        chart.lines("mean norm of examples, by layer", dict(list(layers.items())[:12])),
+        chart.draw_lines("mean norm of samples, by rank", {"norm": _curve(norms)}),
+        chart.draw_lines("gradient norm of batches", {n: c for n, c in of_batches.items() if c}),
+        chart.draw_lines("mean norm of examples, by layer", dict(list(layers.items())[:12])),
     ]
     for task in _tasks(samples):
         shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
         shares = {label: share for label, share in shares.items() if not math.isnan(share)}
         if 1 < len(shares) <= _MOST_CLASSES:
             title = f"share of visits above the threshold, by label of {task}"
-            panels.append(chart.lines(title, {"share": shares}))
+            panels.append(chart.draw_lines(title, {"share": shares}))
     return panels
 
 

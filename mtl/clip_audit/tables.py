@@ -42,7 +42,7 @@ def write_csv(path: str, columns: Columns) -> None:
     atomic.write(path, text.getvalue())
 
 
-def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
+def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
     """Return the rows of several tables with the same columns."""
     names = tables[0] if tables else ()
     return {name: np.concatenate([table[name] for table in tables]) for name in names}

@@ -116,7 +116,7 @@ class Record:
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
                 path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
-                tables.write_parquet(path, tables.joined(rows))
+                tables.write_parquet(path, tables.join_tables(rows))
                 rows.clear()
 
 
@@ -130,7 +130,7 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     parts = os.path.join(directory, "parts")
     names = sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
     read_all = [
-        tables.joined(
+        tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
         )
         for kind in ("visits-", "batches-")

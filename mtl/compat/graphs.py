@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def outermost() -> tf.Graph:
+def outermost_graph() -> tf.Graph:
     """Return the graph that is being built, also from within its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):

@@ -3,7 +3,7 @@
 A `tf.compat.v1.train.Optimizer` sums what it gets over the replicas. Gradients that were summed
 before, since clipping or balancing had to see the sums, would be sent around once more.
 
-moved = reduced.apply(optimizer, gradients_and_variables)
+moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def apply(
+def apply_reduced(
     optimizer: tf.compat.v1.train.Optimizer,
     gradients_and_variables: Sequence[tuple[Any, tf.Variable]],
     when: tf.Tensor | bool = True,

@@ -1,6 +1,6 @@
 """Shards: variables that together are a larger one, which a partitioner has cut by rows.
 
-shards.of(variable)                 # Shard(name="features/hashed_user/embedding", ..., first=500)
+shards.find_shard(variable)           # Shard(name="features/hashed_user/embedding", ..., first=500)
 
 TensorFlow saves shards, and the optimizer's state of them, as one tensor of that name. Which
 variables these are it keeps to itself.
@@ -19,7 +19,7 @@ class Shard(NamedTuple):
     first: int
 
 
-def of(variable: tf.Variable) -> Shard | None:
+def find_shard(variable: tf.Variable) -> Shard | None:
     """Return what the variable is a shard of; None where it is whole."""
     info = getattr(variable, "_save_slice_info", None)
     return Shard(info.full_name, list(info.full_shape), info.var_offset[0]) if info else None
@@ -27,5 +27,5 @@ def of(variable: tf.Variable) -> Shard | None:
 
 def whole_shape(variable: tf.Variable) -> list[int]:
     """Return the shape of the variable, or of the one that it is a shard of."""
-    shard = of(variable)
+    shard = find_shard(variable)
     return shard.shape if shard else variable.shape.as_list()

@@ -1,6 +1,6 @@
 """A saver that takes zeros for variables that a checkpoint lacks, as one of an older version may.
 
-zeros_saver.add({"features/identity_word/embedding/average_decay"})      # the graph's saver
+zeros_saver.add_zeros_saver({"features/identity_word/embedding/average_decay"})  # the graph's saver
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from tensorflow.python.training import saver as saver_lib
 tf1 = tf.compat.v1
 
 
-def add(lacking: Collection[str]) -> None:
+def add_zeros_saver(lacking: Collection[str]) -> None:
     """Give the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
         return  # Of another replica.

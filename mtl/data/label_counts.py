@@ -1,7 +1,7 @@
 """How many rows of the training split have each value of a label: what a long tail is known by.
 
 label_counts.accumulators("digit")               # what gathers them, with the columns' statistics
-label_counts.of(statistics, "digit")             # {0: 700, 1: 419, ...} or {"cat": 12, ...}
+label_counts.read_counts(statistics, "digit")            # {0: 700, 1: 419, ...} or {"cat": 12, ...}
 """
 
 import collections
@@ -41,9 +41,9 @@ def accumulators(label: str) -> dict[str, LabelCounts]:
     return {_name(label): LabelCounts(label=label)}
 
 
-def of(statistics: Any, label: str) -> dict[int | str, int]:
+def read_counts(statistics: Any, label: str) -> dict[int | str, int]:
     """{value of the label: its rows in the training split}, from `features.Statistics`."""
-    entry = statistics.of(_name(label))
+    entry = statistics.for_column(_name(label))
     return dict(zip(entry["values"], entry["counts"], strict=True))
 
 

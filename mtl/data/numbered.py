@@ -1,7 +1,7 @@
 """A source whose examples know which row of the split they are.
 
-data = numbered.over(data)                      # a Pipeline with the further feature `numbered.ROW`
-data = numbered.over(data, shuffle=(10_000, 1)) # one pass in another order than the files'
+data = numbered.number_rows(data)               # a Pipeline with the further feature `numbered.ROW`
+data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in another order than the files'
 """
 
 import dataclasses
@@ -56,7 +56,9 @@ class Numbered:
             yield location, values if isinstance(values, str) else {**values, ROW: row}
 
 
-def over(data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None) -> pipeline.Pipeline:
+def number_rows(
+    data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
+) -> pipeline.Pipeline:
     """Return the same data with the feature `ROW`."""
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
     source = Numbered(source=data.source, shuffle=shuffle)

@@ -73,7 +73,7 @@ class Pipeline:
             checks.is_a(f"Pipeline.{name}", getattr(self, name), str, "name a split")
         checks.is_a("Pipeline.cache", self.cache, bool, "be True or False")
         if self.sampler is not None:
-            checks.part("Pipeline.sampler", self.sampler, "sampling.Power", 6)
+            checks.require_part("Pipeline.sampler", self.sampler, "sampling.Power", 6)
             checks.one_of(
                 f"{type(self.sampler).__name__}.label", self.sampler.label, self.spec.labels
             )
@@ -143,16 +143,16 @@ class Pipeline:
             size += batch_size * sum(map(_least_bytes, self.spec.fields.values()))
             slots = self.shuffle_buffer * memory.SLOT
             what = "TensorFlow takes, before it reads a record,"
-            memory.require("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, what)
+            memory.require_memory("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, what)
         what = f"A batch of {batch_size} rows takes"
-        memory.require("Pipeline.batch_size", self.batch_size, size, what)
+        memory.require_memory("Pipeline.batch_size", self.batch_size, size, what)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
         """Return the batches of a split in order, once; only {feature: [B, ...]} without labels."""
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
-    def keeping(self, names: Sequence[str]) -> "Pipeline":
+    def keep_fields(self, names: Sequence[str]) -> "Pipeline":
         """Return the same features, and of the labels and of what else a record holds only `names`.
 
         What is neither a feature nor a label is text, and known only of sources with named columns.
@@ -185,7 +185,7 @@ class Pipeline:
         start_step: int,
     ) -> tf.data.Dataset:
         """Return an endless stream of passes, each resampled and shuffled by itself."""
-        counts = label_counts.of(statistics, sampler.label)
+        counts = label_counts.read_counts(statistics, sampler.label)
         field = self.spec.label_fields[sampler.label]
         first = start_step * self.batch_size // sum(counts.values())
 
@@ -238,7 +238,7 @@ class Pipeline:
             # A number that is not finite is a mistake only where nothing else is.
             if not isinstance(values, str):
                 odd = odd or self._not_finite(location, values)
-        if _READING in source_lib.said(error):
+        if _READING in source_lib.error_text(error):
             return self._refused_alone(split)
         return odd if _NUMERIC.search(str(error)) else None
 
@@ -256,7 +256,7 @@ class Pipeline:
         scanned = self.source.scan(split, self.spec)
         for (location, _), found in zip(scanned, source_lib.iterate(one_by_one), strict=False):
             if isinstance(found, Exception):
-                reason = source_lib.reason(found)[:_LONGEST_REASON]
+                reason = source_lib.explain_unreadable(found)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
         return None
 

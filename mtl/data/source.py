@@ -80,20 +80,20 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 def unreadable(error: Exception) -> str:
     """Return what to say of the place in a file where reading ended with an error."""
-    return f"the file cannot be read further: {reason(error)}."
+    return f"the file cannot be read further: {explain_unreadable(error)}."
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return all that an error says, also where TensorFlow quotes bytes that are no text."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="replace")
     return error.message if isinstance(error, tf.errors.OpError) else str(error)
 
 
-def reason(error: Exception) -> str:
+def explain_unreadable(error: Exception) -> str:
     """Return what an error says, in one line, without where in a graph or program it arose."""
     in_tensorflow = isinstance(error, REFUSALS + (tf.errors.OpError,))
-    text = said(error)
+    text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:
         return type(error).__name__

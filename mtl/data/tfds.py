@@ -73,7 +73,7 @@ class Tfds:
     def _split_error(self, split: str, error: Exception) -> checks.UserError:
         known = list(self._builder.info.splits)
         base = re.split(r"[\[+]", split, maxsplit=1)[0]
-        hint = source.reason(error) if base in known else checks.nearest(base, known)
+        hint = source.explain_unreadable(error) if base in known else checks.nearest(base, known)
         rule = f"name a split ({', '.join(known)}) or a slice of one, such as 'train[:80%]'"
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
@@ -110,7 +110,7 @@ class Tfds:
         for index, example in enumerate(source.iterate(functools.partial(self.records, split))):
             location = f"{self.name} split {split!r} example {index}"
             if isinstance(example, tf.errors.OpError):
-                yield location, f"{source.reason(example)}."
+                yield location, f"{source.explain_unreadable(example)}."
             else:
                 yield location, self._scan_example(example, spec)
 
@@ -159,7 +159,7 @@ class Tfds:
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            checks.fail("Tfds.name", rule, self.name, f"{source.reason(error)}.")
+            checks.fail("Tfds.name", rule, self.name, f"{source.explain_unreadable(error)}.")
         builder = tensorflow_datasets.core.DatasetBuilder
         is_builder = isinstance(found, type) and issubclass(found, builder)
         checks.require(is_builder, "Tfds.name", rule, self.name)
@@ -184,7 +184,7 @@ class Tfds:
             # Another worker may have finished the same dataset in the meantime.
             if builder.data_path.exists():
                 return
-            raise self._prepare_error(builder, f"{source.reason(error)}.") from error
+            raise self._prepare_error(builder, f"{source.explain_unreadable(error)}.") from error
 
     def _prepare_error(self, builder: Any, problem: str) -> checks.UserError:
         by_hand = builder.MANUAL_DOWNLOAD_INSTRUCTIONS

@@ -88,7 +88,7 @@ class TfRecord:
                 location = f"{path} record {number}"
                 if isinstance(record, tf.errors.OpError):
                     fix = "Is it cut off, damaged, or compressed otherwise than the setting says?"
-                    problem = f"cannot be read: {source.reason(record)}. {fix}"
+                    problem = f"cannot be read: {source.explain_unreadable(record)}. {fix}"
                     yield location + further, problem
                 else:
                     yield location, scan_record(record, spec)

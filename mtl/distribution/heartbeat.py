@@ -56,9 +56,9 @@ class Heartbeat:
     def __exit__(self, kind, error, trace) -> None:
         self._ended.set()
         self._thread.join()
-        self.say(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
+        self.publish_phase(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
-    def say(self, phase: str, **more: Any) -> None:
+    def publish_phase(self, phase: str, **more: Any) -> None:
         """Tell the others what this process does."""
         said = {"phase": phase, **more}
         if said != self._said:
@@ -73,19 +73,19 @@ class Heartbeat:
                 return said
             time.sleep(0.1)
 
-    def phase(self, other: str) -> str | None:
+    def read_phase(self, other: str) -> str | None:
         """Return what `other` says it does; None before its first sign."""
         return self._signs[other].get("phase") if other in self._fresh else None
 
-    def stopped(self) -> str | None:
+    def find_stopped(self) -> str | None:
         """Return who of those watched was asked to stop; None where nobody was."""
-        return next((other for other in self._signs if self.phase(other) == STOPPED), None)
+        return next((other for other in self._signs if self.read_phase(other) == STOPPED), None)
 
-    def leave(self, phase: str) -> NoReturn:
+    def end_process(self, phase: str) -> NoReturn:
         """End this process, wherever it waits: as one that is DONE, or to be started again."""
         self._ended.set()
         self._thread.join()
-        self.say(phase)
+        self.publish_phase(phase)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0 if phase == DONE else interruption.START_AGAIN)
@@ -106,7 +106,7 @@ class Heartbeat:
         if sign != self._signs[other]:
             self._signs[other], self._silent[other] = sign, 0.0
             self._fresh.add(other)
-        phase, silent = self.phase(other), self._silent[other]
+        phase, silent = self.read_phase(other), self._silent[other]
         if phase == FAILED:
             self._give_up(f"{other} {FAILED}")
         elif silent > self._timeout and phase == STOPPED:  # Time to save the same step, and leave.

@@ -1,7 +1,7 @@
 """Stops a run between two steps when a signal asks for it, so that it can go on later.
 
 stop = interruption.Interruption()
-with stop.watched():
+with stop.handle_signals():
     ...                      # after every step: if stop.requested: save, then stop.leave("saved")
 
 A process that a scheduler takes away gets SIGTERM, and some seconds later SIGKILL. The first
@@ -51,7 +51,7 @@ class Interruption:
         raise SystemExit(128 + number)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Take signals within it; outside of the main thread nobody can, and it never asks."""
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -1,6 +1,6 @@
 """What surely does not fit into memory is refused before it is taken.
 
-memory.require("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
+memory.require_memory("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
 memory.require_variables(tf1.global_variables())
 
 The estimates are lower bounds, and they are held against all memory that the process may ever use,
@@ -26,7 +26,7 @@ SLOT = 24
 _GROUPS = "/sys/fs/cgroup"
 
 
-def limit() -> float:
+def find_limit() -> float:
     """Return how many bytes this process may use, swap included; infinite where it is no Linux."""
     known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
     if "MemTotal" not in known:
@@ -58,9 +58,9 @@ def _read(path: str) -> str:
         return ""
 
 
-def require(where: str, value: Any, size: float, what: str) -> None:
+def require_memory(where: str, value: Any, size: float, what: str) -> None:
     """Fail if `size` bytes, the least that a setting takes, are more than there is memory."""
-    most = limit()
+    most = find_limit()
     fix = f"{what} at least {_gigabytes(size)}, and this process may use {_gigabytes(most)}."
     checks.require(size <= most, where, "fit into memory", value, fix)
 
@@ -74,7 +74,9 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
         return
     largest, size = max(variables, key=_size), sum(map(_size, variables))
     what = f"It is the largest of {len(variables)} variables, which take"
-    require(f"variable {patterns.name(largest)!r}", tuple(largest.shape), size, what)
+    require_memory(
+        f"variable {patterns.variable_name(largest)!r}", tuple(largest.shape), size, what
+    )
 
 
 def _size(variable: tf.Variable) -> int:

@@ -55,7 +55,7 @@ class Resources:
                     tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def configured(
+def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     """`config`, whose session is told this beside what Estimator tells it by itself."""

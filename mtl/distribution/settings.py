@@ -174,13 +174,13 @@ class Distribution:
             checks.is_a("Distribution.min_shard_bytes", self.min_shard_bytes, int, "be a number")
             checks.positive("Distribution.min_shard_bytes", self.min_shard_bytes)
 
-    def place(self) -> Place:
+    def find_place(self) -> Place:
         """Return what this process does, by the settings, TF_CONFIG and the visible devices.
 
         Raises:
           UserError: TF_CONFIG does not fit the strategy, or a device is not there.
         """
-        cluster = tf_config.read()
+        cluster = tf_config.read_cluster()
         if cluster and cluster.job == tf_config.EVALUATOR:
             fix = "Or start no process with the task type evaluator."
             checks.require(self.evaluator, "Distribution.evaluator", "be True", False, fix)
@@ -195,7 +195,9 @@ class Distribution:
         _tell(place)
         return place
 
-    def build(self, place: Place) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
+    def build_strategy(
+        self, place: Place
+    ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
         """Return the strategy, None for plain training, and the session's settings."""
         self.resources.take()
         config = self.resources.session_config()
@@ -217,11 +219,11 @@ class Distribution:
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
-    def over(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
+    def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
         """`model_fn`, with tables cut and batches normalised as set."""
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
-            apart = replicas.apart(when=self.batch_norm == "replica")
+            apart = replicas.separate_replicas(when=self.batch_norm == "replica")
             with self._sharding(place).entered(), apart:
                 return model_fn(features, labels, mode)
 

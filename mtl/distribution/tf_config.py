@@ -81,7 +81,7 @@ class Cluster:
         return all(address.rpartition(":")[0] in _LOOPBACK_HOSTS for address in addresses)
 
     @property
-    def watched(self) -> list[str]:
+    def watched_processes(self) -> list[str]:
         """Whose loss ends this process: the chief watches all that train, the others the chief."""
         if not self.is_chief:
             return [f"{CHIEF}-0"]
@@ -89,7 +89,7 @@ class Cluster:
         return [f"{job}-{index}" for job in trains for index in range(len(self.jobs[job]))]
 
 
-def read() -> Cluster | None:
+def read_cluster() -> Cluster | None:
     """Return where this process stands; None if alone. The first worker may be the chief.
 
     Raises:
@@ -118,7 +118,7 @@ def read() -> Cluster | None:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def hide_cluster() -> Iterator[None]:
     """Within it an Estimator sees no cluster: for what one process does by itself."""
     given = os.environ.pop(_VARIABLE, None)
     try:
@@ -129,7 +129,7 @@ def alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def confined(cluster: Cluster | None) -> Iterator[None]:
+def confine_server(cluster: Cluster | None) -> Iterator[None]:
     """Let nobody outside this machine reach the server of a cluster that lies within it.
 
     TensorFlow's servers listen on every interface, whatever their address says, and let whoever

@@ -2,7 +2,7 @@
 
 gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
-parts = gradients.by_variable(cotangents)                     # {variable: parts.Part}
+found = gradients.by_variable(cotangents)                     # {variable: ExampleGradients}
 
 No gradient of an example is built where its norm follows from what goes into a layer and from what
 comes back to it. Examples must not depend on each other, as batch norm in training makes them do.
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from mtl.example_gradients import layouts, parts, patches, sizes, uses
+from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 
 class Gradients:
@@ -40,7 +40,7 @@ class Gradients:
         batch_size: tf.Tensor,
         rows: int | None = None,
     ):
-        found, self.gap = uses.find(losses, batch, variables, rows)
+        found, self.gap = uses.find_uses(losses, batch, variables, rows)
         self._uses = {name: own for name, own in found.items() if own is not None and _fits(own)}
         self.unknown = [name for name in found if name not in self._uses]
         self._batch_size = batch_size
@@ -52,7 +52,9 @@ class Gradients:
         found = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, found, strict=True))
 
-    def by_variable(self, cotangents: Mapping[str, tf.Tensor | None]) -> dict[str, parts.Part]:
+    def by_variable(
+        self, cotangents: Mapping[str, tf.Tensor | None]
+    ) -> dict[str, gradient_forms.ExampleGradients]:
         """{use: cotangents} -> {variable: gradients of all examples}, of those that have any."""
         made = {}
         for name, own in self._uses.items():
@@ -61,14 +63,16 @@ class Gradients:
                 made[name] = self._of_uses(there, cotangents)
         return made
 
-    def _of_uses(self, own: Sequence[uses.Use], cotangents: Mapping[str, tf.Tensor]) -> parts.Part:
+    def _of_uses(
+        self, own: Sequence[uses.Use], cotangents: Mapping[str, tf.Tensor]
+    ) -> gradient_forms.ExampleGradients:
         made = [self._of_use(use, cotangents[use.output.name]) for use in own]
         is_alike = len({type(part) for part in made}) == 1
         if is_alike and all(use.is_plain for use in own):
-            return parts.joined(made)
+            return gradient_forms.join_gradients(made)
         return self._through(own, made)
 
-    def _of_use(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Part:
+    def _of_use(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.ExampleGradients:
         cotangent = tf.convert_to_tensor(cotangent)
         if use.kind == uses.ROWS:
             return self._rows(use, cotangent)
@@ -81,8 +85,8 @@ class Gradients:
             for values, size in zip(given, sides, strict=True)
         ]
         if use.kind == uses.MATRIX:
-            return parts.Products(*(pair[::-1] if _is_turned(use.op) else pair))
-        made = parts.Products(*pair)
+            return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
+        made = gradient_forms.Products(*pair)
         return made.built() if _is_smaller_built(use) else made
 
     def _by_example(
@@ -116,14 +120,14 @@ class Gradients:
         if use.kind == uses.MATRIX:
             return op.inputs[0]
         if op.name not in self._inputs:
-            self._inputs[op.name] = patches.of(op)
+            self._inputs[op.name] = patches.extract_patches(op)
         return self._inputs[op.name]
 
-    def _rows(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Rows:
+    def _rows(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.Rows:
         ids = tf.cast(tf.reshape(use.op.inputs[1], [-1]), tf.int64)
         values = tf.reshape(cotangent, [tf.size(ids), cotangent.shape[-1]])
         batch_size = tf.cast(self._batch_size, tf.int64)
-        return parts.Rows(ids, self._examples_of_ids(use), values, batch_size)
+        return gradient_forms.Rows(ids, self._examples_of_ids(use), values, batch_size)
 
     def _examples_of_ids(self, use: uses.Use) -> tf.Tensor:
         """Return the example that each id belongs to, [N]."""
@@ -137,7 +141,7 @@ class Gradients:
         after = tf.size(ids) // tf.maximum(before * count, 1)
         return tf.reshape(tf.broadcast_to(order, [before, count, after]), [-1])
 
-    def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> parts.Plain:
+    def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.Plain:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
@@ -149,13 +153,17 @@ class Gradients:
         core = cast(list[int], uses.core_shape(use.parameter))
         by_place = self._by_example(cotangent, use.placed, core)
         shape = [self._batch_size, *use.parameter.shape]
-        return parts.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
+        return gradient_forms.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
 
-    def _through(self, own: Sequence[uses.Use], made: Sequence[parts.Part]) -> parts.Plain:
+    def _through(
+        self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
+    ) -> gradient_forms.Plain:
         """From gradients by what a variable was made into to gradients by the variable."""
         # Rows, the one other kind, are of the variable itself and never come here.
         built = [
-            part.built() if isinstance(part, parts.Products) else cast(parts.Plain, part)
+            part.built()
+            if isinstance(part, gradient_forms.Products)
+            else cast(gradient_forms.Plain, part)
             for part in made
         ]
         shapes = [[self._batch_size, *use.parameter.shape] for use in own]
@@ -168,7 +176,7 @@ class Gradients:
             back = tf.gradients(ends, reads, list(of_example), unconnected_gradients=zeros)
             return tf.add_n(list(map(tf.convert_to_tensor, back)))
 
-        return parts.Plain(tf.vectorized_map(pulled, given))
+        return gradient_forms.Plain(tf.vectorized_map(pulled, given))
 
 
 def _fits(own: Sequence[uses.Use]) -> bool:

@@ -87,7 +87,7 @@ class Given:
 
     def entries(self, place: int) -> sizes.Known | None:
         """Return an input's entries as sizes."""
-        return sizes.of(self.op.inputs[place], self.known.dims)
+        return sizes.infer_sizes(self.op.inputs[place], self.known.dims)
 
     def to(
         self,

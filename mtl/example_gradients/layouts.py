@@ -69,8 +69,8 @@ class Layout:
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
-                outer = self.before.over(sizes.product(first))
-                inner = self.after.over(sizes.product(last))
+                outer = self.before.divide_by(sizes.product(first))
+                inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:
                     own = [*first, sizes.ONE, *last]  # `at` knows the one along which they lie.
                     return self.at(axis, own, outer=outer, inner=inner)

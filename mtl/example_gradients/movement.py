@@ -109,7 +109,7 @@ def _split(given: Given) -> list[State] | None:
         return None
     outer = layout.outer
     if axes[0] == layout.axis:
-        found = outer.over(sizes.Size(len(given.op.outputs)))
+        found = outer.divide_by(sizes.Size(len(given.op.outputs)))
         if place or found is None:
             return None
         outer = found
@@ -222,7 +222,7 @@ def _to_blocks(given: Given) -> list[State] | None:
         return None
     count = sizes.Size(int(np.prod(block)))
     is_back = given.op.type == "BatchToSpaceND"
-    outer = layout.outer.over(count) if is_back else layout.outer * count
+    outer = layout.outer.divide_by(count) if is_back else layout.outer * count
     return given.to(0, outer=outer) if outer else None
 
 

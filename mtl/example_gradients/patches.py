@@ -1,6 +1,6 @@
 """What each place that a convolution puts out is made of.
 
-patches.of(op)                # [B, H', W', KH KW C] of a Conv2D whose images are [B, H, W, C]
+patches.extract_patches(op)         # [B, H', W', KH KW C] of a Conv2D whose images are [B, H, W, C]
 
 On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
@@ -19,7 +19,7 @@ _FEW = 4
 """Up to so many channels it is faster to let a convolution copy them than to do so in slices."""
 
 
-def of(op: tf.Operation) -> tf.Tensor:
+def extract_patches(op: tf.Operation) -> tf.Tensor:
     """Return the patches of an NHWC convolution padded as "SAME" or "VALID"."""
     return (_copied if op.inputs[0].shape[3] <= _FEW else _sliced)(op)
 
@@ -27,7 +27,7 @@ def of(op: tf.Operation) -> tf.Tensor:
 def _copied(op: tf.Operation) -> tf.Tensor:
     shape = op.inputs[1].shape[:3]
     size = shape.num_elements()
-    return layers.with_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
+    return layers.replace_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
 def _sliced(op: tf.Operation) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Where examples lie in every tensor between a batch and its losses, proved op by op.
 
 found = proof.Proof(ops, losses, batch, rows)
-found.of(tensor)                  # its `layouts.Layout`; None unless it is proved
+found.find_layout(tensor)           # its `layouts.Layout`; None unless it is proved
 found.is_apart(op)                # whether each loss is known to see its own example alone in it
 
 An op that `rules` does not know proves nothing: not where examples lie in what comes out of it, nor
@@ -62,7 +62,7 @@ class Proof:
             self._pass(op)
         self._tied = self._leading_to_gaps(ops, losses)
 
-    def of(self, tensor: tf.Tensor) -> layouts.Layout | None:
+    def find_layout(self, tensor: tf.Tensor) -> layouts.Layout | None:
         """Return where examples lie in it, or the values of lists; None where that is not known."""
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
@@ -105,7 +105,7 @@ class Proof:
             is_fixed = own is not tensor and self.state(own) is None
             return tf.get_static_value(own) if is_fixed else None
 
-        found = sizes.of(tensor, lambda own: self.dims(own, of_one=True), static)
+        found = sizes.infer_sizes(tensor, lambda own: self.dims(own, of_one=True), static)
         return found is not None and None not in found
 
     def examples(self, axis: int, dims: Sequence[sizes.Size]) -> layouts.Layout:
@@ -140,7 +140,7 @@ class Proof:
         return is_apart
 
     def _lie_alike(self, one: tf.Tensor, other: tf.Tensor) -> bool:
-        pair = sizes.all_known([self.of(one), self.of(other)])
+        pair = sizes.all_known([self.find_layout(one), self.find_layout(other)])
         return pair is not None and len({(of.axis, of.key) for of in pair}) == 1
 
     def _enter(self, values: tf.Tensor | tf.RaggedTensor) -> None:

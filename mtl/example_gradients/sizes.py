@@ -1,8 +1,8 @@
 """Sizes of axes that are known while a graph is built, as products of numbers and of unknown sizes.
 
 batch, steps = sizes.Size(1, ("batch",)), sizes.Size(1, ("steps",))
-(batch * steps * sizes.Size(3)).over(steps)          # 3 batch
-sizes.of(shape, dims_of)                             # what a tensor of sizes holds: [3 batch, None]
+(batch * steps * sizes.Size(3)).divide_by(steps)     # 3 batch
+sizes.infer_sizes(shape, dims_of)                    # what a tensor of sizes holds: [3 batch, None]
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Size:
     def __mul__(self, other: "Size") -> "Size":
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
-    def over(self, other: "Size") -> "Size | None":
+    def divide_by(self, other: "Size") -> "Size | None":
         """Return the quotient, None where it need not be whole."""
         left = list(self.unknown)
         if 0 in (self.number, other.number) or self.number % other.number:
@@ -68,7 +68,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return functools.reduce(operator.mul, sizes, ONE)
 
 
-def of(
+def infer_sizes(
     tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] = tf.get_static_value
 ) -> Known | None:
     """Return the entries of a scalar or a vector of sizes; None where their number is not known.
@@ -86,7 +86,7 @@ def of(
             return None
         return [Size(int(n)) if n >= 0 else None for n in value.reshape(-1)]
     make = _MAKERS.get(tensor.op.type)
-    return make(tensor.op, lambda own: of(own, dims_of, static), dims_of) if make else None
+    return make(tensor.op, lambda own: infer_sizes(own, dims_of, static), dims_of) if make else None
 
 
 def is_made(op: tf.Operation) -> bool:

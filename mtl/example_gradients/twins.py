@@ -2,7 +2,7 @@
 
 first = len(graph.get_operations())
 logits = network(features)
-logits = twins.before(first, logits)       # those of a pass before, where nothing differs
+logits = twins.reuse_earlier(first, logits)       # those of a pass before, where nothing differs
 
 TensorFlow's own optimizer merges equal ops but not what follows from two readings of a variable,
 which might have moved between them.
@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
-def before(first: int, outputs: Any) -> Any:
+def reuse_earlier(first: int, outputs: Any) -> Any:
     """Return the same values from ops that were there before, if all of an output has a twin.
 
     A twin is of the same type and attributes, of the same inputs, and draws nothing at random.
@@ -32,7 +32,7 @@ def before(first: int, outputs: Any) -> Any:
       outputs: tensors, in any nesting.
     """
     twins = _Twins(first)
-    return tf.nest.map_structure(twins.of, outputs)
+    return tf.nest.map_structure(twins.find_twin, outputs)
 
 
 class _Twins:
@@ -42,13 +42,13 @@ class _Twins:
         graph = tf1.get_default_graph()
         ops = graph.get_operations()[first:]
         self._new = {op.name for op in ops}
-        self._handles = {uses.handle(graph, v) for v in tf1.trainable_variables()}
+        self._handles = {uses.find_handle(graph, v) for v in tf1.trainable_variables()}
         self._constant: set[str] = set()
         self._found: dict[str, tf.Operation] = {}
         for op in ops:
             self._look_for(op)
 
-    def of(self, tensor: tf.Tensor) -> tf.Tensor:
+    def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor's twin, or itself."""
         source = self._source(tensor)
         return tensor if source.dtype == tf.resource else source

@@ -1,6 +1,6 @@
 """Where a graph puts its variables and the batch together: what per-example gradients are made of.
 
-found = uses.find(losses, batch_tensors, variables)      # {name: uses}, None where one is unknown
+found = uses.find_uses(losses, batch_tensors, variables)   # {name: uses}, None where one is unknown
 
 A variable is read, may go through ops that no example has a part in, such as a scale times another
 one, and enters ops that examples do have a part in. Of these ops a few kinds are known, and only
@@ -82,7 +82,7 @@ class Found(NamedTuple):
     gap: str | None
 
 
-def find(
+def find_uses(
     losses: Sequence[tf.Tensor],
     batch: Any,
     variables: Sequence[tf.Variable],
@@ -103,9 +103,9 @@ def find(
     known = {op.name for op in ops}
     proof = proof_lib.Proof(ops, losses, batch, rows)
     found: dict[str, list[Use] | None] = {}
-    names = list(map(patterns.name, variables))
+    names = list(map(patterns.variable_name, variables))
     for variable, name in zip(variables, names, strict=True):
-        name_of_handle = handle(graph, variable)
+        name_of_handle = find_handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
         own = _uses(readers, of_batch, known)
         own = own if own is None else [_placed(use, proof) for use in own]
@@ -117,13 +117,13 @@ def find(
 
 def _placed(use: Use, proof: proof_lib.Proof) -> Use:
     """Return the use with the layout of its output, if that is proved."""
-    layout = proof.of(use.output)
+    layout = proof.find_layout(use.output)
     if layout is None or not proof.is_apart(use.op):
         return use
     return use._replace(layout=layout, of_list=proof.list_of(layout) if layout.owner else None)
 
 
-def handle(graph: tf.Graph, variable: tf.Variable) -> str:
+def find_handle(graph: tf.Graph, variable: tf.Variable) -> str:
     """Return what a variable is called in the graph, or in the body of a loop."""
     outer = variable.handle
     return (graph.capture(outer) if hasattr(graph, "capture") else outer).name

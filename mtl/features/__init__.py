@@ -7,10 +7,10 @@ features.Numeric.names = ["age", "hours"]                # in a gin file, one ob
 
 from mtl.features.bucketized import Bucketized, Crossed
 from mtl.features.categorical import Categorical, Hashed, Identity
-from mtl.features.encoding import check, encode, fit, missing_statistics
+from mtl.features.encoding import check_columns, encode_columns, fit_columns, missing_statistics
 from mtl.features.image import Image
 from mtl.features.numeric import Numeric
-from mtl.features.statistics import Statistics, adopt, load, seal
+from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
 
 __all__ = [
     "Bucketized",
@@ -21,11 +21,11 @@ __all__ = [
     "Image",
     "Numeric",
     "Statistics",
-    "adopt",
-    "check",
-    "encode",
-    "fit",
-    "load",
+    "adopt_statistics",
+    "check_columns",
+    "encode_columns",
+    "fit_columns",
+    "load_statistics",
     "missing_statistics",
-    "seal",
+    "seal_statistics",
 ]

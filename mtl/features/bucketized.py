@@ -90,7 +90,7 @@ class Crossed:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         checks.scope_name("Crossed.prefix", self.prefix)
         checks.is_a("Crossed.crosses", self.crosses, (list, tuple), "be a list of lists of fields")
         for cross in self.crosses:
@@ -176,7 +176,7 @@ def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantile
 def _boundaries(
     boundaries: Boundaries, name: str, fitted: statistics.Statistics
 ) -> Sequence[float]:
-    return fitted.of(name)["boundaries"] if isinstance(boundaries, int) else boundaries
+    return fitted.for_column(name)["boundaries"] if isinstance(boundaries, int) else boundaries
 
 
 def _buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:

@@ -119,13 +119,13 @@ class Categorical(column.PerField):
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
         if self.vocabulary is None:
-            entry = fitted.of(output)
+            entry = fitted.for_column(output)
             return fitted.path(entry["file"]), entry["size"]
         path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
         exists = tf.io.gfile.exists(path)
         checks.require(exists, "Categorical.vocabulary", "be an existing file", path)
         with tf.io.gfile.GFile(path, "rb") as file:
-            lines = row_names.lines(file.read())
+            lines = row_names.split_lines(file.read())
         good = lines and all(lines) and len(set(lines)) == len(lines)
         rule = "be a file with one category a line, none empty and none twice"
         checks.require(bool(good), "Categorical.vocabulary", rule, path)
@@ -139,7 +139,7 @@ def _tokens(features: types.Tensors, field: str) -> np.ndarray:
 def _table(entries: tuple[str, ...] | str, num_unknown: int) -> tf.lookup.StaticVocabularyTable:
     """Of a vocabulary, or of a file with one; it is made once in a graph."""
     # A key that is no string stays out of saved graphs.
-    kept = graphs.outermost().get_collection_ref((entries, num_unknown))
+    kept = graphs.outermost_graph().get_collection_ref((entries, num_unknown))
     if not kept:
         # Tables belong to the outermost graph, where the session initialises them, once.
         with tf.init_scope():

@@ -42,7 +42,7 @@ class PerField(abc.ABC):
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         kind = type(self).__name__
         checks.scope_name(f"{kind}.prefix", self.prefix)
         check_fields(f"{kind}.names", self.names)

@@ -15,7 +15,7 @@ from mtl.features import accumulators, statistics
 from mtl.variables import freezing
 
 
-def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:
+def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> None:
     """Fail unless every column reads existing `fields` and has a name of its own."""
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
@@ -30,7 +30,7 @@ def check(columns: Sequence[types.Column], fields: Collection[str]) -> None:
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
     """Return what columns and other parts must learn and have not, or have with other settings."""
-    fitted = statistics.load(directory)
+    fitted = statistics.load_statistics(directory)
     return [
         name
         for name, accumulator in _accumulators(parts).items()
@@ -38,7 +38,7 @@ def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
     ]
 
 
-def fit(
+def fit_columns(
     columns: Sequence[types.Column],
     batches: Iterable[tuple[types.Tensors, types.Tensors]],
     directory: str,
@@ -59,14 +59,14 @@ def fit(
         return
     together, num_batches = accumulators.together(list(gathered.values())), 0
     for features, labels in batches:
-        check(columns, features)
+        check_columns(columns, features)
         for update in together:
             update(features)
         for accumulator in counted.values():
             accumulator.update(labels)
         num_batches += 1
     checks.require(num_batches > 0, "the training split", "hold an example", num_batches)
-    statistics.save({**gathered, **counted}, directory)
+    statistics.save_statistics({**gathered, **counted}, directory)
 
 
 def _accumulators(parts: Sequence[Any]) -> dict[str, accumulators.Accumulator]:
@@ -74,7 +74,7 @@ def _accumulators(parts: Sequence[Any]) -> dict[str, accumulators.Accumulator]:
     return {name: value for part in parts for name, value in part.accumulators().items()}
 
 
-def encode(
+def encode_columns(
     columns: Sequence[types.Column], features: types.Tensors, fitted: statistics.Statistics
 ) -> dict[str, tf.Tensor]:
     """{field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
@@ -82,10 +82,10 @@ def encode(
     The inputs come in order of their names: what a network makes of them does not depend on the
     order of the columns. A field that no column reads is no input.
     """
-    check(columns, features)
+    check_columns(columns, features)
     inputs: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"):
         for column in columns:
-            with freezing.held(column):
+            with freezing.hold_part(column):
                 inputs.update(column(features, fitted))
     return dict(sorted(inputs.items()))

@@ -70,7 +70,7 @@ class Image(column.PerField):
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
-            entry = fitted.of(output)
+            entry = fitted.for_column(output)
             mean = np.array(entry["mean"], np.float32)
             return (pixels - mean) * column.inverse(entry["stddev"])
         return pixels

@@ -105,7 +105,7 @@ class Numeric(column.PerField):
         return dict(zip(outputs, parts, strict=True))
 
     def _entry(self, output: str, fitted: statistics.Statistics) -> Mapping[str, Any] | None:
-        return None if self.normalization == "none" else fitted.of(output)
+        return None if self.normalization == "none" else fitted.for_column(output)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics

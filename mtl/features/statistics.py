@@ -1,9 +1,9 @@
 """What columns learned of the training split, kept in files.
 
-statistics.save(accumulators, directory)                 # statistics.json, vocabulary_<column>.txt
-statistics.seal(directory)                               # adds the checksums that old runs lack
-fitted = statistics.load(directory)
-fitted.of("numeric_age")                                 # {"mean": [38.6], "stddev": [13.6], ...}
+statistics.save_statistics(accumulators, directory)       # statistics.json, vocabulary_<column>.txt
+statistics.seal_statistics(directory)                        # adds the checksums that old runs lack
+fitted = statistics.load_statistics(directory)
+fitted.for_column("numeric_age")                         # {"mean": [38.6], "stddev": [13.6], ...}
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Statistics:
     directory: str
     entries: Mapping[str, Mapping[str, Any]]
 
-    def of(self, column: str) -> Mapping[str, Any]:
+    def for_column(self, column: str) -> Mapping[str, Any]:
         """Return what was fitted for `column`."""
         fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
@@ -50,7 +50,7 @@ class Statistics:
         return os.path.join(self.directory, name)
 
 
-def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None:
+def save_statistics(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None:
     """Replace `directory`; written beside it and renamed, so that all files appear or none."""
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
@@ -70,7 +70,7 @@ def save(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None
             tf.io.gfile.rmtree(temporary)
 
 
-def load(directory: str) -> Statistics:
+def load_statistics(directory: str) -> Statistics:
     """Read what `save` wrote; empty where it has not run.
 
     Raises:
@@ -82,7 +82,7 @@ def load(directory: str) -> Statistics:
     entries = checksums.read_json(path, _FIX)
     for column, entry in entries.items():
         if not isinstance(entry, Mapping):
-            raise checksums.damaged(path, f"{column!r} holds no statistics", _FIX)
+            raise checksums.describe_damage(path, f"{column!r} holds no statistics", _FIX)
         if "file" in entry:
             _require_intact(os.path.join(directory, entry["file"]), entry)
     return Statistics(directory=directory, entries=entries)
@@ -92,38 +92,38 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
     if checksums.KEY not in entry:  # Of an earlier version: its length tells a little.
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
-            found = len(row_names.lines(file.read()))
+            found = len(row_names.split_lines(file.read()))
         if found != entry.get("size"):
             problem = f"it holds {found} of {entry.get('size')} categories"
-            raise checksums.damaged(vocabulary, problem, _FIX)
+            raise checksums.describe_damage(vocabulary, problem, _FIX)
 
 
-def seal(directory: str) -> None:
+def seal_statistics(directory: str) -> None:
     """Add checksums to statistics of an earlier version."""
-    entries = load(directory).entries
+    entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
         _write(entries, directory)
     checksums.seal(path, _FIX)
 
 
-def adopt(names: Sequence[str], source: str, directory: str) -> None:
+def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     """Replace what `names` learned in `directory` by what they learned in `source`.
 
     Raises:
       UserError: if they learned something else there, or nothing.
     """
-    theirs, ours = load(source), load(directory)
+    theirs, ours = load_statistics(source), load_statistics(directory)
     for name in names:
-        same = theirs.entries.get(name, {}).get("fitted") == ours.of(name)["fitted"]
+        same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
         rule = f"be learned as here in {source}"
         fix = "Set WarmStart.statistics = False, or give the column its settings there."
         checks.require(same, f"features.{name}", rule, theirs.entries.get(name), fix)
-        file = theirs.of(name).get("file")
+        file = theirs.for_column(name).get("file")
         if file:
             tf.io.gfile.copy(theirs.path(file), ours.path(file), overwrite=True)
             storage.sync([ours.path(file)])
-    entries = {**ours.entries, **{name: theirs.of(name) for name in names}}
+    entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
     _write(entries, directory)
 
 

@@ -21,7 +21,7 @@ KEY = "checksum"
 _CHUNK = 1 << 20
 
 
-def of(data: bytes) -> str:
+def compute_checksum(data: bytes) -> str:
     """Return the checksum of some bytes; any flipped bit and nearly any other damage changes it."""
     return f"crc32:{zlib.crc32(data):08x}"
 
@@ -48,27 +48,27 @@ def require(path: str, expected: str | None, fix: str) -> None:
     if not tf.io.gfile.exists(path):
         raise checks.UserError(f"{path} is gone. {fix}")
     if not matches(path, expected):
-        raise damaged(path, "its checksum is another one", fix)
+        raise describe_damage(path, "its checksum is another one", fix)
 
 
-def damaged(path: str, problem: str, fix: str) -> checks.UserError:
+def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
     """Return the error of a file that is not as it was written."""
     return checks.UserError(f"{path} is damaged: {problem}. {fix}")
 
 
-def sealed(entries: Mapping[str, Any]) -> str:
+def add_checksum(entries: Mapping[str, Any]) -> str:
     """Entries as JSON, with a further one: the checksum of the others."""
     return json.dumps({**entries, KEY: _of_entries(entries)}, indent=1)
 
 
 def _of_entries(entries: Mapping[str, Any]) -> str:
     # Once through JSON, as they will be when they are read.
-    return of(json.dumps(json.loads(json.dumps(entries)), sort_keys=True).encode())
+    return compute_checksum(json.dumps(json.loads(json.dumps(entries)), sort_keys=True).encode())
 
 
 def write_json(path: str, entries: Mapping[str, Any]) -> None:
     """Write what `read_json` reads; the file appears when it is complete."""
-    atomic.write(path, sealed(entries))
+    atomic.write(path, add_checksum(entries))
 
 
 def read_json(path: str, fix: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def read_json(path: str, fix: str) -> dict[str, Any]:
     entries = _loaded(path, fix)
     recorded = entries.pop(KEY, None)
     if recorded is not None and recorded != _of_entries(entries):
-        raise damaged(path, "its checksum is another one", fix)
+        raise describe_damage(path, "its checksum is another one", fix)
     return entries
 
 
@@ -90,9 +90,9 @@ def _loaded(path: str, fix: str) -> dict[str, Any]:
     try:
         entries = json.loads(data)
     except (ValueError, RecursionError) as error:  # Also of bytes that are no text.
-        raise damaged(path, "it is no JSON any more", fix) from error
+        raise describe_damage(path, "it is no JSON any more", fix) from error
     if not isinstance(entries, dict):
-        raise damaged(path, "it holds no JSON object", fix)
+        raise describe_damage(path, "it holds no JSON object", fix)
     return entries
 
 

@@ -1,7 +1,7 @@
 """How values of the field types may be written, in files and in settings.
 
-literals.parse("int64", "1.0")                           # 1; ValueError for "1.5"
-literals.default("Spec field 'age'.default", "float32", "nan")
+literals.parse_literal("int64", "1.0")                           # 1; ValueError for "1.5"
+literals.parse_default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
 
 A float32 in a text is decimal, as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or infinity, in any
@@ -48,7 +48,7 @@ _PYTHON: Mapping[str, Any] = {
 }
 
 
-def parse(dtype: str, value: Any) -> Any:
+def parse_literal(dtype: str, value: Any) -> Any:
     """Return a Python value, or the text of one, as a value of the type.
 
     Raises:
@@ -108,7 +108,7 @@ def whole(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def default(where: str, dtype: str, value: Any) -> Any:
+def parse_default(where: str, dtype: str, value: Any) -> Any:
     """Return the default as a value of the type; fail unless it is one."""
     is_nan = isinstance(value, float) and math.isnan(value)
     if dtype != "string" and isinstance(value, str) and value.lower() == NAN:

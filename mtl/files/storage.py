@@ -109,7 +109,7 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def explain_storage_errors() -> Iterator[None]:
     """Turn what a full, read-only, limited or absent disk ends a process with into a UserError."""
     told, log = threading.excepthook, tf.get_logger()
     # Event files are written by a thread, which tells of its error before it hands it on.

@@ -55,7 +55,7 @@ class Base:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         checks.scope_name(f"{type(self).__name__}.name", self.name)
         for setting in ("label", "weight"):
             if getattr(self, setting) is not None:
@@ -170,14 +170,14 @@ class Base:
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
         sums = {
-            "loss": metrics.total(losses, examples.weights),
-            "weight": metrics.total(tf.ones_like(losses), examples.weights),
+            "loss": metrics.sum_weighted(losses, examples.weights),
+            "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
             "nan_predictions": nan_rows(
                 [*self.predictions(logits).values(), losses], examples.weights > 0
             ),
             **self.sums(examples),
         }
-        return metrics.stream(sums, self.all_metrics)
+        return metrics.stream_sums(sums, self.all_metrics)
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of these sums, those that every head has among them."""
@@ -248,10 +248,10 @@ class Base:
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the label or weight of one record (Python values), or None."""
-        given = values.flat(labels.get(self.field, []))
-        present = [value for value in given if not values.missing(value)]
+        given = values.flatten_values(labels.get(self.field, []))
+        present = [value for value in given if not values.is_missing(value)]
         weight = self.weight or ""  # No field has this name.
-        weights = values.flat(labels.get(weight, [])) if present else []
+        weights = values.flatten_values(labels.get(weight, [])) if present else []
         for field, found, (accepts, rule) in (
             (self.field, present, self.criterion(given)),
             (weight, weights, (_is_weight, _WEIGHT_RULE)),

@@ -104,7 +104,7 @@ class Binary(base.Base):
     def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
         """[...] -> targets, which are present, and which are in range; None where any label is."""
         positive, negative = (self._typed(label, given) for given in self._values)
-        present, hits = values.present(label), values.is_any(label, positive)
+        present, hits = values.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
             return targets, present, None
@@ -167,12 +167,14 @@ class Binary(base.Base):
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
         """
-        total = functools.partial(metrics.total, axis=0)
+        total = functools.partial(metrics.sum_weighted, axis=0)
         logits, targets, weights = examples
         probability = tf.sigmoid(logits)
         flagged = tf.cast(probability >= self.threshold, tf.float32)
         return {
-            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets), True),
+            "scores": ranking.stream_scores(
+                logits, weights * targets, weights * (1 - targets), True
+            ),
             "excess": metrics.calibration_sums(probability, targets, weights),
             "predicted": total(probability, weights),
             "positive": total(targets, weights),
@@ -183,7 +185,7 @@ class Binary(base.Base):
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Quality of the classes, of the ranking and of the probabilities."""
         weight, positive = sums["weight"], sums["positive"]
-        areas = ranking.areas_by_class if weight.shape.rank else ranking.areas
+        areas = ranking.areas_by_class if weight.shape.rank else ranking.integrate_curves
         return {
             **confusion(sums),
             **areas(sums["scores"]),

@@ -55,7 +55,7 @@ class EstimatorHead:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         checks.scope_name("EstimatorHead.name", self.name)
         if self.label is not None:
             checks.is_a("EstimatorHead.label", self.label, str, "name a label field")
@@ -100,7 +100,7 @@ class EstimatorHead:
     def _rows(self, labels: types.Tensors) -> tf.Tensor:
         """[B]: whether a row has a label."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
-        present = values.present(labels[self.field])
+        present = values.are_present(labels[self.field])
         return present if present.shape.rank == 1 else tf.reduce_all(present, axis=-1)
 
     def _labelled(
@@ -128,7 +128,7 @@ class EstimatorHead:
         logits, label, fields = self._labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)
         found = base.nan_rows(self.predictions(logits).values(), rows)
-        is_nan, counted = metrics.stream({"nan": found}, dict)["nan"]
+        is_nan, counted = metrics.stream_sums({"nan": found}, dict)["nan"]
         updated = self.head.update_metrics(self.head.metrics(), fields, logits, label)
         for metric in updated.values():
             for variable in metric.variables:

@@ -1,7 +1,7 @@
 """Streaming metrics: what is summed over a split, and what is read off the sums.
 
 sums = {"weight": tf.reduce_sum(weights), "loss": tf.reduce_sum(weights * losses)}
-metrics.stream(sums, lambda sums: {"average_loss": metrics.ratio(sums["loss"], sums["weight"])})
+metrics.stream_sums(sums, lambda sums: {"average_loss": sums["loss"] / sums["weight"]})
 
 A total that is more than a sum, such as a variance, is a `Total`: `metrics.Moments`,
 `mtl.heads.ranking`. A metric that the split leaves undefined (a task without labelled rows, AUC
@@ -41,7 +41,7 @@ class Total(Protocol):
         """Return what the states of all replicas come to."""
 
 
-def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
+def find_directions(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
     """Return those of a head's metrics whose order it declares, with whether higher is better.
 
     They come as in `head.directions`, the one that tells most first.
@@ -55,7 +55,7 @@ def declared(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
     ]
 
 
-def stream(
+def stream_sums(
     sums: Mapping[str, tf.Tensor | Total], summarize: Callable[[Any], Mapping[str, tf.Tensor]]
 ) -> types.Metrics:
     """Add up `sums` over batches and replicas in float64; the metrics are `summarize(totals)`.
@@ -163,7 +163,7 @@ def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     return tf.stack([weight, one[1] + distance * share, squares])
 
 
-def total(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
+def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
     """sum(values * weights) in float64, over one axis or all."""
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
@@ -195,7 +195,7 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
     return tf.clip_by_value((k - above) / tf.maximum(level, 1), 0, 1)
 
 
-def binned(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
+def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
     """Sum [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
 
     Bins below 0 or beyond the end count as the first or the last.
@@ -211,7 +211,7 @@ def binned(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
 def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """[B] x 3 -> [15]: the weight by which probabilities exceed targets, by probability."""
     bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
-    return binned(bins, weights * (probabilities - targets), CALIBRATION_BINS)
+    return count_in_bins(bins, weights * (probabilities - targets), CALIBRATION_BINS)
 
 
 def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

@@ -61,10 +61,10 @@ class MultiClass(classes.Classes):
             self._per_class("prior")
             rule = "be left out, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
-        checks.part(self._where("objective"), self.objective, "softmax.CrossEntropy", 3)
-        checks.part(self._where("classifier"), self.classifier, "classifiers.Linear", 3)
+        checks.require_part(self._where("objective"), self.objective, "softmax.CrossEntropy", 3)
+        checks.require_part(self._where("classifier"), self.classifier, "classifiers.Linear", 3)
         if self.shots is not None:
-            checks.part(self._where("shots"), self.shots, "shots.Shots", 2)
+            checks.require_part(self._where("shots"), self.shots, "shots.Shots", 2)
         self.objective.check(self.class_names)
         self._check_counts()
         checks.whole(self._where("recall_limit"), self.recall_limit, 0)
@@ -104,7 +104,7 @@ class MultiClass(classes.Classes):
         """Return the head with the rows of its classes."""
         if not self.accumulators():
             return self
-        found = label_counts.of(statistics, self.field)
+        found = label_counts.read_counts(statistics, self.field)
         counts = [found.get(name, found.get(i, 0)) for i, name in enumerate(self.class_names)]
         return dataclasses.replace(self, class_counts=counts)
 
@@ -140,11 +140,13 @@ class MultiClass(classes.Classes):
         right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
         sums = {
-            "rows": metrics.binned(ids, weights, self.size),
-            "hits": metrics.binned(ids, weights * right, self.size),
+            "rows": metrics.count_in_bins(ids, weights, self.size),
+            "hits": metrics.count_in_bins(ids, weights * right, self.size),
         }
         if self.top_k:
-            sums["top_k"] = metrics.total(metrics.in_top(logits, targets, self.top_k), weights)
+            sums["top_k"] = metrics.sum_weighted(
+                metrics.in_top(logits, targets, self.top_k), weights
+            )
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:

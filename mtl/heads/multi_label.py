@@ -84,7 +84,7 @@ class MultiLabel(classes.Classes):
             return self._targets_of_lists(label)
         kinds, shape = (tf.int64, tf.float32), (self.size,)
         label = self._field({self.field: label}, self.field, kinds, shape)
-        present, hits = values.present(label), tf.equal(label, 1)
+        present, hits = values.are_present(label), tf.equal(label, 1)
         targets = tf.cast(hits, tf.float32)
         return self.checked(targets, hits | tf.equal(label, 0) | ~present, label, _RULE), present
 
@@ -136,12 +136,12 @@ class MultiLabel(classes.Classes):
         row_weights = tf.reduce_max(weights, axis=-1)
         mistaken = tf.cast(tf.reduce_any(wrong * weights > 0, axis=-1), tf.float32)
         return {
-            "scores": ranking.scores(logits, weights * targets, weights * (1 - targets)),
-            "positive": metrics.total(targets, weights),
-            "flagged": metrics.total(flagged, weights),
-            "hits": metrics.total(flagged * targets, weights),
-            "rows": metrics.total(tf.ones_like(row_weights), row_weights),
-            "mistaken_rows": metrics.total(mistaken, row_weights),
+            "scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets)),
+            "positive": metrics.sum_weighted(targets, weights),
+            "flagged": metrics.sum_weighted(flagged, weights),
+            "hits": metrics.sum_weighted(flagged * targets, weights),
+            "rows": metrics.sum_weighted(tf.ones_like(row_weights), row_weights),
+            "mistaken_rows": metrics.sum_weighted(mistaken, row_weights),
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
@@ -149,7 +149,7 @@ class MultiLabel(classes.Classes):
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),
-            **ranking.areas(sums["scores"]),
+            **ranking.integrate_curves(sums["scores"]),
             "label_mean": metrics.ratio(sums["positive"], sums["weight"]),
         }
 

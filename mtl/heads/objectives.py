@@ -2,7 +2,7 @@
 
 objectives.binary_cross_entropy(logits, targets, focal_gamma=2.0)         # [...], [...] -> [...]
 objectives.softmax_cross_entropy(logits, class_ids, label_smoothing=0.1)  # [B, C], [B] -> [B]
-objectives.weighted_mean(objectives.huber(predictions, targets), weights)
+objectives.weighted_mean(objectives.huber_loss(predictions, targets), weights)
 """
 
 import math
@@ -97,33 +97,33 @@ def _error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
-def squared(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+def squared_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`(p - y)^2`."""
     return tf.square(_error(predictions, targets))
 
 
-def absolute(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`|p - y|`."""
     return tf.abs(_error(predictions, targets))
 
 
-def huber(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
+def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
     """`(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
-    error = absolute(predictions, targets)
+    error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
     return 0.5 * inner**2 + delta * (error - inner)
 
 
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """`log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
-    error = absolute(predictions, targets)
+    error = absolute_error(predictions, targets)
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
 
 REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
-    "squared": squared,
-    "absolute": absolute,
-    "huber": huber,
+    "squared": squared_error,
+    "absolute": absolute_error,
+    "huber": huber_loss,
     "log_cosh": log_cosh,
 }
 
@@ -134,7 +134,7 @@ def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
     return tf.exp(inner) * (1 + tf.nn.relu(log_rates - _MAX_LOG_RATE))
 
 
-def poisson(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """`rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
     counts = tf.cast(counts, log_rates.dtype)
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)

@@ -106,8 +106,8 @@ class Ordinal(classes.Classes):
         distance = tf.cast(tf.abs(_median(logits) - targets), tf.int32)
         num_classes = self.size + 1
         return {
-            "rows": metrics.binned(tf.cast(targets, tf.int32), weights, num_classes),
-            "off_by": metrics.binned(distance, weights, num_classes),
+            "rows": metrics.count_in_bins(tf.cast(targets, tf.int32), weights, num_classes),
+            "off_by": metrics.count_in_bins(distance, weights, num_classes),
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:

@@ -1,7 +1,7 @@
 """How well scores rank positives above negatives, over all rows of a split.
 
-sums = {"scores": ranking.scores(logits, weights * targets, weights * (1 - targets))}
-metrics.stream(sums, lambda sums: {"auc": ranking.auc(sums["scores"])[0]})
+sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets))}
+metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
 The areas are exact up to `MAX_CELLS` different scores. More are merged with their neighbours, as
 are those of heads with more than `MAX_EXACT_CLASSES` classes; then `auc_error_bound` and
@@ -49,7 +49,7 @@ class Cells(NamedTuple):
     is_merged: tf.Tensor
 
 
-def scores(
+def stream_scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
     """Return what adds up scores, [B] or [B, C] each, and how much they weigh as either label.
@@ -193,7 +193,9 @@ class _Histogram:
         num_bins = self._shape[1]
         position = (tf.asinh(logits) / _MAX_ASINH + 1) / 2 * num_bins
         bins = tf.cast(tf.clip_by_value(position, 0, num_bins - 1), tf.int32)
-        given = [metrics.binned(bins, weights, num_bins) for weights in (positives, negatives)]
+        given = [
+            metrics.count_in_bins(bins, weights, num_bins) for weights in (positives, negatives)
+        ]
         self._binned = tf.stack(given)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
@@ -209,14 +211,14 @@ class _Histogram:
         return Cells(classes, positives, negatives, num_classes, tf.constant(True))
 
 
-def areas(cells: Cells) -> dict[str, tf.Tensor]:
+def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
     """`auc` and `pr_auc`, means over the classes for which they are defined, and their bounds."""
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
     """Return the `areas` of each class, [C]: NaN where they are not defined."""
-    found = {"auc": auc(cells), "pr_auc": average_precision(cells)}
+    found = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value
         for name, values in found.items()
@@ -224,7 +226,7 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
     }
 
 
-def auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
+def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     """[C]: the share of (positive, negative) pairs in the right order, ties by half; its bound.
 
     NaN where a class of labels is absent. The bound is half of the share of pairs within a cell

@@ -36,7 +36,7 @@ class _Number(base.Base):
 
         Integers become float64, since float32 is exact up to 2^24 only.
         """
-        present = values.present(label)
+        present = values.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
         targets = tf.where(present, targets, tf.zeros_like(targets))
         valid = tf.math.is_finite(targets) & self.in_range(targets)
@@ -74,9 +74,13 @@ class _Number(base.Base):
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
             "labels": metrics.Moments(targets, weights),
-            "predictions": metrics.total(value, weights),
-            "squared_errors": metrics.total(objectives.squared(value, targets), weights),
-            "absolute_errors": metrics.total(objectives.absolute(value, targets), weights),
+            "predictions": metrics.sum_weighted(value, weights),
+            "squared_errors": metrics.sum_weighted(
+                objectives.squared_error(value, targets), weights
+            ),
+            "absolute_errors": metrics.sum_weighted(
+                objectives.absolute_error(value, targets), weights
+            ),
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
@@ -188,7 +192,7 @@ class Poisson(_Number):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """[B], [B] -> [B]."""
-        return objectives.poisson(logits, targets)
+        return objectives.poisson_loss(logits, targets)
 
     def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
         """Return those of every number, and the deviance."""
@@ -196,7 +200,7 @@ class Poisson(_Number):
         # In float64: great terms cancel where a count is great and its rate right.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
         deviance = objectives.poisson_deviance(logits, targets)
-        return {**super().sums(examples), "deviance": metrics.total(deviance, weights)}
+        return {**super().sums(examples), "deviance": metrics.sum_weighted(deviance, weights)}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Return those of every number, and the mean deviance."""

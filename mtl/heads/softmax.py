@@ -149,10 +149,10 @@ class CrossEntropy:
         checks.rate("CrossEntropy.label_smoothing", self.label_smoothing)
         checks.at_least("CrossEntropy.focal_gamma", self.focal_gamma, 0)
         if self.margin is not None:
-            checks.part("CrossEntropy.margin", self.margin, "softmax.LogitAdjustment", 3)
+            checks.require_part("CrossEntropy.margin", self.margin, "softmax.LogitAdjustment", 3)
         if callable(self.class_weights):
             example = "softmax.EffectiveNumber"
-            checks.part("CrossEntropy.class_weights", self.class_weights, example, 1)
+            checks.require_part("CrossEntropy.class_weights", self.class_weights, example, 1)
             rule = f"be weights or a part such as @{example}()"
             checks.has("CrossEntropy.class_weights", self.class_weights, ["balances"], rule)
         elif self.class_weights is not None:

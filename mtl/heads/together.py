@@ -1,8 +1,8 @@
 """Many equal heads in one set of ops: losses and metrics of [B, T], in place of T times [B].
 
-losses = together.losses(heads, logits, labels)          # {task: scalar}
-weights = together.label_weights(heads, labels)          # {task: scalar}
-metrics = together.metrics(heads, logits, labels)        # {"<task>/<metric>": (value, update)}
+losses = together.compute_losses(heads, logits, labels)          # {task: scalar}
+weights = together.sum_label_weights(heads, labels)          # {task: scalar}
+metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric>": (value, update)}
 
 Binary heads that differ in nothing but their names and labels are built together, from `FROM` of
 them on: sums over a batch then come in another order, and may round differently. All other heads
@@ -22,7 +22,7 @@ from mtl.heads import metrics as metrics_lib
 FROM = 16
 
 
-def losses(
+def compute_losses(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
     """{task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads."""
@@ -35,7 +35,7 @@ def losses(
     return {head.name: found[head.name] for head in heads}
 
 
-def label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
+def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
     """{field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads."""
     found: dict[str, tf.Tensor] = {}
     for part in _parts(heads):
@@ -46,7 +46,7 @@ def label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[st
     return {head.name: found[head.name] for head in heads}
 
 
-def metrics(
+def build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> types.Metrics:
     """{task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}."""
@@ -110,12 +110,12 @@ class Alike:
         own, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
         is_nan = counts & (tf.math.is_nan(self._logits(logits)) | tf.math.is_nan(own))
         sums = {
-            "loss": metrics_lib.total(own, examples.weights, axis=0),
-            "weight": metrics_lib.total(tf.ones_like(own), examples.weights, axis=0),
+            "loss": metrics_lib.sum_weighted(own, examples.weights, axis=0),
+            "weight": metrics_lib.sum_weighted(tf.ones_like(own), examples.weights, axis=0),
             base.NAN_PREDICTIONS: tf.reduce_sum(tf.cast(is_nan, tf.float64), 0),
             **first.sums(examples),
         }
-        streamed = metrics_lib.stream(sums, first.all_metrics)
+        streamed = metrics_lib.stream_sums(sums, first.all_metrics)
         of_tasks = {
             name: (self.each(vector), update) for name, (vector, update) in streamed.items()
         }

@@ -1,8 +1,8 @@
 """Label values: which are missing, which class a value names, and how an error shows them.
 
 ids, valid = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
-present = values.present(labels)                 # bool [...]
-values.missing(float("nan"))                     # the same of one Python value
+present = values.are_present(labels)                 # bool [...]
+values.is_missing(float("nan"))                     # the same of one Python value
 """
 
 import functools
@@ -21,21 +21,21 @@ _MAX_LISTED = 10
 _MAX_CLASSES = 10**7
 
 
-def present(labels: tf.Tensor) -> tf.Tensor:
+def are_present(labels: tf.Tensor) -> tf.Tensor:
     """Return False where a label is missing, as `mtl.spec.MISSING` marks it; same shape."""
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
-def missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Return whether one Python value marks a missing label."""
     if isinstance(value, float):
         return math.isnan(value)
     return value in (spec.MISSING["int64"], spec.MISSING["string"])
 
 
-def flat(value: Any) -> list[Any]:
+def flatten_values(value: Any) -> list[Any]:
     """Return the label of one record as a list of Python values, with bytes as str."""
     elements = value if isinstance(value, (list, tuple)) else [value]
     elements = [item for element in elements for item in _items(element)]
@@ -109,7 +109,7 @@ def class_ids(labels: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Te
     """Return the class ids of labels, int64 ids or names, -1 where missing; and which are valid."""
     if labels.dtype == tf.string:
         ids = _lookup(labels, names)
-        return ids, (ids >= 0) | ~present(labels)
+        return ids, (ids >= 0) | ~are_present(labels)
     return labels, (labels >= spec.MISSING["int64"]) & (labels < len(names))
 
 

@@ -12,7 +12,7 @@ from mtl.layers.functions import (
     dropout,
     embedding,
     max_pool,
-    with_kernel,
+    replace_kernel,
 )
 
 __all__ = [
@@ -23,5 +23,5 @@ __all__ = [
     "dropout",
     "embedding",
     "max_pool",
-    "with_kernel",
+    "replace_kernel",
 ]

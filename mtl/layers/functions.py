@@ -37,7 +37,7 @@ def dense(
 ) -> tf.Tensor:
     """[B, D] -> [B, units]: `activation(inputs @ kernel + bias)`, kernel Glorot-uniform."""
     with tf1.variable_scope(name):
-        inputs = quantization.inputs(inputs)
+        inputs = quantization.quantize_inputs(inputs)
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
         if use_bias:
@@ -61,7 +61,7 @@ def conv(
     With the padding "valid" H and W lose `size - 1` first.
     """
     with tf1.variable_scope(name):
-        inputs = quantization.inputs(inputs)
+        inputs = quantization.quantize_inputs(inputs)
         shape = [size, size, inputs.shape[-1], filters]
         initializer = tf1.variance_scaling_initializer(2.0)
         kernel = tf1.get_variable("kernel", shape, inputs.dtype, initializer)
@@ -71,7 +71,7 @@ def conv(
         return activation(outputs)
 
 
-def with_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
+def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
     """Return a Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
@@ -106,9 +106,9 @@ def batch_norm(
     In training the batch's own mean and variance are used and their moving averages are updated by
     ops in `UPDATE_OPS`, which the update runs first; otherwise, and where the averages are frozen
     (see `mtl.variables.freezing`), the averages are used. Replicas that train in step take the
-    moments of all their rows together, unless they are `mtl.step.replicas.apart`. The averages
-    follow `average += (1 - momentum) * (batch - average)`, with the biased variance; what is not
-    finite in a batch leaves them as they are.
+    moments of all their rows together, unless `mtl.step.replicas.separate_replicas` says otherwise.
+    The averages follow `average += (1 - momentum) * (batch - average)`, with the biased variance;
+    moments that are not finite leave them as they are.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
@@ -129,9 +129,9 @@ def batch_norm(
                 ("moving_variance", tf1.ones_initializer()),
             )
         ]
-        moving = freezing.moves(averages[0]) if training else False
-        if moving is True and inputs.shape.rank == 4 and replicas.are_apart():
-            outputs, moments = _fused(inputs, gamma, beta, epsilon)
+        moving = freezing.averages_move(averages[0]) if training else False
+        if moving is True and inputs.shape.rank == 4 and replicas.are_separate():
+            outputs, moments = _normalise_fused(inputs, gamma, beta, epsilon)
         else:
             values = tf.cast(inputs, tf.float32)  # Sums over a batch need more than 16 bits.
             moments = averages if moving is False else _batch_moments(values)
@@ -139,13 +139,15 @@ def batch_norm(
                 moments = [tf.where(moving, *pair) for pair in zip(moments, averages, strict=True)]
             mean, variance = moments
             scale = gamma * tf.math.rsqrt(variance + epsilon)
-            outputs = _scaled(values, scale, is_constant=moving is False) + (beta - mean * scale)
+            outputs = _scale_channels(values, scale, is_constant=moving is False) + (
+                beta - mean * scale
+            )
         if moving is not False:
-            _move(averages, moments, momentum)
+            _update_averages(averages, moments, momentum)
         return tf.cast(outputs, inputs.dtype)
 
 
-def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
+def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Return values times a scale of their last axis.
 
     Of a convolution it scales the kernel where that is less.
@@ -157,11 +159,11 @@ def _scaled(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor
     if is_constant and op.type == "Conv2D" and count is not None:
         kernel = op.inputs[1]
         if count > kernel.shape.num_elements():
-            return with_kernel(op, kernel * scale)
+            return replace_kernel(op, kernel * scale)
     return values * scale
 
 
-def _fused(
+def _normalise_fused(
     images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Normalised images, and the moments of their batch: a third of the time of the parts."""
@@ -170,7 +172,9 @@ def _fused(
     return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
 
 
-def _move(averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float) -> None:
+def _update_averages(
+    averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float
+) -> None:
     # Where layers share averages, one moves them after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
@@ -186,10 +190,10 @@ def _move(averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentu
 
 def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     mean, variance = tf.nn.moments(inputs, list(range(inputs.shape.rank - 1)))
-    if replicas.are_apart():
+    if replicas.are_separate():
         return mean, variance
-    of_all = replicas.mean(mean)
-    return of_all, replicas.mean(variance + (mean - of_all) ** 2)
+    of_all = replicas.average_over_replicas(mean)
+    return of_all, replicas.average_over_replicas(variance + (mean - of_all) ** 2)
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
@@ -201,7 +205,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     if not training or rate == 0:
         return inputs
     with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
-        drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.step_seed(name))
+        drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.make_step_seed(name))
     return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
 
@@ -210,5 +214,5 @@ def embedding(
 ) -> tf.Tensor:
     """[...] ids in [0, vocabulary_size) -> [..., dimension]; its gradient is IndexedSlices."""
     initializer = tf1.truncated_normal_initializer(stddev=dimension**-0.5)
-    table = sharding.table(name, [vocabulary_size, dimension], initializer)
+    table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
     return tf.nn.embedding_lookup(table, ids)

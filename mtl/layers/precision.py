@@ -1,8 +1,8 @@
 """In which numbers, and by which compiler, the network of a training step computes.
 
 from mtl.layers import precision
-precision.Compute.precision = "bfloat16"          # or "float16", with a dynamic loss scale
-precision.Compute.xla = True
+precision.Precision.dtype = "bfloat16"          # or "float16", with a dynamic loss scale
+precision.Precision.xla = True
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from mtl.step import step_state
 tf1 = tf.compat.v1
 
 _FLOAT32 = "float32"
-PRECISIONS = (_FLOAT32, "bfloat16", "float16")
+DTYPES = (_FLOAT32, "bfloat16", "float16")
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compute:
+class Precision:
     """Mixed precision and compilation of the network, forward and backward, in training.
 
     P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740: activations and what
@@ -47,30 +47,30 @@ class Compute:
     what TensorFlow finds unfit for it, run as they always do.
 
     Attributes:
-      precision: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
+      dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
       xla: whether XLA compiles the network; worth its while on GPUs, and for many small layers.
       initial_scale: of float16, at least 1; a power of 2, so that scaling is exact.
       growth_steps: of float16; 2,000 as in `tf.keras.mixed_precision.LossScaleOptimizer`.
     """
 
-    precision: str = _FLOAT32
+    dtype: str = _FLOAT32
     xla: bool = False
     initial_scale: float = 2.0**15
     growth_steps: int = 2000
 
     def __post_init__(self):
-        checks.one_of("Compute.precision", self.precision, PRECISIONS)
-        checks.is_a("Compute.xla", self.xla, bool, "be True or False")
-        where, scale = "Compute.initial_scale", self.initial_scale
+        checks.one_of("Precision.dtype", self.dtype, DTYPES)
+        checks.is_a("Precision.xla", self.xla, bool, "be True or False")
+        where, scale = "Precision.initial_scale", self.initial_scale
         checks.at_least(where, scale, 1)
         checks.require(np.frexp(scale)[0] == 0.5, where, "be a power of 2", scale)
-        checks.is_a("Compute.growth_steps", self.growth_steps, int, "be a number of steps")
-        checks.at_least("Compute.growth_steps", self.growth_steps, 1)
-        fix = "This TensorFlow is built without XLA: set Compute.xla = False."
+        checks.is_a("Precision.growth_steps", self.growth_steps, int, "be a number of steps")
+        checks.at_least("Precision.growth_steps", self.growth_steps, 1)
+        fix = "This TensorFlow is built without XLA: set Precision.xla = False."
         has_xla = not self.xla or tf.test.is_built_with_xla()
-        checks.require(has_xla, "Compute.xla", "be False", self.xla, fix)
+        checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)
 
-    def over(self, step_fn: StepFn) -> StepFn:
+    def wrap_step(self, step_fn: StepFn) -> StepFn:
         """`step_fn` with networks that compute as set."""
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
@@ -83,19 +83,19 @@ class Compute:
         return step
 
 
-def computed(
+def run_network(
     network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
 ) -> types.Towers:
     """Return the towers of a network: float32 in, float32 out, in between as the step computes.
 
     What a step infers beside its training has 32 bits, as in evaluation.
     """
-    step = _current() if training else _Step(PLAIN)
+    step = _current_step() if training else _Step(PLAIN)
     token = _STEP.set(step)
     try:
-        with step.compiled():
+        with step.compile_network():
             inside = {name: step.enter(value) for name, value in inputs.items()}
-            with step.variables():
+            with step.cast_variables():
                 towers = network(inside)
             outside = {task: step.leave(tower) for task, tower in towers.items()}
     finally:
@@ -103,21 +103,21 @@ def computed(
     return types.Towers(outside, getattr(towers, "shared", ()))
 
 
-def shared(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return what goes on within a network, and the same for `types.Towers.shared`, in float32."""
-    step = _current()
+    step = _current_step()
     outside = step.leave(hidden)
     return step.enter(outside), outside
 
 
-def dtype() -> tf.DType:
+def current_dtype() -> tf.DType:
     """Return what a network computes in."""
-    return _current().dtype
+    return _current_step().dtype
 
 
-def loss_scale() -> "LossScale | None":
+def current_loss_scale() -> "LossScale | None":
     """Of the step that is being built; None where gradients are not scaled."""
-    return _current().scale
+    return _current_step().scale
 
 
 class LossScale:
@@ -130,8 +130,8 @@ class LossScale:
     def __init__(self, initial: float, growth_steps: int):
         self._growth_steps = growth_steps
         with tf1.variable_scope("loss_scale"):
-            self._kept = step_state.variable("value", np.float32(initial))
-            self._since = step_state.variable("finite_steps", np.zeros([], np.int64))
+            self._kept = step_state.create_variable("value", np.float32(initial))
+            self._since = step_state.create_variable("finite_steps", np.zeros([], np.int64))
         self.value = self._kept.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
@@ -140,27 +140,29 @@ class LossScale:
         since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = since >= self._growth_steps
         smaller, greater = tf.maximum(self.value / 2, 1), tf.where(grows, 2.0, 1.0) * self.value
-        step_state.keep(self._kept, tf.where(overflows, smaller, greater))
-        step_state.keep(self._since, tf.where(overflows | grows, tf.zeros_like(since), since))
+        step_state.assign_with_update(self._kept, tf.where(overflows, smaller, greater))
+        step_state.assign_with_update(
+            self._since, tf.where(overflows | grows, tf.zeros_like(since), since)
+        )
         return overflows
 
 
 class _Step:
     """The step that is being built."""
 
-    def __init__(self, compute: Compute):
-        self._xla = compute.xla
-        self.dtype = tf.as_dtype(compute.precision)
+    def __init__(self, settings: Precision):
+        self._xla = settings.xla
+        self.dtype = tf.as_dtype(settings.dtype)
         is_scaled = self.dtype == tf.float16
-        self.scale = LossScale(compute.initial_scale, compute.growth_steps) if is_scaled else None
+        self.scale = LossScale(settings.initial_scale, settings.growth_steps) if is_scaled else None
 
     @contextlib.contextmanager
-    def compiled(self) -> Iterator[None]:
+    def compile_network(self) -> Iterator[None]:
         """Within it XLA compiles, if it is to, ops and their gradients."""
         if not self._xla:
             yield
             return
-        with tf.xla.experimental.jit_scope(), tf.variable_creator_scope(_uncompiled):
+        with tf.xla.experimental.jit_scope(), tf.variable_creator_scope(_create_uncompiled):
             yield
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
@@ -172,17 +174,17 @@ class _Step:
         return self._cast(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
-    def variables(self) -> Iterator[None]:
+    def cast_variables(self) -> Iterator[None]:
         """Within it what is asked for in the numbers of the network is a float32 variable, cast."""
         if self.dtype == tf.float32:
             yield
             return
-        scope, getter = tf1.get_variable_scope(), self._variable
+        scope, getter = tf1.get_variable_scope(), self._get_variable
         # Keras names its weights by name scopes: none is to be entered anew.
         with tf1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
             yield
 
-    def _variable(
+    def _get_variable(
         self, getter: Callable[..., Any], name: str, dtype: Any = tf.float32, **settings: Any
     ) -> Any:
         wanted = tf.as_dtype(dtype or tf.float32)
@@ -213,18 +215,18 @@ class _Step:
         return cast(value)
 
 
-def _current() -> _Step:
+def _current_step() -> _Step:
     """Return the step that is being built; a plain one outside of training."""
     return _STEP.get() or _Step(PLAIN)
 
 
-def _uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
+def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
     """Create a variable with initial values as without XLA, which draws others."""
     with tf.xla.experimental.jit_scope(compile_ops=False):
         return next_creator(**settings)
 
 
-PLAIN = Compute()
+PLAIN = Precision()
 """Numbers of 32 bits, compiled by TensorFlow alone."""
 
-_STEP: contextvars.ContextVar[_Step | None] = contextvars.ContextVar("compute", default=None)
+_STEP: contextvars.ContextVar[_Step | None] = contextvars.ContextVar("precision", default=None)

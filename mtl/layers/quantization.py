@@ -56,7 +56,7 @@ class Uniform:
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
         """[...] and the largest magnitude -> [...]."""
-        return straight_through.uniform(values, self.bits, bound)
+        return straight_through.round_uniformly(values, self.bits, bound)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,12 +133,12 @@ class Quantization:
         for setting in ("weights", "activations"):
             where, given = f"Quantization.{setting}", getattr(self, setting)
             checks.mapping(where, given, "map patterns to quantizers")
-            patterns.check(where, list(given))
+            patterns.check_patterns(where, list(given))
             for pattern, quantizer in given.items():
-                checks.part(f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", 2)
+                checks.require_part(f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", 2)
 
     @contextlib.contextmanager
-    def over(self, training: bool) -> Iterator[None]:
+    def quantize_network(self, training: bool) -> Iterator[None]:
         """Quantise what is built in it.
 
         Raises:
@@ -157,7 +157,7 @@ class Quantization:
         scope.require_used()
 
 
-def inputs(values: tf.Tensor) -> tf.Tensor:
+def quantize_inputs(values: tf.Tensor) -> tf.Tensor:
     """Return what goes into the layer whose scope this is, quantised if it is to be."""
     scope = _SCOPE.get()
     return scope.inputs(values) if scope else values
@@ -193,7 +193,7 @@ class _Scope:
         """Fail if a pattern has matched nothing."""
         for setting, names in self.seen.items():
             for pattern in getattr(self._quantization, setting):
-                patterns.select(f"Quantization.{setting}", pattern, names)
+                patterns.select_variables(f"Quantization.{setting}", pattern, names)
 
     def _quantizer(self, setting: str, name: str) -> Quantizer | None:
         self.seen[setting].append(name)
@@ -212,7 +212,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
-    moves = freezing.moves(average) if training else False
+    moves = freezing.averages_move(average) if training else False
     if moves is False:
         return average.read_value()
     bound = tf.reduce_max(tf.abs(values))

@@ -1,8 +1,8 @@
 """Straight-through and partial gradients: any forward with any backward.
 
-levels = straight_through.rounded(7 * x)                       # forward round, gradient 1
-y = straight_through.of(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)
-w = straight_through.partial(w, mask)                          # gradient only where mask is 1
+levels = straight_through.round_to_integers(7 * x)                       # forward round, gradient 1
+y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)
+w = straight_through.let_through(w, mask)                          # gradient only where mask is 1
 
 Y. Bengio, N. Leonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons
 for Conditional Computation", 2013, arXiv:1308.3432. Usually written `g(x) + stop(f(x) - g(x))`,
@@ -16,7 +16,7 @@ import tensorflow as tf
 Function = Callable[[tf.Tensor], tf.Tensor]
 
 
-def of(forward: Function, backward: Function) -> Function:
+def replace_gradient(forward: Function, backward: Function) -> Function:
     """Return a function with the values of `forward` and the gradient of `backward`, any shape."""
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -30,24 +30,26 @@ def _clipped(x: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(x, -1.0, 1.0)
 
 
-def rounded(x: tf.Tensor) -> tf.Tensor:
+def round_to_integers(x: tf.Tensor) -> tf.Tensor:
     """Return the nearest integers, halves to even; the gradient is 1."""
-    return of(tf.round, tf.identity)(x)
+    return replace_gradient(tf.round, tf.identity)(x)
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
     """1 where x is at least 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
-    return of(lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped)(x)
+    return replace_gradient(
+        lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped
+    )(x)
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
     """-1, 0 or 1, 0 where |x| is at most the threshold; the gradient is 1."""
-    return of(lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity)(
-        x
-    )
+    return replace_gradient(
+        lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
+    )(x)
 
 
-def uniform(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
+def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
     """Return the nearest of `2^bits - 1` evenly spaced values from -bound to bound, 0 among them.
 
     The gradient is 1 where |x| is at most the bound, else 0; none goes to the bound.
@@ -55,10 +57,10 @@ def uniform(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
     levels = float(2 ** (bits - 1) - 1)
     bound = tf.stop_gradient(tf.maximum(tf.convert_to_tensor(bound, x.dtype), 1e-12))
     inside = tf.clip_by_value(x, -bound, bound)
-    return rounded(inside * (levels / bound)) * (bound / levels)
+    return round_to_integers(inside * (levels / bound)) * (bound / levels)
 
 
-def partial(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """x, with a gradient only where `mask`, of a shape that broadcasts to x's, is True or 1.
 
     An optimizer with state, or with weight decay, may move the other entries nevertheless: to

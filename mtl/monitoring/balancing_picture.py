@@ -43,11 +43,11 @@ def draw(model_dir: str) -> str | None:
     panels = []
     for (scope, kind), curves in groups.items():
         title = _TITLES[kind] + (f", {scope}" if scope else "")
-        panels.append(chart.lines(title, curves))
+        panels.append(chart.draw_lines(title, curves))
         if kind == "surgery/cosine":
-            panels.append(chart.matrix(f"{title}, mean of the last quarter", _recent(curves)))
+            panels.append(chart.draw_matrix(f"{title}, mean of the last quarter", _recent(curves)))
     path = os.path.join(model_dir, _FILE)
-    atomic.write(path, chart.page(panels))
+    atomic.write(path, chart.draw_page(panels))
     return path
 
 

@@ -1,6 +1,6 @@
 """Line charts and matrices as SVG: a picture needs no plotting library.
 
-svg = chart.page([chart.lines("loss", {"digit": {100: 0.5, 200: 0.1}})])
+svg = chart.draw_page([chart.draw_lines("loss", {"digit": {100: 0.5, 200: 0.1}})])
 """
 
 import html
@@ -23,7 +23,7 @@ class _Axis(NamedTuple):
     is_log: bool
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> "_Axis":
+    def spanning(cls, values: Sequence[float]) -> "_Axis":
         low, high = min(values), max(values)
         if low > 0 and high > 50 * low:
             return cls(math.log10(low), math.log10(high), True)
@@ -40,10 +40,10 @@ class _Axis(NamedTuple):
         return [(self.place(value), f"{value:.3g}") for value in values]
 
 
-def lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
+def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
     """{name: {step: value}} -> a panel with a line for each."""
     steps = _Axis(0, max(max(points) for points in curves.values()) or 1, False)
-    values = _Axis.over([value for points in curves.values() for value in points.values()])
+    values = _Axis.spanning([value for points in curves.values() for value in points.values()])
     parts = [_text(0, -14, title, "start", bold=True)]
     parts += [_tick(0, 1 - part, label, across=True) for part, label in values.ticks()]
     parts += [_tick(part, 1, label, across=False) for part, label in steps.ticks()]
@@ -64,7 +64,7 @@ def lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
     return "\n".join(parts)
 
 
-def matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
+def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
     """{(row, column): value in [-1, 1]} of a symmetric matrix -> a panel; red is below 0."""
     names = list(dict.fromkeys(name for pair in cells for name in pair))
     size = min(40.0, _HEIGHT / len(names))
@@ -84,7 +84,7 @@ def matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
     return "\n".join(parts)
 
 
-def page(panels: Sequence[str]) -> str:
+def draw_page(panels: Sequence[str]) -> str:
     """Panels -> a picture, two in a row."""
     width, height = _PANEL[0] * _COLUMNS, _PANEL[1] * math.ceil(len(panels) / _COLUMNS)
     placed = []

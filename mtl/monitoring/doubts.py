@@ -1,7 +1,7 @@
 """What makes the result of a run doubtful: told once a start, and again in the summary.
 
-doubts.tell("runs/digits", "data", ["Field 'age' never varies."])      # in place of those before
-doubts.told("runs/digits")                                             # of all kinds
+doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])  # replaces the last
+doubts.read_all_doubts("runs/digits")                                             # of all kinds
 """
 
 import json
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _FILE = "warnings.json"
 
 
-def tell(model_dir: str, kind: str, lines: Sequence[str]) -> None:
+def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
     """Warns, and keeps the lines beside the run in place of earlier ones of this kind."""
     for line in lines:
         _log.warning("Warning: %s", line)
@@ -29,12 +29,12 @@ def tell(model_dir: str, kind: str, lines: Sequence[str]) -> None:
         atomic.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
 
 
-def of(model_dir: str, kind: str) -> list[str]:
+def read_doubts(model_dir: str, kind: str) -> list[str]:
     """Return the lines of one kind."""
     return _read(model_dir).get(kind, [])
 
 
-def told(model_dir: str) -> list[str]:
+def read_all_doubts(model_dir: str) -> list[str]:
     """Return the lines of all kinds."""
     return [line for lines in _read(model_dir).values() for line in lines]
 

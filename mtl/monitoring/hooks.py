@@ -55,7 +55,7 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
 
 
 class Summaries(StepHook):
-    """Writes every watched scalar, and the speed, for TensorBoard each `every_steps`.
+    """Writes every monitor, and the speed, for TensorBoard each `every_steps`.
 
     With them goes what `tf1.summary` made in the same step. Beside workers that train by themselves
     nobody knows which step is next, so it may be that of the step after.
@@ -189,7 +189,7 @@ class Dominance(StepHook):
                 f"Task {task!r} makes up {losses[task]:.3g} of the loss of {total:.3g} at step "
                 f"{step}: other tasks hardly count. Scale its label, or balance the tasks."
             )
-            doubts.tell(self._model_dir, "training", [line])
+            doubts.record_doubts(self._model_dir, "training", [line])
 
 
 class Skipped(StepHook):
@@ -211,7 +211,7 @@ class Skipped(StepHook):
                 f"{skipped:.0f} of {self._step} steps were skipped, since a loss or a gradient was "
                 "not finite: nothing was learned in them."
             ]
-        doubts.tell(self._model_dir, "skipped", lines)
+        doubts.record_doubts(self._model_dir, "skipped", lines)
 
 
 class Callbacks(tf.compat.v1.train.SessionRunHook):

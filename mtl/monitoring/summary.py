@@ -37,7 +37,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     return "\n".join(blocks)
 
 
-def of_evaluation(
+def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
     """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one."""
@@ -68,7 +68,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
     }
     chosen = "best" if best else "latest"
     served = os.path.abspath(os.path.join(model_dir, "export", chosen))
-    python, told = _python(), doubts.told(model_dir)
+    python, told = _python(), doubts.read_all_doubts(model_dir)
     commands = (
         f"{python} -m tensorboard.main --logdir {model_dir}",
         f"{python} -m launch.predict --model_dir {model_dir} --checkpoint {chosen}",
@@ -94,7 +94,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _last(directory: str) -> str | None:
-    return next(reversed(run_directory.saved(directory)), None)
+    return next(reversed(run_directory.list_checkpoints(directory)), None)
 
 
 def _newest(directory: str) -> str | None:

@@ -46,7 +46,7 @@ class Convnet:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         trunk.check_sizes("Convnet.filters", self.filters)
         checks.require(len(self.filters) > 0, "Convnet.filters", "hold a block", self.filters)
         trunk.check_sizes("Convnet.size", [self.size])
@@ -56,11 +56,11 @@ class Convnet:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""
-        hidden, others = trunk.images("Convnet", inputs)
-        with freezing.held(self):
+        hidden, others = trunk.join_images("Convnet", inputs)
+        with freezing.hold_part(self):
             for index, filters in enumerate(self.filters):
                 hidden = self._block(hidden, filters, f"block_{index}", training)
-            hidden = trunk.joined("Convnet", {"images": hidden, **others})
+            hidden = trunk.join_columns("Convnet", {"images": hidden, **others})
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )

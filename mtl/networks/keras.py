@@ -31,7 +31,7 @@ class KerasModel:
     weights that a model brings along are not: write them into a checkpoint (`transfer.write`) and
     start from there. Layers with `trainable = False` stay as they are. Initial weights and dropout
     are drawn by Keras: give the layers seeds, as `Run.seed` does not reach them. Quantisation and
-    numbers of 16 bits (`Run.compute`) reach the weights that layers keep as attributes.
+    numbers of 16 bits (`Run.precision`) reach the weights that layers keep as attributes.
 
     Attributes:
       build: makes the model; called in each graph anew, once for each scope that it is used in, in
@@ -44,13 +44,13 @@ class KerasModel:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         rule = "be a function that makes a model"
         checks.require(callable(self.build), "KerasModel.build", rule, self.build)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, ...]} -> [B, H]."""
-        with freezing.held(self):
+        with freezing.hold_part(self):
             return self._called(inputs, training)
 
     def _called(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
@@ -73,13 +73,15 @@ class KerasModel:
         """Return a new one, or where the scope reuses variables the one that was made there."""
         scope = tf1.get_variable_scope()
         # A key that is no string stays out of saved graphs.
-        kept = graphs.outermost().get_collection_ref((self, scope.name, precision.dtype()))
+        kept = graphs.outermost_graph().get_collection_ref(
+            (self, scope.name, precision.current_dtype())
+        )
         if not kept or not scope.reuse:
             kept[:] = [self._made(inputs)]
         return kept[0]
 
     def _made(self, inputs: types.Tensors) -> Any:
-        with keras_lib.computing(precision.dtype()):
+        with keras_lib.computing(precision.current_dtype()):
             made = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
         checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
@@ -102,13 +104,15 @@ def _hold(made: Any) -> None:
     """Layers that are frozen, here or there, count as such on both sides."""
     for layer in made.submodules:
         if hasattr(layer, "moving_mean"):
-            moves = freezing.moves(layer.moving_mean)
+            moves = freezing.averages_move(layer.moving_mean)
             rule, fix = "leave out the normalisations of a Keras model", "Freeze them for good."
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves
-    held = {patterns.name(weight) for weight in made.non_trainable_weights}
+    held = {patterns.variable_name(weight) for weight in made.non_trainable_weights}
     trainable = tf1.get_collection_ref(tf1.GraphKeys.TRAINABLE_VARIABLES)
-    trainable[:] = [variable for variable in trainable if patterns.name(variable) not in held]
+    trainable[:] = [
+        variable for variable in trainable if patterns.variable_name(variable) not in held
+    ]
 
 
 @contextlib.contextmanager
@@ -128,7 +132,7 @@ def _weights_given(made: Any) -> Iterator[None]:
         if id(value) in given
     ]
     missing = sorted(set(given) - {id(value) for *_, value in places})
-    names = [patterns.name(given[weight][0]) for weight in missing]
+    names = [patterns.variable_name(given[weight][0]) for weight in missing]
     checks.require(not names, "KerasModel.build", "keep weights as attributes of layers", names)
     try:
         for attributes, name, value in places:
@@ -143,8 +147,8 @@ def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple
     """{id of a weight: the weight, and what the getter makes of it} where that is another."""
     made = {}
     for weight in weights:
-        dtype = precision.dtype() if keras_lib.is_cast(weight) else weight.dtype
-        name = patterns.name(weight)
+        dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype
+        name = patterns.variable_name(weight)
         value = getter(lambda *_, own=weight, **__: own, name, dtype=dtype, trainable=True)
         if value is not weight:
             made[id(weight)] = (weight, value)

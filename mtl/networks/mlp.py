@@ -34,13 +34,13 @@ class MLP:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         trunk.check_settings("MLP", self.layers, self.activation, self.dropout, self.batch_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, ...]} -> [B, layers[-1]]."""
-        hidden = trunk.joined("MLP", inputs)
-        with freezing.held(self):
+        hidden = trunk.join_columns("MLP", inputs)
+        with freezing.hold_part(self):
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )

@@ -40,7 +40,7 @@ class ResNet:
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check(self)
+        freezing.check_trainable(self)
         checks.is_a("ResNet.depth", self.depth, int, "be a number of layers")
         fits = self.depth >= 8 and self.depth % 6 == 2
         checks.require(fits, "ResNet.depth", "be 6 n + 2: 8, 14, 20, 26, 32, ...", self.depth)
@@ -52,10 +52,10 @@ class ResNet:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
-        images, others = trunk.images("ResNet", inputs)
-        with freezing.held(self):
+        images, others = trunk.join_images("ResNet", inputs)
+        with freezing.hold_part(self):
             hidden = self._residual(images, training)
-        return trunk.joined("ResNet", {"images": hidden, **others})
+        return trunk.join_columns("ResNet", {"images": hidden, **others})
 
     def _residual(self, images: tf.Tensor, training: bool) -> tf.Tensor:
         """[B, H, W, C] -> [B, filters[-1]]."""

@@ -31,14 +31,14 @@ class SharedBottom:
     tower: Trunk | None = None
 
     def __post_init__(self):
-        checks.part("SharedBottom.trunk", self.trunk, "networks.MLP", 2)
+        checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", 2)
         if self.tower is not None:
-            checks.part("SharedBottom.tower", self.tower, "networks.MLP", 2)
+            checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", 2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
         with tf.compat.v1.variable_scope("trunk"):
-            hidden, shared = precision.shared(self.trunk(inputs, training))
+            hidden, shared = precision.share_output(self.trunk(inputs, training))
         towers = {task: self._towered(hidden, task, training) for task in tasks}
         return types.Towers(towers, shared=[shared])
 

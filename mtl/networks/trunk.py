@@ -1,7 +1,7 @@
 """What a trunk is, and how trunks join inputs.
 
 Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H]
-hidden = trunk.joined("MLP", inputs)                     # [B, sum of D]
+hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
 hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 """
 
@@ -39,7 +39,7 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
         checks.positive(where, size)
 
 
-def images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """{column: ...} -> all images, stacked to [B, H, W, sum of C], and the other columns."""
     found = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     others = {column: value for column, value in inputs.items() if column not in found}
@@ -51,7 +51,7 @@ def images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Te
     return tf.concat(list(found.values()), axis=3), others
 
 
-def joined(kind: str, inputs: types.Tensors) -> tf.Tensor:
+def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """{column: [B, ...]} -> [B, D]: every input flattened, joined in the order given."""
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
     flattened = []

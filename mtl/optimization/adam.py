@@ -52,7 +52,7 @@ class AdamWOptimizer(LazyAdamOptimizer):
         super()._create_slots(var_list)
         # The default is a convention that a network need not follow; a user's pattern must match.
         for pattern in set(self._not_decayed) - set(NOT_DECAYED):
-            patterns.select("AdamW.not_decayed", pattern, tf1.global_variables())
+            patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         shrunk = var.assign_sub(self._decay(var) * var) if self._decays(var) else None

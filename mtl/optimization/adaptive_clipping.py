@@ -47,7 +47,7 @@ class AGC:
     def __post_init__(self):
         checks.bound("AGC.max_ratio", self.max_ratio)
         checks.positive("AGC.least_norm", self.least_norm)
-        patterns.check("AGC.skipped", self.skipped)
+        patterns.check_patterns("AGC.skipped", self.skipped)
 
     def __call__(
         self,
@@ -78,7 +78,7 @@ class AGC:
 
     def _bounded(self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         norms, own = (_norms(of, axes) for of in (values, weights))
-        scale = clipping.factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
+        scale = clipping.find_factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
         return values * tf.cast(scale, values.dtype)
 
 
@@ -88,7 +88,7 @@ def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     def squares(dtype: tf.DType) -> tf.Tensor:
         return tf.cast(tf.reduce_sum(tf.cast(values, dtype) ** 2, axes, keepdims=True), tf.float64)
 
-    return gradients_lib.roots(gradients_lib.unless_overflown(squares))
+    return gradients_lib.take_roots(gradients_lib.retry_in_float64(squares))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,21 +126,21 @@ class AutoClip:
         del variables
         with tf1.variable_scope("auto_clip"):
             seen, count = self._seen(norm)
-        scale = clipping.factor(norm, self._percentile(seen, count))
-        return [clipping.scaled(gradient, scale) for gradient in gradients]
+        scale = clipping.find_factor(norm, self._percentile(seen, count))
+        return [clipping.scale_gradient(gradient, scale) for gradient in gradients]
 
     def _seen(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the norms [window] with that of this step, and how many of them are filled."""
-        norms = step_state.variable("norms", np.zeros(self.window, np.float32))
-        count = step_state.variable("count", np.zeros([], np.int32))
+        norms = step_state.create_variable("norms", np.zeros(self.window, np.float32))
+        count = step_state.create_variable("count", np.zeros([], np.int32))
         old, steps = norms.read_value(), count.read_value()
         is_finite = tf.math.is_finite(norm)
         place = steps % self.window
         kept = tf.where(is_finite, norm, old[place])
         new = tf.tensor_scatter_nd_update(old, [[place]], [kept])
         steps += tf.cast(is_finite, tf.int32)
-        step_state.keep(norms, new)
-        step_state.keep(count, steps)
+        step_state.assign_with_update(norms, new)
+        step_state.assign_with_update(count, steps)
         return new, tf.minimum(steps, self.window)
 
     def _percentile(self, seen: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -53,7 +53,9 @@ class GlobalNorm:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del variables
-        return [scaled(gradient, factor(norm, self.max_norm)) for gradient in gradients]
+        return [
+            scale_gradient(gradient, find_factor(norm, self.max_norm)) for gradient in gradients
+        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,9 @@ class Norm:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
-        norms = gradients_lib.roots(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        norms = gradients_lib.take_roots(
+            _of_tables(gradients_lib.squared_norms(gradients), variables)
+        )
         return _scaled_alone(gradients, norms, self.max_norm)
 
 
@@ -107,7 +111,9 @@ class AverageNorm:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del norm
-        norms = gradients_lib.roots(_of_tables(gradients_lib.squared_norms(gradients), variables))
+        norms = gradients_lib.take_roots(
+            _of_tables(gradients_lib.squared_norms(gradients), variables)
+        )
         counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
         return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
@@ -135,7 +141,7 @@ class Value:
     ) -> Gradients:
         """N gradients (rows merged), N variables, their global norm -> N gradients."""
         del variables, norm
-        return [gradients_lib.transform(gradient, self._cut) for gradient in gradients]
+        return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:
         cut = tf.clip_by_value(values, -self.max_value, self.max_value)
@@ -156,9 +162,9 @@ class ByPattern:
     def __post_init__(self):
         checks.mapping("ByPattern.parts", self.parts, "map patterns to clippings")
         checks.require(bool(self.parts), "ByPattern.parts", "not be empty", self.parts)
-        patterns.check("ByPattern.parts", list(self.parts))
+        patterns.check_patterns("ByPattern.parts", list(self.parts))
         for pattern, part in self.parts.items():
-            checks.part(f"ByPattern.parts[{pattern!r}]", part, "clipping.GlobalNorm", 3)
+            checks.require_part(f"ByPattern.parts[{pattern!r}]", part, "clipping.GlobalNorm", 3)
 
     def __call__(
         self,
@@ -174,11 +180,11 @@ class ByPattern:
         del norm
         clipped, left = list(gradients), list(range(len(variables)))
         for index, (pattern, part) in enumerate(self.parts.items()):
-            patterns.select("ByPattern.parts", pattern, [variables[n] for n in left])
+            patterns.select_variables("ByPattern.parts", pattern, [variables[n] for n in left])
             group = [n for n in left if patterns.matches(pattern, variables[n])]
             left = [n for n in left if n not in group]
             own = [gradients[n] for n in group]
-            own_norm = gradients_lib.norm(gradients_lib.squared_norms(own))
+            own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(own))
             with tf1.variable_scope(f"group_{index}"):
                 own = part(own, [variables[n] for n in group], own_norm)
             for n, gradient in zip(group, own, strict=True):
@@ -186,15 +192,17 @@ class ByPattern:
         return clipped
 
 
-def factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
+def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
     """Return what brings a norm, of any shape, to at most `max_norm`; 1 if either is not finite."""
     scale = max_norm / tf.maximum(norm, max_norm)
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
-def scaled(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
+def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
     """Return the gradient times a scalar."""
-    return gradients_lib.transform(gradient, lambda values: values * tf.cast(scale, values.dtype))
+    return gradients_lib.transform_gradient(
+        gradient, lambda values: values * tf.cast(scale, values.dtype)
+    )
 
 
 def _scaled_alone(
@@ -202,14 +210,14 @@ def _scaled_alone(
 ) -> Gradients:
     """Return each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
     return [
-        scaled(gradient, factor(norm, max_norm))
+        scale_gradient(gradient, find_factor(norm, max_norm))
         for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)
     ]
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
     """[N] values of N variables -> [N], of a shard the sum over all shards of its table."""
-    names = list(map(patterns.name, variables))
+    names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):
         return values

@@ -43,7 +43,7 @@ class Guarded:
     monitors: dict[str, tf.Tensor]
 
 
-def guarded(
+def guard_update(
     policy: str,
     losses: types.Tensors,
     gradients: Sequence[types.Gradient],
@@ -57,7 +57,7 @@ def guarded(
     """
     checked = Checked(losses, gradients_lib.squared_norms(gradients), variables)
     squares, moves, before, monitors = checked.squares, True, [], {}
-    scale, overflows = precision.loss_scale(), False
+    scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
@@ -67,7 +67,7 @@ def guarded(
     elif policy == "skip":
         moves = checked.is_finite
     else:
-        gradients, number = zeroed(gradients)
+        gradients, number = zero_gradients(gradients)
         squares = gradients_lib.squared_norms(gradients)
         number = number if moves is True else tf.where(moves, number, 0)
         monitors["zeroed_entries"] = _counted("zeroed_entries", number)
@@ -116,7 +116,7 @@ class Checked:
           InvalidArgumentError: when run; its message has the step and the first of the names.
         """
         names = [f"loss of {task}" for task in self.losses]
-        names += [f"gradient of {patterns.name(variable)}" for variable in self.variables]
+        names += [f"gradient of {patterns.variable_name(variable)}" for variable in self.variables]
 
         # Outside of the branch, which would wait for a parameter server whether taken or not.
         step = tf.as_string(step)
@@ -138,7 +138,7 @@ class Checked:
         return tf.cond(self.is_finite | unless, tf.no_op, fail)
 
 
-def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
+def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
     """N gradients -> the same with 0 for entries that are not finite, and the number of those."""
     counts = []
 
@@ -147,13 +147,13 @@ def zeroed(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], t
         counts.append(tf.math.count_nonzero(~is_finite, dtype=tf.int64))
         return tf.where(is_finite, values, tf.zeros_like(values))
 
-    gradients = [gradients_lib.transform(gradient, zero) for gradient in gradients]
+    gradients = [gradients_lib.transform_gradient(gradient, zero) for gradient in gradients]
     return gradients, tf.add_n(counts)
 
 
 def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
     """Return the sum of an int64 scalar over all steps, kept as a variable of the scope."""
-    total = step_state.variable(name, np.zeros([], np.int64))
+    total = step_state.create_variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
-    step_state.keep(total, new)
+    step_state.assign_with_update(total, new)
     return new

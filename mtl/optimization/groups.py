@@ -40,31 +40,31 @@ class Group:
     own: str | None = None
 
 
-def check(where: str, rates: Rates) -> None:
+def check_groups(where: str, rates: Rates) -> None:
     """Fail unless `rates` maps patterns to factors above 0 or schedules."""
     checks.mapping(where, rates, "map patterns to factors")
-    patterns.check(where, list(rates))
+    patterns.check_patterns(where, list(rates))
     for pattern, factor in rates.items():
         if isinstance(factor, (int, float)):
             checks.positive(f"{where}[{pattern!r}]", factor)
         else:
-            checks.part(f"{where}[{pattern!r}]", factor, "schedules.Cosine")
+            checks.require_part(f"{where}[{pattern!r}]", factor, "schedules.Cosine")
 
 
 def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
     """Fails unless it is built for a learning rate, and has one."""
-    checks.part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
+    checks.require_part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
 
 
 def check_optimizers(where: str, optimizers: Optimizers) -> None:
     """Fail unless `optimizers` maps patterns to optimizers."""
     checks.mapping(where, optimizers, "map patterns to optimizers")
-    patterns.check(where, list(optimizers))
+    patterns.check_patterns(where, list(optimizers))
     for pattern, optimizer in optimizers.items():
         check_optimizer(f"{where}[{pattern!r}]", optimizer, "Adagrad")
 
 
-def masked(
+def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
     """N gradients and N variables -> N gradients, 0 where an entry does not move, or not yet."""
@@ -74,20 +74,20 @@ def masked(
 def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
-        gradient = gradients_lib.transform(gradient, functools.partial(_if, reached))
-    entries = freezing.entries(variable)
+        gradient = gradients_lib.transform_gradient(gradient, functools.partial(_if, reached))
+    entries = freezing.moving_entries(variable)
     if entries is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):
         entries = tf.gather(entries, gradient.indices)
-    return gradients_lib.transform(gradient, functools.partial(_if, entries))
+    return gradients_lib.transform_gradient(gradient, functools.partial(_if, entries))
 
 
 def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(condition, values, tf.zeros_like(values))
 
 
-def apply(
+def apply_groups(
     optimizers: Mapping[str | None, types.Optimizer],
     pairs: types.GradientsAndVariables,
     rates: Rates,
@@ -109,13 +109,13 @@ def apply(
     operations = []
     for group, members in _groups(pairs, rates, [*filter(None, optimizers)]).items():
         optimizer = optimizers[group.own]
-        factors = [schedules.value(rates[pattern], step) for pattern in group.patterns]
-        rate = schedules.value(optimizer.learning_rate, step)
+        factors = [schedules.evaluate_rate(rates[pattern], step) for pattern in group.patterns]
+        rate = schedules.evaluate_rate(optimizer.learning_rate, step)
         rate = functools.reduce(operator.mul, factors, rate)
         # Before its first step neither weights nor optimizer state are read.
         reached = freezing.is_reached(group.first_step)
         moves = when if reached is True else reached if when is True else when & reached
-        operations.append(reduced.apply(_masking(optimizer(rate), members), members, moves))
+        operations.append(reduced.apply_reduced(_masking(optimizer(rate), members), members, moves))
     return operations
 
 
@@ -128,7 +128,7 @@ def moves_all_rows(
     """
     owners = _owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
-    return [are_all[owners.get(patterns.name(variable))] for variable in variables]
+    return [are_all[owners.get(patterns.variable_name(variable))] for variable in variables]
 
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
@@ -143,7 +143,7 @@ def _masking(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf.compat.v1.train.Optimizer:
     """Return the optimizer, which leaves masked entries where they are."""
-    masks = {patterns.part_name(variable): freezing.mask(variable) for _, variable in pairs}
+    masks = {patterns.shard_name(variable): freezing.find_mask(variable) for _, variable in pairs}
     given = {name: mask for name, mask in masks.items() if mask is not None}
     return wrapped.Masked(optimizer, given) if given else optimizer
 
@@ -157,12 +157,12 @@ def _groups(
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:
-        patterns.select("Update.rates", pattern, [*variables, *freezing.frozen_names()])
+        patterns.select_variables("Update.rates", pattern, [*variables, *freezing.frozen_names()])
     owners = _owners(variables, own)
     groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
         matching = tuple(pattern for pattern in rates if patterns.matches(pattern, variable))
-        owner = owners.get(patterns.name(variable))
+        owner = owners.get(patterns.variable_name(variable))
         group = Group(matching, freezing.first_step(variable), owner)
         groups.setdefault(group, []).append((gradient, variable))
     return {group: members for group, members in groups.items() if members}
@@ -172,8 +172,10 @@ def _owners(variables: Sequence[tf.Variable], own: Sequence[str]) -> dict[str, s
     """{variable name: the pattern of its optimizer}."""
     owners: dict[str, str] = {}
     for pattern in own:
-        left = [variable for variable in variables if patterns.name(variable) not in owners]
+        left = [
+            variable for variable in variables if patterns.variable_name(variable) not in owners
+        ]
         left = [*left, *freezing.frozen_names()]
-        for variable in patterns.select("Update.optimizers", pattern, left):
-            owners.setdefault(patterns.name(variable), pattern)
+        for variable in patterns.select_variables("Update.optimizers", pattern, left):
+            owners.setdefault(patterns.variable_name(variable), pattern)
     return owners

@@ -1,6 +1,6 @@
 """Finds the steps in which variables move: not yet frozen ones, nor those whose rate is 0.
 
-for moving in idle.find(update, freezing, names, last=900):
+for moving in idle.find_moving(update, freezing, names, last=900):
     moving.first, moving.end, moving.where       # 0, 500, "Update.optimizers['^features/']"
 """
 
@@ -34,7 +34,7 @@ class Moving:
         return max(first, self.first) >= min(last, self.end)
 
 
-def find(
+def find_moving(
     part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
     """Return when the variables of these names move in steps 0 to `last` - 1, alike ones once."""

@@ -243,7 +243,7 @@ class AdamW(Adam):
     def __post_init__(self):
         super().__post_init__()
         checks.positive("AdamW.weight_decay", self.weight_decay)
-        patterns.check("AdamW.not_decayed", self.not_decayed)
+        patterns.check_patterns("AdamW.not_decayed", self.not_decayed)
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return adam.AdamWOptimizer(

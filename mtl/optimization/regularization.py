@@ -42,7 +42,7 @@ class Regularization:
             where = f"Regularization.{setting}"
             factors = getattr(self, setting)
             checks.mapping(where, factors, "map patterns to factors")
-            patterns.check(where, list(factors))
+            patterns.check_patterns(where, list(factors))
             for pattern, factor in factors.items():
                 checks.positive(f"{where}[{pattern!r}]", factor)
 
@@ -58,16 +58,16 @@ class Regularization:
         l1 = _factors("Regularization.l1", self.l1, variables)
         l2 = _factors("Regularization.l2", self.l2, variables)
         for i, variable in enumerate(variables):
-            name = patterns.name(variable)
+            name = patterns.variable_name(variable)
             if name in l1 or name in l2:
                 penalty = _penalty(gradients[i], variable, l1.get(name, 0), l2.get(name, 0))
-                gradients[i] = gradients_lib.add(gradients[i], penalty[0])
+                gradients[i] = gradients_lib.add_gradients(gradients[i], penalty[0])
                 values.append(penalty[1])
         losses = tf1.losses.get_regularization_losses()
         if losses:
             values.append(tf.add_n(losses))
             terms = tf.gradients(values[-1], list(variables))
-            gradients = list(map(gradients_lib.add, gradients, terms))
+            gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
 
 
@@ -77,8 +77,8 @@ def _factors(
     """{variable name: summed factor} of the variables that a pattern matches."""
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
-        selected = patterns.select(where, pattern, [*variables, *freezing.frozen_names()])
-        for name in set(map(patterns.name, selected)):
+        selected = patterns.select_variables(where, pattern, [*variables, *freezing.frozen_names()])
+        for name in set(map(patterns.variable_name, selected)):
             factors[name] = factors.get(name, 0.0) + factor
     return factors
 

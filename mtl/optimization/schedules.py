@@ -22,7 +22,7 @@ import tensorflow as tf
 from mtl import checks, types
 
 
-def value(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:
+def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:
     """Return the learning rate at `step`, a float32 scalar."""
     if callable(learning_rate):
         return learning_rate(step)
@@ -220,17 +220,17 @@ def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
     return tf.minimum(tf.constant(1, step.dtype), step / schedule.decay_steps)
 
 
-def lasting(part: Any, steps: int) -> Any:
+def fill_decay_steps(part: Any, steps: int) -> Any:
     """`part`, in whose settings schedules without `decay_steps` decay over so many steps."""
     if type(part) in (list, tuple):
-        items = [lasting(item, steps) for item in part]
+        items = [fill_decay_steps(item, steps) for item in part]
         return type(part)(items) if _differ(items, part) else part
     if type(part) is dict:
-        entries = {name: lasting(item, steps) for name, item in part.items()}
+        entries = {name: fill_decay_steps(item, steps) for name, item in part.items()}
         return entries if _differ(entries.values(), part.values()) else part
     changes: dict[str, Any] = {}
     for name, setting in _settings(part):
-        made = lasting(setting, steps)
+        made = fill_decay_steps(setting, steps)
         changes |= {} if made is setting else {name: made}
     if isinstance(part, (Cosine, Polynomial)) and part.decay_steps is None:
         changes["decay_steps"] = steps

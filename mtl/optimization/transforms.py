@@ -45,7 +45,7 @@ def _centered(gradient: types.Connected, variable: tf.Variable) -> types.Connect
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
-    entries = freezing.entries(variable)
+    entries = freezing.moving_entries(variable)
     if entries is None:
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
@@ -85,7 +85,7 @@ class Noise:
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))
-        noisy, names = list(gradients), list(map(patterns.name, variables))
+        noisy, names = list(gradients), list(map(patterns.variable_name, variables))
         for name in dict.fromkeys(names):
             own = [index for index, other in enumerate(names) if other == name]
             parts, of = [gradients[index] for index in own], [variables[index] for index in own]
@@ -95,17 +95,19 @@ class Noise:
 
 
 def _added(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
-    return gradients_lib.transform(gradient, lambda own: own + values)
+    return gradients_lib.transform_gradient(gradient, lambda own: own + values)
 
 
 def _draws(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
     """Return normal draws for the gradients of all shards of a variable, or of a whole one."""
-    seed = draws.step_seed(f"noise/{name}")
-    values = gradients_lib.values(gradients)
+    seed = draws.make_step_seed(f"noise/{name}")
+    values = gradients_lib.list_values(gradients)
     whole = shards.whole_shape(variables[0])
-    firsts = [shard.first if (shard := shards.of(variable)) else 0 for variable in variables]
+    firsts = [
+        shard.first if (shard := shards.find_shard(variable)) else 0 for variable in variables
+    ]
     if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
@@ -119,7 +121,7 @@ def _draws(
         tf.gather(drawn, gradient.indices + first)
         if isinstance(gradient, tf.IndexedSlices)
         else drawn[first : first + variable.shape[0]]
-        if shards.of(variable)
+        if shards.find_shard(variable)
         else drawn
         for gradient, variable, first in zip(gradients, variables, firsts, strict=True)
     ]

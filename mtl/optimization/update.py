@@ -58,16 +58,16 @@ class Update:
     def __post_init__(self):
         groups.check_optimizer("Update.optimizer", self.optimizer)
         example = "regularization.Regularization"
-        checks.part("Update.regularization", self.regularization, example, 2)
+        checks.require_part("Update.regularization", self.regularization, example, 2)
         groups.check_optimizers("Update.optimizers", self.optimizers)
         if self.clipping is not None:
-            checks.part("Update.clipping", self.clipping, "clipping.GlobalNorm")
+            checks.require_part("Update.clipping", self.clipping, "clipping.GlobalNorm")
         checks.is_a("Update.transforms", self.transforms, (list, tuple), "be a list of parts")
         for part in self.transforms:
-            checks.part("Update.transforms", part, "transforms.Centralization", 3)
-        groups.check("Update.rates", self.rates)
+            checks.require_part("Update.transforms", part, "transforms.Centralization", 3)
+        groups.check_groups("Update.rates", self.rates)
         if self.average is not None:
-            checks.part("Update.average", self.average, "averaging.ExponentialAverage", 3)
+            checks.require_part("Update.average", self.average, "averaging.ExponentialAverage", 3)
         checks.one_of("Update.if_not_finite", self.if_not_finite, finite.POLICIES)
 
     def __call__(
@@ -87,17 +87,19 @@ class Update:
           InvalidArgumentError: when run, on a loss or gradient that is not finite.
         """
         step = tf1.train.get_or_create_global_step()
-        learning_rate = schedules.value(self.optimizer.learning_rate, step)
+        learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _connected(gradients, variables)
-        gradients = groups.masked(gradients, variables)
+        gradients = groups.mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
             monitors["regularization"] = penalty
         with tf1.variable_scope("update"):
-            guarded = finite.guarded(self.if_not_finite, losses or {}, gradients, variables, step)
-            monitors["gradient_norm"] = norm = gradients_lib.norm(guarded.squares)
+            guarded = finite.guard_update(
+                self.if_not_finite, losses or {}, gradients, variables, step
+            )
+            monitors["gradient_norm"] = norm = gradients_lib.norm_from_squares(guarded.squares)
             gradients = self._shaped(guarded.gradients, variables, norm)
 
         # The norm needs every gradient: no variable moves while another is still being read.
@@ -112,8 +114,8 @@ class Update:
             patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
             optimizers_of = {**patterned, None: self.optimizer}
             rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
-            with tf.control_dependencies(gradients_lib.values(rows)):
-                applied = groups.apply(optimizers_of, pairs, self.rates, step, guarded.moves)
+            with tf.control_dependencies(gradients_lib.list_values(rows)):
+                applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, guarded.moves)
             if self.average:
                 with tf.control_dependencies(applied):
                     applied = [self.average(rows, variables, step, guarded.moves)]
@@ -143,9 +145,9 @@ class Update:
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):
-            own_norm = gradients_lib.norm(gradients_lib.squared_norms(gradients))
+            own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = groups.masked(part(gradients, variables, own_norm), variables)
+                gradients = groups.mask_gradients(part(gradients, variables, own_norm), variables)
         return list(gradients)
 
 
@@ -154,6 +156,6 @@ def _connected(
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
     """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
-    names = [patterns.name(variable) for variable in variables]
+    names = [patterns.variable_name(variable) for variable in variables]
     checks.require(bool(pairs), "Update", "get a gradient", names, "No loss depends on these.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

@@ -59,11 +59,11 @@ class Masked(Wrapped):
         return self._masked(handle, lambda: move(grad, handle, indices))
 
     def _masked(self, var: tf.Variable, move: Callable[[], Any]) -> Any:
-        name = patterns.part_name(var)
+        name = patterns.shard_name(var)
         if name not in self._masks:
             return move()
         before = tf.identity(var.read_value())
-        mask = self._masks[name](before, patterns.name(var))
+        mask = self._masks[name](before, patterns.variable_name(var))
         with tf.control_dependencies([before]):
             moved = move()
         with tf.control_dependencies([moved]):

@@ -1,6 +1,6 @@
 """The audit of a run that is trained: its training split, once for each of its checkpoints.
 
-checkpoint_audit.audit(experiment, "runs/digits", settings, paths, "runs/digits/clip_audit")
+checkpoint_audit.audit_checkpoints(experiment, "runs/digits", settings, paths, output)
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from mtl.variables import patterns
 tf1 = tf.compat.v1
 
 
-def audit(
+def audit_checkpoints(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     settings: audit_lib.ClipAudit,
@@ -42,9 +42,11 @@ def audit(
     Raises:
       UserError: a checkpoint is of another model.
     """
-    statistics = fitting.load(model_dir)
-    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
-    data = settings.over(experiment.data, (experiment.data.shuffle_buffer, experiment.run.seed))
+    statistics = fitting.load_statistics(model_dir)
+    model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
+    data = settings.number_rows(
+        experiment.data, (experiment.data.shuffle_buffer, experiment.run.seed)
+    )
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
@@ -54,9 +56,9 @@ def audit(
             weigh = _weigh(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
-        found, _ = model.freezing.over(measure)(features, labels)
+        found, _ = model.freezing.wrap_step(measure)(features, labels)
         audit_lib.warn_of_unknown(found)
-        fetches = (step, settings.ids(features, labels), found.examples, found.batch)
+        fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)
         with _session() as session:
             for path in paths:
@@ -88,12 +90,12 @@ def _session() -> tf.compat.v1.Session:
 def _restore(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
-    wanted = {patterns.name(v): v.shape.as_list() for v in variables}
+    wanted = {patterns.variable_name(v): v.shape.as_list() for v in variables}
     used = {name: shape for name, shape in saved.items() if name in wanted}
     mismatch.require_same(path, used, wanted)
     reader = tf.train.load_checkpoint(path)
     for variable in variables:
-        variable.load(reader.get_tensor(patterns.name(variable)), session)
+        variable.load(reader.get_tensor(patterns.variable_name(variable)), session)
 
 
 def _all(

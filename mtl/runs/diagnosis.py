@@ -1,6 +1,6 @@
 """What ended a run, in one line: a bad record, a damaged checkpoint, an assertion of the graph.
 
-with diagnosis.explained(data, heads, "runs/a/model.ckpt-500", "train", "test"):
+with diagnosis.explain_run_errors(data, heads, "runs/a/model.ckpt-500", "train", "test"):
     estimator.train(...)
 """
 
@@ -24,7 +24,7 @@ RUN_ERRORS = (
 
 
 @contextlib.contextmanager
-def explained(
+def explain_run_errors(
     data: pipeline.Pipeline, heads: Sequence[types.Head], checkpoint: str | None, *splits: str
 ) -> Iterator[None]:
     """Turn what a user can fix into a UserError: of these splits, and of the checkpoint read."""
@@ -34,7 +34,7 @@ def explained(
         if checkpoint:
             run_directory.require_intact(checkpoint)
         problems = (data.diagnose(error, split, heads) for split in splits)
-        asserted = re.search(r"assertion failed: \[(.+?)\]", source.said(error))
+        asserted = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (asserted and asserted.group(1))
         if message:
             raise checks.UserError(message) from error

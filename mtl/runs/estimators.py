@@ -28,19 +28,19 @@ def build_estimator(
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default.
     """
-    given_files.check(experiment.model.column_files, model_dir)
-    statistics = fitting.load(model_dir)
+    given_files.check_unchanged(experiment.model.column_files, model_dir)
+    statistics = fitting.load_statistics(model_dir)
     model_fn: Callable[..., Any] = functools.partial(
         experiment.model.fitted(statistics).model_fn, statistics=statistics
     )
-    model_fn = serving.exporting(model_fn, experiment.serving)
-    with tf_config.alone():
+    model_fn = serving.add_signatures(model_fn, experiment.serving)
+    with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(
             model_dir=events or model_dir, tf_random_seed=experiment.run.seed
         )
     session_config = experiment.distribution.resources.session_config()
-    config = resources.configured(config, session_config)
-    model_fn = scoring.kept.over(mismatch.refusing(model_fn, checkpoint), keep)
+    config = resources.configure_session(config, session_config)
+    model_fn = scoring.kept.keep_fields(mismatch.refuse_mismatch(model_fn, checkpoint), keep)
     return compat.estimator.Estimator(model_fn, config=config)
 
 
@@ -49,7 +49,7 @@ def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> ser
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
     )
-    heads = experiment.model.fitted(fitting.load(model_dir)).heads
+    heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     return serving.Exporter(experiment.serving, experiment.data.spec, heads, rows, model_dir)
 
 
@@ -57,4 +57,6 @@ def explain_errors(
     experiment: experiment_lib.Experiment, checkpoint: str | None, *splits: str
 ) -> contextlib.AbstractContextManager[None]:
     """Turn what a user can fix in the data or the checkpoint into one line, within it."""
-    return diagnosis.explained(experiment.data, experiment.model.heads, checkpoint, *splits)
+    return diagnosis.explain_run_errors(
+        experiment.data, experiment.model.heads, checkpoint, *splits
+    )

@@ -45,8 +45,8 @@ class Evaluator:
     ):
         self._experiment, self._model_dir = experiment, model_dir
         self._interruption = interruption
-        known = experiment.model.direction(experiment.best.metric)
-        self.keeper = checkpoints.BestKeeper(experiment.best.directed(known), model_dir)
+        known = experiment.model.find_direction(experiment.best.metric)
+        self.keeper = checkpoints.BestKeeper(experiment.best.with_direction(known), model_dir)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
 
@@ -62,11 +62,11 @@ class Evaluator:
             self.metrics = estimator.evaluate(
                 functools.partial(experiment.data.one_pass, split),
                 checkpoint_path=checkpoint,
-                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget)],
+                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget_later)],
             )
-        shown, best = experiment.model.main_metrics(self.metrics), experiment.best.metric
+        shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
         is_best = self.keeper.is_best(self.metrics)
-        _log.info("%s", summary.of_evaluation(self.metrics, shown, best, is_best))
+        _log.info("%s", summary.describe_evaluation(self.metrics, shown, best, is_best))
         self._export(estimator, checkpoint)
         return self.metrics
 
@@ -75,20 +75,23 @@ class Evaluator:
 
         Evaluates that checkpoint if a run was interrupted before that was done.
         """
-        path, step = run_directory.latest(self._model_dir), run_directory.step_of(self._model_dir)
+        path, step = (
+            run_directory.find_latest(self._model_dir),
+            run_directory.step_of(self._model_dir),
+        )
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done:
             self(cast(str, path))  # Without a checkpoint step 0 is done.
 
-    def forget(self) -> None:
+    def forget_later(self) -> None:
         """Have TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
             self._unknown_from = None
 
-    def again(self) -> dict[str, Any]:
+    def evaluate_again(self) -> dict[str, Any]:
         """Return the metrics of the latest checkpoint, which was evaluated and exported before."""
         return evaluate(self._experiment, self._model_dir)
 
@@ -98,8 +101,9 @@ class Evaluator:
             try:
                 exporter.export(estimator, folder, checkpoint, self.metrics, False)
             except (tf.errors.OpError, OSError) as error:
-                why = f"{checkpoint} cannot be exported to {folder}: {run_directory.reason(error)}."
-                raise checks.UserError(why) from error
+                why = run_directory.shorten_error(error)
+                message = f"{checkpoint} cannot be exported to {folder}: {why}."
+                raise checks.UserError(message) from error
 
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:
@@ -126,7 +130,7 @@ def evaluate(
         tempfile.TemporaryDirectory() as scratch,
     ):
         experiment.distribution.resources.take()
-        plausibility.labels(experiment.model, experiment.data, split)
+        plausibility.look_at_labels(experiment.model, experiment.data, split)
         estimator = estimators.build_estimator(
             experiment, model_dir, path, events=scratch if is_own else None
         )

@@ -1,7 +1,7 @@
 """What columns, heads and samplers learn of the training split before the first step.
 
-fitting.fit(data, model, warm_start, "runs/digits")     # one pass, kept in runs/digits/statistics
-statistics = fitting.load("runs/digits")
+fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
+statistics = fitting.load_statistics("runs/digits")
 """
 
 import os
@@ -14,12 +14,12 @@ from mtl.data import pipeline
 from mtl.runs import diagnosis, plausibility
 
 
-def load(model_dir: str) -> features_lib.Statistics:
+def load_statistics(model_dir: str) -> features_lib.Statistics:
     """Return what a run learned of its training split."""
-    return features_lib.load(os.path.join(model_dir, "statistics"))
+    return features_lib.load_statistics(os.path.join(model_dir, "statistics"))
 
 
-def fit(
+def fit_statistics(
     data: pipeline.Pipeline,
     model: model_lib.MultiTaskModel,
     warm_start: transfer.WarmStart | None,
@@ -34,7 +34,7 @@ def fit(
       UserError: the run in `model_dir` was trained without, or the split has a bad record.
     """
     directory = os.path.join(model_dir, "statistics")
-    is_new = run_directory.latest(model_dir) is None
+    is_new = run_directory.find_latest(model_dir) is None
     of_labels = [part for part in (*model.heads, data.sampler) if part is not None]
     unfitted = features_lib.missing_statistics([*model.columns, *of_labels], directory)
     if unfitted and not is_new:
@@ -42,12 +42,12 @@ def fit(
         fix = f"It was trained without the statistics of {', '.join(unfitted)}."
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
-    with diagnosis.explained(data, model.heads, None, split):
+    with diagnosis.explain_run_errors(data, model.heads, None, split):
         batches = data.one_pass(split)
-        passing = look.over(batches) if look else batches
-        features_lib.fit(model.columns, passing, directory, of_labels, anew=is_new)
+        passing = look.look_at(batches) if look else batches
+        features_lib.fit_columns(model.columns, passing, directory, of_labels, anew=is_new)
         if look:
             look.finish()
-    features_lib.seal(directory)
+    features_lib.seal_statistics(directory)
     if warm_start and is_new:
         warm_start.take_statistics(directory, model.columns)

@@ -1,7 +1,7 @@
 """What the processes of a cluster do beside the chief: work, hold parameters, evaluate.
 
-with members.heartbeat(cluster, experiment, model_dir) as beat:
-    members.serve(cluster, beat, interruption)         # until the chief is done
+with members.open_heartbeat(cluster, experiment, model_dir) as beat:
+    members.serve_parameters(cluster, beat, interruption)         # until the chief is done
 """
 
 import contextlib
@@ -38,11 +38,11 @@ class NoHeartbeat(contextlib.AbstractContextManager):
     def __exit__(self, *error) -> None:
         pass
 
-    def say(self, phase: str, **more: Any) -> None:
+    def publish_phase(self, phase: str, **more: Any) -> None:
         pass
 
 
-def heartbeat(
+def open_heartbeat(
     cluster: tf_config.Cluster | None,
     experiment: experiment_lib.Experiment,
     model_dir: str,
@@ -51,15 +51,15 @@ def heartbeat(
     if cluster is None:
         return NoHeartbeat()
     timeout = experiment.distribution.timeout_secs
-    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched, timeout)
+    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched_processes, timeout)
 
 
-def announce(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
+def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
     """Tell the others that the chief trains, and from which checkpoint on."""
-    beat.say(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
+    beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
-def train(
+def train_estimator(
     cluster: tf_config.Cluster | None,
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
@@ -72,18 +72,18 @@ def train(
         compat.estimator.train_and_evaluate(estimator, spec, unused)
 
 
-def serve(
+def serve_parameters(
     cluster: tf_config.Cluster,
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
     """Hold parameters until the chief is done; one that is asked to stop, until it has saved."""
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
-    with interruption.watched():
-        beat.say(SERVING)
+    with interruption.handle_signals():
+        beat.publish_phase(SERVING)
         while not _is_through(beat, interruption):
             if interruption.requested:
-                beat.say(heartbeat_lib.STOPPED)
+                beat.publish_phase(heartbeat_lib.STOPPED)
             time.sleep(0.2)
     del server
 
@@ -98,7 +98,7 @@ def evaluate_all(
     beat.wait_for(CHIEF, TRAINING)
     while True:
         is_last = _is_through(beat, interruption)
-        for checkpoint in run_directory.saved(model_dir):
+        for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:
                 evaluator(checkpoint)
         if is_last:
@@ -116,12 +116,12 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while (phase := beat.phase(CHIEF)) not in (heartbeat_lib.DONE, heartbeat_lib.STOPPED):
+        while (phase := beat.read_phase(CHIEF)) not in (heartbeat_lib.DONE, heartbeat_lib.STOPPED):
             if ended.wait(0.2):
                 return
         if not ended.wait(_GRACE_SECS):
             _log.info("The chief %s: this process ends.", phase)
-            beat.leave(phase)
+            beat.end_process(phase)
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -141,7 +141,7 @@ class Following(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         if self._interruption.requested:
-            self._beat.say(heartbeat_lib.STOPPED)
+            self._beat.publish_phase(heartbeat_lib.STOPPED)
             while not _is_through(self._beat, self._interruption):
                 time.sleep(0.1)
         if _is_through(self._beat, self._interruption):
@@ -164,10 +164,10 @@ class Leading(tf.compat.v1.train.SessionRunHook):
         self._beat, self._interruption, self._checkpoint = beat, interruption, checkpoint
 
     def after_create_session(self, session, coord):
-        announce(self._beat, self._checkpoint)
+        announce_training(self._beat, self._checkpoint)
 
     def after_run(self, run_context, run_values):
-        stopped = self._beat.stopped()
+        stopped = self._beat.find_stopped()
         if stopped and not self._interruption.requested:
             _log.info("%s was stopped: so is the run.", stopped)
             # Not as the handler does: a signal that still comes is the first, and must not kill.
@@ -176,7 +176,7 @@ class Leading(tf.compat.v1.train.SessionRunHook):
 
 def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
     """Return whether the chief is done; where it was stopped, this process leaves too."""
-    phase = beat.phase(CHIEF)
+    phase = beat.read_phase(CHIEF)
     if phase == heartbeat_lib.STOPPED:
         interruption.leave("with the chief, which saved")
     return phase == heartbeat_lib.DONE

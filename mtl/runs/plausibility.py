@@ -1,7 +1,7 @@
 """Whether the data can teach what a run shall learn: labels that are there, columns that vary.
 
 look = plausibility.Look(model, data, "train")
-for features, labels in look.over(data.one_pass("train")): ...       # if there is a pass anyway
+for features, labels in look.look_at(data.one_pass("train")): ...       # if there is a pass anyway
 look.finish()                                           # else as few batches as it takes
 look.require_labels()
 look.doubts()                                           # ["field 'age' never varies ...", ...]
@@ -70,7 +70,7 @@ class Look:
         self._rows = self._batches = 0
         self._is_whole = False
 
-    def over(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
+    def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
         """Yield the batches of the split, each looked at on its way."""
         for features, labels in batches:
             self._see(features, labels)
@@ -82,7 +82,7 @@ class Look:
         if self._is_whole or self._is_settled:
             return
         try:
-            for _ in self.over(self._data.one_pass(self._split)):
+            for _ in self.look_at(self._data.one_pass(self._split)):
                 if self._is_settled:
                     break
         except diagnosis.RUN_ERRORS:
@@ -110,7 +110,7 @@ class Look:
         found = f"none in {self._rows} rows"
         checks.fail(what, rule, found, fix)
 
-    def doubts(self) -> list[str]:
+    def describe_doubts(self) -> list[str]:
         """Return what is not surely wrong, and should be known."""
         split, batch = self._split, self._data.batch_size
         where = f"of split {split!r}" + (
@@ -165,7 +165,7 @@ class Look:
                 self._texts.discard(name)
 
 
-def labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
+def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
     """Return a look at the labels of a split that is evaluated; refuse one without any.
 
     Raises:

@@ -1,6 +1,6 @@
 """What comes before the first step: statistics, names of rows, a warm start, a computed classifier.
 
-is_computed = preparation.prepare(experiment, "runs/digits")
+is_computed = preparation.prepare_run(experiment, "runs/digits")
 """
 
 import contextlib
@@ -29,58 +29,60 @@ _log = logging.getLogger(__name__)
 _SHARE_AT_ZERO = 0.01
 
 
-def prepare(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
+def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     """Write what a run needs beside its checkpoints; return whether it made a first one as well.
 
     Raises:
       UserError: for anything wrong with the settings or the data that shows before training.
     """
-    model, is_new = experiment.model, run_directory.latest(model_dir) is None
+    model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     data = experiment.data
-    given_files.keep(model.training_files, model_dir, is_new)
+    given_files.keep_checksums(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
-    fitting.fit(data, model, experiment.warm_start, model_dir, look)
+    fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
     look.require_labels()
     if is_new:
-        held_out = plausibility.labels(model, data, data.eval_split)
-        doubts.tell(model_dir, "data", [*look.doubts(), *held_out.doubts()])
-        doubts.tell(model_dir, "training", [])
-        row_names.save(model.row_names(fitting.load(model_dir)), model_dir)
+        held_out = plausibility.look_at_labels(model, data, data.eval_split)
+        doubts.record_doubts(
+            model_dir, "data", [*look.describe_doubts(), *held_out.describe_doubts()]
+        )
+        doubts.record_doubts(model_dir, "training", [])
+        row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)
     else:
-        doubts.tell(model_dir, "data", doubts.of(model_dir, "data"))
-        doubts.tell(model_dir, "training", doubts.of(model_dir, "training"))
+        doubts.record_doubts(model_dir, "data", doubts.read_doubts(model_dir, "data"))
+        doubts.record_doubts(model_dir, "training", doubts.read_doubts(model_dir, "training"))
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
     variables, metrics = _evaluation_graph(experiment, model_dir)
     _check_best(experiment, metrics)
     _check_moving(experiment, variables, model_dir)
     if experiment.refit and is_new:
-        _refit(experiment, experiment.refit, model_dir)
+        _refit_classifier(experiment, experiment.refit, model_dir)
         return True
     if is_new:
-        transfer.forget(model_dir)
+        transfer.forget_warm_start(model_dir)
     if experiment.warm_start and is_new:
-        with warm_start(experiment, model_dir) as plan:
+        with open_plan(experiment, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
     return False
 
 
 @contextlib.contextmanager
-def warm_start(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[transfer.Plan]:
+def open_plan(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[transfer.Plan]:
     """Hold what every variable starts from, in a training graph of one device.
 
     Raises:
       UserError: as `WarmStart.plan`.
     """
-    data, statistics = experiment.data, fitting.load(model_dir)
-    model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
+    data, statistics = experiment.data, fitting.load_statistics(model_dir)
+    model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
     with tf.Graph().as_default():
         tf1.set_random_seed(experiment.run.seed)
         tf1.train.get_or_create_global_step()
         batches = data.one_pass(data.train_split)
         features, labels = tf1.data.make_initializable_iterator(batches).get_next()
-        mode, compute = compat.estimator.ModeKeys.TRAIN, experiment.run.compute
-        model.model_fn(features, labels, mode, statistics=statistics, compute=compute)
+        mode, precision = compat.estimator.ModeKeys.TRAIN, experiment.run.precision
+        model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
         source = cast(transfer.WarmStart, experiment.warm_start)  # Callers have looked.
         yield source.plan(tf1.global_variables(), model.row_names(statistics))
 
@@ -92,13 +94,13 @@ def _evaluation_graph(
 
     It runs nothing.
     """
-    data, statistics = experiment.data, fitting.load(model_dir)
+    data, statistics = experiment.data, fitting.load_statistics(model_dir)
     with tf.Graph().as_default():
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
         features, labels = batches.get_next()
         mode, model = compat.estimator.ModeKeys.EVAL, experiment.model.fitted(statistics)
         spec = model.model_fn(features, labels, mode, statistics=statistics)
-        variables = [patterns.name(variable) for variable in tf1.trainable_variables()]
+        variables = [patterns.variable_name(variable) for variable in tf1.trainable_variables()]
     return variables, ["loss", *spec.eval_metric_ops]
 
 
@@ -106,7 +108,7 @@ def _check_best(experiment: experiment_lib.Experiment, metrics: Sequence[str]) -
     """Refuse an unknown `best.metric`, or one whose direction is unknown."""
     best = experiment.best
     checks.one_of("Best.metric", best.metric, metrics)
-    best.directed(experiment.model.direction(best.metric)).require_direction()
+    best.with_direction(experiment.model.find_direction(best.metric)).require_direction()
 
 
 def _check_moving(
@@ -114,10 +116,10 @@ def _check_moving(
 ) -> None:
     """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
     first, last = run_directory.step_of(model_dir), experiment.run.train_steps
-    model, where = experiment.model.lasting(last), "Run.train_steps"
+    model, where = experiment.model.fill_schedules(last), "Run.train_steps"
     if not isinstance(model.update, update_lib.Update):
         return  # When a part of one's own moves what, it does not tell.
-    found = idle.find(model.update, model.freezing, variables, last)
+    found = idle.find_moving(model.update, model.freezing, variables, last)
     if first < last and found and all(moving.is_idle(first, last) for moving in found):
         ended = [moving.end for moving in found if moving.end < last]
         if not ended:
@@ -139,11 +141,13 @@ def _check_moving(
         for moving in found
         if moving.first >= last
     ]
-    doubts.tell(model_dir, "settings", lines)
+    doubts.record_doubts(model_dir, "settings", lines)
 
 
-def _refit(experiment: experiment_lib.Experiment, refit: refit_lib.Refit, model_dir: str) -> None:
-    data, statistics = experiment.data, fitting.load(model_dir)
+def _refit_classifier(
+    experiment: experiment_lib.Experiment, refit: refit_lib.Refit, model_dir: str
+) -> None:
+    data, statistics = experiment.data, fitting.load_statistics(model_dir)
     split = refit.split_of(data.train_split, data.eval_split)
     with estimators.explain_errors(experiment, None, split), tf.Graph().as_default():
         refit(
@@ -155,7 +159,7 @@ def _refit(experiment: experiment_lib.Experiment, refit: refit_lib.Refit, model_
         )
 
 
-def divided(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
+def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
     """Return the data with a batch size that so many replicas and micro-batches divide.
 
     Raises:

@@ -48,11 +48,11 @@ class Training:
         on_start: Callable[[], None],
     ):
         storage.require_plain("--model_dir", model_dir)
-        self._place = experiment.distribution.place()
+        self._place = experiment.distribution.find_place()
         parts = self._place.replicas * experiment.run.micro_batches
-        data = preparation.divided(experiment.data, parts, experiment.distribution.uneven)
+        data = preparation.divide_batch(experiment.data, parts, experiment.distribution.uneven)
         self._audit = recording.Recording(experiment.clip_audit, model_dir)
-        self._data = self._audit.over(data, self._place.strategy == distribution.ONE)
+        self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run = experiment.run
         rule = "be set where several processes save together"
@@ -65,25 +65,25 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
-        alone = run_directory.locked if self._place.is_chief else contextlib.nullcontext
-        with alone(self._model_dir), tf_config.confined(self._place.cluster):
+        alone = run_directory.lock_run if self._place.is_chief else contextlib.nullcontext
+        with alone(self._model_dir), tf_config.confine_server(self._place.cluster):
             return self._take_part()
 
     def _take_part(self) -> tuple[dict[str, Any], int]:
         """Do what this process does of the run, as its place says."""
-        strategy = self._experiment.distribution.build(self._place)
+        strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
-        with members.heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
+        with members.open_heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
             evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)
             if self._place.job == tf_config.SERVER:
-                members.serve(self._place.known_cluster, beat, interruption)
+                members.serve_parameters(self._place.known_cluster, beat, interruption)
                 return {}, 0
             if self._place.job == tf_config.EVALUATOR:
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
                 return metrics, 0
-            return self._work(_Shared(strategy, evaluator, interruption, beat))
+            return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
-    def _work(self, job: "_Shared") -> tuple[dict[str, Any], int]:
+    def _train_or_follow(self, job: "_Context") -> tuple[dict[str, Any], int]:
         """Do what the chief and the workers do."""
         if not self._place.is_chief:
             told = job.beat.wait_for(members.CHIEF, members.TRAINING)
@@ -93,27 +93,27 @@ class Training:
             checkpoint = os.path.join(self._model_dir, name) if name else None
             alone = not self._place.is_synchronous
             with members.ending_with_chief(job.beat) if alone else contextlib.nullcontext():
-                return {}, self._train(job, checkpoint, hooks.Callbacks())
+                return {}, self._train_from(job, checkpoint, hooks.Callbacks())
         # Before the pass over the data: this is known from the settings.
         self._data.require_memory(self._data.batch_size // self._place.workers)
-        run_directory.repair(self._model_dir)
-        with run_directory.claimed(self._model_dir) as keep:
-            if preparation.prepare(self._experiment, self._model_dir):
+        run_directory.repair_run(self._model_dir)
+        with run_directory.claim_run(self._model_dir) as keep:
+            if preparation.prepare_run(self._experiment, self._model_dir):
                 self._on_start()
                 keep()
             job.evaluator.catch_up()
-            checkpoint = run_directory.latest(self._model_dir)
+            checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
             why = self._why_done(step, job.evaluator.keeper)
             if why:
-                metrics = job.evaluator.metrics or job.evaluator.again()
-                job.evaluator.forget()
+                metrics = job.evaluator.metrics or job.evaluator.evaluate_again()
+                job.evaluator.forget_later()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
             if not self._place.has_servers:
-                members.announce(job.beat, checkpoint)
-            start = functools.partial(self._start, job.evaluator, step)
-            steps = self._train(job, checkpoint, hooks.Callbacks(start, on_call=keep))
+                members.announce_training(job.beat, checkpoint)
+            start = functools.partial(self._announce_start, job.evaluator, step)
+            steps = self._train_from(job, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             self._audit.write()
             return job.evaluator.metrics or {}, steps
@@ -124,29 +124,33 @@ class Training:
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""
 
-    def _start(self, evaluator: evaluation.Evaluator, step: int) -> None:
+    def _announce_start(self, evaluator: evaluation.Evaluator, step: int) -> None:
         """Once the model is restored: what is refused, is refused before."""
-        evaluator.forget()
+        evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.tasks)
         _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
         self._on_start()
 
-    def _train(self, job: "_Shared", checkpoint: str | None, callbacks: hooks.Callbacks) -> int:
+    def _train_from(
+        self, job: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
+    ) -> int:
         """Go on from a checkpoint, and return the number of steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._audit.start(first)
         place, inputs = self._place, self._input_state()
-        training_hooks = functools.partial(self._hooks, job, checkpoint, callbacks, inputs)
-        estimator = self._estimator(checkpoint, training_hooks, *job.strategy)
-        input_fn = functools.partial(self._input, inputs, first)
+        training_hooks = functools.partial(self._build_hooks, job, checkpoint, callbacks, inputs)
+        estimator = self._build_estimator(checkpoint, training_hooks, *job.strategy)
+        input_fn = functools.partial(self._build_input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
         explained = estimators.explain_errors(self._experiment, checkpoint, self._data.train_split)
-        with explained, job.interruption.watched():
+        with explained, job.interruption.handle_signals():
             if not place.is_chief:
-                job.beat.say(members.TRAINING)
+                job.beat.publish_phase(members.TRAINING)
             # A strategy would trace the step through AutoGraph, which garbles its errors.
-            tf.autograph.experimental.do_not_convert(members.train)(place.cluster, estimator, spec)
+            tf.autograph.experimental.do_not_convert(members.train_estimator)(
+                place.cluster, estimator, spec
+            )
         return run_directory.step_of(self._model_dir) - first
 
     def _input_state(self) -> input_state.InputState:
@@ -156,7 +160,7 @@ class Training:
         rank = self._place.known_cluster.rank if readers > 1 else 0
         return input_state.InputState(self._model_dir, settings, readers, rank)
 
-    def _estimator(
+    def _build_estimator(
         self,
         checkpoint: str | None,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
@@ -174,24 +178,24 @@ class Training:
             log_step_count_steps=None,
             experimental_max_worker_delay_secs=0,
         )
-        config = resources.configured(config, session_config)
-        experiment, statistics = self._experiment, fitting.load(self._model_dir)
-        given_files.check(experiment.model.training_files, self._model_dir)
-        model = experiment.model.lasting(experiment.run.train_steps).fitted(statistics)
+        config = resources.configure_session(config, session_config)
+        experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
+        given_files.check_unchanged(experiment.model.training_files, self._model_dir)
+        model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
-            loop=self._loop,
+            loop=self._loop_settings,
             slices=self._run.micro_batches,
-            compute=self._run.compute,
+            precision=self._run.precision,
             training_hooks=training_hooks,
-            observe=self._audit.observer(model, statistics),
+            observe=self._audit.make_observer(model, statistics),
         )
-        model_fn = experiment.distribution.over(model_fn, self._place)
-        model_fn = mismatch.refusing(model_fn, checkpoint)
+        model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
+        model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and not checkpoint:
             names = model.row_names(statistics)
-            model_fn = experiment.warm_start.over(model_fn, names, self._model_dir)
+            model_fn = experiment.warm_start.warm_model_fn(model_fn, names, self._model_dir)
         return compat.estimator.Estimator(model_fn, config=config)
 
     @property
@@ -200,7 +204,7 @@ class Training:
         return bool(self._place.cluster) and self._experiment.distribution.evaluator
 
     @property
-    def _loop(self) -> dict[str, Any] | None:
+    def _loop_settings(self) -> dict[str, Any] | None:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
         due = (self._run.checkpoint_steps, self._run.summary_steps)
@@ -210,7 +214,7 @@ class Training:
             "due_every": tuple(every for every in due if every),
         }
 
-    def _input(
+    def _build_input(
         self,
         inputs: input_state.InputState,
         first: int,
@@ -228,23 +232,23 @@ class Training:
             num_shards=place.workers,
             shard=place.cluster.rank if place.cluster else 0,
             batch_size=self._data.batch_size // place.workers,
-            statistics=fitting.load(self._model_dir),
+            statistics=fitting.load_statistics(self._model_dir),
             start_step=first,
         )
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         inputs.watch(iterator, trusted=self._data.sampler is not None)
-        if self._loop:
+        if self._loop_settings:
             return iterator, None
         batch, count = iterator.get_next(), len(place.devices)
         if input_context is None:
             return batch
         parts = iter(range(count))
-        return lambda: whole_batch.slice_of(batch, next(parts), count)
+        return lambda: whole_batch.take_slice(batch, next(parts), count)
 
-    def _hooks(
+    def _build_hooks(
         self,
-        job: "_Shared",
+        job: "_Context",
         checkpoint: str | None,
         callbacks: hooks.Callbacks,
         inputs: input_state.InputState,
@@ -264,11 +268,11 @@ class Training:
             every=(run.checkpoint_steps, run.checkpoint_secs),
             inputs=inputs,
             votes=saving.Votes(job.interruption, place.strategy == distribution.WORKERS),
-            evaluate=self._evaluate(job.evaluator),
+            evaluate=self._checkpoint_evaluator(job.evaluator),
             before=self._audit.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
-            evaluated=self._evaluated(job.evaluator.keeper),
+            evaluated=self._last_evaluated_step(job.evaluator.keeper),
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
@@ -284,11 +288,11 @@ class Training:
             ],
         }
 
-    def _evaluated(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
+    def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
         """Up to which step checkpoints need not be kept for an evaluation."""
         return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
 
-    def _evaluate(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
+    def _checkpoint_evaluator(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
         """Return what is done with a checkpoint, and tells whether training shall end after it."""
         place = self._place
 
@@ -301,7 +305,7 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shared:
+class _Context:
     """What the parts of a run in progress share."""
 
     strategy: tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]

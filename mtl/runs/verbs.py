@@ -66,8 +66,8 @@ def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
     rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
     checks.require(experiment.warm_start is not None, "Experiment.warm_start", rule, None, fix)
     with tempfile.TemporaryDirectory() as scratch:
-        fitting.fit(experiment.data, experiment.model, experiment.warm_start, scratch)
-        with preparation.warm_start(experiment, scratch) as plan:
+        fitting.fit_statistics(experiment.data, experiment.model, experiment.warm_start, scratch)
+        with preparation.open_plan(experiment, scratch) as plan:
             return plan
 
 
@@ -85,7 +85,7 @@ def predict(
     """
     split = split or experiment.data.eval_split
     path = run_directory.checkpoint_path(model_dir, checkpoint)
-    data = experiment.data.keeping(keep)
+    data = experiment.data.keep_fields(keep)
 
     def batches() -> tf.data.Dataset:
         if not data.spec.labels:
@@ -94,7 +94,7 @@ def predict(
 
     with estimators.explain_errors(experiment, path, split):
         estimator = estimators.build_estimator(experiment, model_dir, path, keep)
-        yield from scoring.kept.rows(estimator.predict(batches, checkpoint_path=path))
+        yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
 
 def audit_clipping(
@@ -123,14 +123,14 @@ def audit_clipping(
     latest = run_directory.checkpoint_path(
         model_dir, "latest" if checkpoint == "all" else checkpoint
     )
-    paths = run_directory.saved(model_dir) if checkpoint == "all" else [latest]
+    paths = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else [latest]
     output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
     for name in report.FILES:
         guard = scoring.Protection(files=experiment.files_read)
         guard.check(os.path.join(output, name))
     run_directory.require_writable("--output", output)
     with estimators.explain_errors(experiment, latest, experiment.data.train_split):
-        checkpoint_audit.audit(experiment, model_dir, settings, paths, output)
+        checkpoint_audit.audit_checkpoints(experiment, model_dir, settings, paths, output)
     return report.write(output, settings, others)
 
 

@@ -8,14 +8,14 @@ scoring.run(shards, reader, model, format_name="jsonl")
 
 from mtl.scoring import kept
 from mtl.scoring.access import Access
-from mtl.scoring.blocks import maker
-from mtl.scoring.local import Checkpoint, SavedModel, newest
+from mtl.scoring.blocks import find_maker
+from mtl.scoring.local import Checkpoint, SavedModel, find_newest
 from mtl.scoring.protection import Protection
 from mtl.scoring.protocol import Call
 from mtl.scoring.readers import Reader
-from mtl.scoring.remote import connect
-from mtl.scoring.shards import plan, run
-from mtl.scoring.writers import FORMATS, writing
+from mtl.scoring.remote import connect_server
+from mtl.scoring.shards import plan_shards, score_shards
+from mtl.scoring.writers import FORMATS, open_writer
 
 __all__ = [
     "FORMATS",
@@ -25,11 +25,11 @@ __all__ = [
     "Protection",
     "Reader",
     "SavedModel",
-    "connect",
+    "connect_server",
     "kept",
-    "maker",
-    "newest",
-    "plan",
-    "run",
-    "writing",
+    "find_maker",
+    "find_newest",
+    "plan_shards",
+    "score_shards",
+    "open_writer",
 ]

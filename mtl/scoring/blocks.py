@@ -68,7 +68,7 @@ def _unarmed(text: str) -> str:
 
 
 def _records(columns: Columns) -> Block:
-    return Block(b"", examples.serialize({k: _array(v) for k, v in columns.items()}))
+    return Block(b"", examples.serialize_examples({k: _array(v) for k, v in columns.items()}))
 
 
 def _table(columns: Columns) -> Block:
@@ -83,7 +83,7 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 }
 
 
-def maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
+def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
     """Return what makes blocks of a format; if wished, CSV that is safe in a spreadsheet."""
     return _spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 

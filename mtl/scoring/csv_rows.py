@@ -47,12 +47,12 @@ class Csv:
         try:
             columns = decode(np.array(chunk.rows, object))
         except local.REFUSALS as error:
-            reason = self.problem(chunk) or f"{chunk.path}: {local.refused(error)}"
+            reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
         arrays = {name: _array(values) for name, values in columns.items()}
         features = {name: arrays[name] for name in self.spec.features}
         kept = {name: arrays[name] for name in self.keep}
-        return batches.Batch(examples=examples.serialize(features), kept=kept)
+        return batches.Batch(examples=examples.serialize_examples(features), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
         parse = self._source(chunk.path).parser(self._features_and_kept)

@@ -1,6 +1,6 @@
 """A call that ends in time, whatever the other side does.
 
-text = deadlines.within(10.0, connection.read, connection.close)
+text = deadlines.run_within(10.0, connection.read, connection.close)
 """
 
 import threading
@@ -10,7 +10,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-def within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
+def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Return what `work` returns or raises.
 
     The timeout of a socket bounds each of its reads alone, and none bounds the look-up of a name.

@@ -1,6 +1,6 @@
 """Columns as serialized tf.Examples, column by column and not row by row.
 
-examples.serialize({"age": np.array([39, 50]), "word": np.array([b"a", b"b"], object)})      # [B]
+examples.serialize_examples({"age": np.array([39, 50]), "word": np.array([b"a", b"b"])})  # [B]
 
 Messages that are joined are the message that holds the fields of all of them: a row is the joined
 examples of its columns, one of each.
@@ -20,7 +20,7 @@ from mtl.files import literals
 _LOW, _HIGH = literals.RANGES["int64"]
 
 
-def serialize(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
+def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
     """{field: B values, arrays or lists} -> serialized tf.Examples [B]."""
     parts = [part for name, values in columns.items() for part in _parts(name, values)]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))

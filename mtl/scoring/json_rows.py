@@ -59,7 +59,7 @@ class JsonLines:
                 _each(chunk, functools.partial(_check_text, field), chunk.rows)
             columns[name] = values
         kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
-        return batches.Batch(examples=examples.serialize(columns), kept=kept)
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
         del chunk  # Whatever is wrong with a line `parse` has said.

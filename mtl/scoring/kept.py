@@ -1,7 +1,7 @@
 """Fields of a split that come back with its predictions, through the graph that makes them.
 
-model_fn = kept.over(model_fn, ["id"])                   # of an Estimator, in prediction
-rows = kept.rows(estimator.predict(...))                 # {"id": b"r7", "income/probability": 0.2}
+model_fn = kept.keep_fields(model_fn, ["id"])                   # of an Estimator, in prediction
+rows = kept.restore_rows(estimator.predict(...))          # {"id": b"r7", "income/probability": 0.2}
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from mtl import checks, compat
 _LENGTH = "\0length"
 
 
-def over(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def keep_fields(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     """`model_fn` whose predictions come behind these features of the same rows."""
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -33,7 +33,7 @@ def over(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., An
     return keeping if names else model_fn
 
 
-def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield what an Estimator with such a `model_fn` predicts, with lists as long as they were."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
@@ -43,7 +43,7 @@ def rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
+def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
     """Return the values of rows as one array, where they have one shape and are no text."""
     is_text = any(isinstance(value, bytes) for value in values)
     return values if is_text or len(set(map(np.shape, values))) > 1 else np.stack(values)

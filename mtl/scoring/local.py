@@ -25,9 +25,9 @@ _INDEX = "variables/variables.index"
 REFUSALS = source.REFUSALS
 
 
-def refused(error: Exception) -> batches.RefusedError:
+def explain_refusal(error: Exception) -> batches.RefusedError:
     """Return what one of `REFUSALS` says."""
-    return batches.RefusedError(source.reason(error))
+    return batches.RefusedError(source.explain_unreadable(error))
 
 
 def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -75,7 +75,7 @@ class _InSession:
         try:
             values = self._call(np.asarray(examples, object))
         except REFUSALS as error:
-            raise refused(error) from error
+            raise explain_refusal(error) from error
         return per_row(dict(zip(self._names, values, strict=True)), len(examples))
 
 
@@ -92,14 +92,14 @@ class SavedModel(_InSession):
         Raises:
           UserError: there is no SavedModel that can be read, or no such signature.
         """
-        directory = newest(path)
+        directory = find_newest(path)
         metadata.require_intact(directory)
         session = tf1.Session(graph=tf.Graph())
         try:
             with session.graph.as_default():
                 signatures = tf1.saved_model.load(session, ["serve"], directory).signature_def
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            reason = f"It cannot be read: {source.reason(error)}."
+            reason = f"It cannot be read: {source.explain_unreadable(error)}."
             checks.fail("--saved_model", "be a SavedModel", path, reason)
         taken = {
             name: {key: tf.as_dtype(info.dtype) for key, info in made.inputs.items()}
@@ -113,7 +113,7 @@ class SavedModel(_InSession):
         super().__init__(f"{directory} {signature}", files, session, given, outputs)
 
 
-def newest(path: str) -> str:
+def find_newest(path: str) -> str:
     """Return the folder of a SavedModel, of the newest version where `path` holds numbered ones.
 
     Raises:

@@ -70,7 +70,7 @@ class Records:
         for location, values in self._source(paths).scan(_SPLIT, self.spec or _ANY):
             if isinstance(values, str) and "cannot be read" in values:
                 return f"{location}: {values}"
-        return f"{paths[0]} cannot be read: {source.reason(error)}."
+        return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
 
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
         """By TensorFlow where every record holds one value of each, else record by record."""

@@ -1,7 +1,8 @@
 """Models on a server that speaks TensorFlow Serving's protocols, gRPC or REST.
 
-model = remote.connect("localhost:8500", protocol.Call(model="income", deadline_secs=5))
-model = remote.connect("http://localhost:8501", protocol.Call(model="income", version="canary"))
+model = remote.connect_server("localhost:8500", protocol.Call(model="income", deadline_secs=5))
+call = protocol.Call(model="income", version="canary")
+model = remote.connect_server("http://localhost:8501", call)
 """
 
 import dataclasses
@@ -115,7 +116,9 @@ def _kinds(dtype: tf.DType) -> set[type]:
     return {int, float} if dtype.is_floating else {int}
 
 
-def connect(server: str, call: protocol.Call, secure: access.Access = access.ANYONE) -> Remote:
+def connect_server(
+    server: str, call: protocol.Call, secure: access.Access = access.ANYONE
+) -> Remote:
     """Return a model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
 
     Raises:

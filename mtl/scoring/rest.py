@@ -94,7 +94,7 @@ class Rest:
             return response.status, response.read()
 
         try:
-            return deadlines.within(call.deadline_secs, ask, lambda: _cut(connection))
+            return deadlines.run_within(call.deadline_secs, ask, lambda: _cut(connection))
         except ssl.SSLCertVerificationError as error:
             fix = "Is --ca_file the authority that signed it?"
             reason = error.verify_message.strip(". ")

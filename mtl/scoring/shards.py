@@ -64,7 +64,7 @@ class Plan:
             return {self.output: list(self.inputs)}
         found: dict[str | None, list[str]] = {}
         for path in self.inputs:
-            name = writers.renamed(os.path.basename(path), self.format_name)
+            name = writers.rename_output(os.path.basename(path), self.format_name)
             found.setdefault(os.path.join(self.folder, name), []).append(path)
         for output, paths in found.items():
             rule = f"lead to different names in {self.output}"
@@ -72,7 +72,7 @@ class Plan:
         return found
 
 
-def plan(
+def plan_shards(
     inputs: Sequence[str],
     output: str | None,
     format_name: str = "auto",
@@ -112,7 +112,7 @@ def _is_folder(output: str, num_inputs: int) -> bool:
     return output.endswith("/") or tf.io.gfile.isdir(output) or several
 
 
-def run(
+def score_shards(
     made: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
 ) -> tuple[int, int]:
     """Score what is not scored yet, file by file; each appears when it is complete.
@@ -142,7 +142,7 @@ def run(
     due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
-    make_block = blocks.maker(made.format_name, made.escape_formulas)
+    make_block = blocks.find_maker(made.format_name, made.escape_formulas)
     score = functools.partial(_score, reader, model, make_block)
     scored = batches.in_order(reader.chunks(list(outputs)), score, concurrency)
     with contextlib.closing(scored):
@@ -176,7 +176,7 @@ def _write(made: Plan, outputs: Mapping[str, str | None], scored: Iterable[_Scor
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {count}")
-            with writers.writing(output, made.format_name) as write:
+            with writers.open_writer(output, made.format_name) as write:
                 for chunk, block in of_file:
                     write(block)
                     rows += len(chunk.rows)

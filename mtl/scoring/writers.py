@@ -1,6 +1,6 @@
 """Predictions as JSON lines, CSV, Parquet or TFRecords: files that appear when they are complete.
 
-with writers.writing("out.csv", "csv") as write:
+with writers.open_writer("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
 """
 
@@ -51,7 +51,7 @@ def check_name(path: str, format_name: str) -> None:
     checks.require(fits, "--output", f"end in one of {listed}", path, fix)
 
 
-def renamed(name: str, format_name: str) -> str:
+def rename_output(name: str, format_name: str) -> str:
     """Return the name of a file of another format: in-0.csv.gz -> in-0.jsonl."""
     name = name.removesuffix(".gz")
     if _IN_NAME.search(name):
@@ -60,7 +60,7 @@ def renamed(name: str, format_name: str) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: str | None, format_name: str) -> Iterator[Write]:
+def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
     """Open what writes blocks of the format, to standard output without a path.
 
     A file appears under its name only when it is complete; a pipe or a device is written through.

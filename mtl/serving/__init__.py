@@ -9,6 +9,14 @@ from mtl.serving.exporter import EachEvaluation, Exporter, or_warn
 from mtl.serving.metadata import spec_of
 from mtl.serving.optimized import Optimized
 from mtl.serving.settings import Serving
-from mtl.serving.signatures import exporting
+from mtl.serving.signatures import add_signatures
 
-__all__ = ["EachEvaluation", "Exporter", "Optimized", "Serving", "exporting", "or_warn", "spec_of"]
+__all__ = [
+    "EachEvaluation",
+    "Exporter",
+    "Optimized",
+    "Serving",
+    "add_signatures",
+    "or_warn",
+    "spec_of",
+]

@@ -132,7 +132,7 @@ def stable(folder: str) -> int | None:
         return None
     with tf.io.gfile.GFile(path) as file:
         found = _STABLE.search(file.read())
-    return int(found[1]) if found and int(found[1]) in versions.numbers(folder) else None
+    return int(found[1]) if found and int(found[1]) in versions.list_versions(folder) else None
 
 
 def write(folder: str, name: str) -> str:
@@ -165,7 +165,7 @@ def write(folder: str, name: str) -> str:
 
 
 def _models_config(folder: str, name: str) -> str:
-    canary = versions.numbers(folder)[-1]
+    canary = versions.list_versions(folder)[-1]
     kept = stable(folder) or canary
     served = "\n".join(f"        versions: {number}" for number in sorted({kept, canary}))
     return _MODELS_CONFIG.format(

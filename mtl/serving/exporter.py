@@ -74,14 +74,14 @@ class Exporter:
         Raises:
           RefusedError: it does not behave as the Estimator does; nothing is published then.
         """
-        with versions.new(folder) as version:
+        with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
                 _copy(last_path, written)
             else:
                 written = self._written(estimator, version.partial, checkpoint)
-            metadata.add(written, version=version.number)
+            metadata.add_metadata(written, version=version.number)
             before(written)
             path = version.publish(written, self._serving.keep, deployment.stable(folder))
         self._last = (checkpoint, path)
@@ -91,25 +91,27 @@ class Exporter:
         """Return a SavedModel that passed the check."""
         written = estimator.export_saved_model(
             partial,
-            lambda: inputs.receiver(self._spec),
+            lambda: inputs.build_receiver(self._spec),
             self._assets_extra(),
             checkpoint_path=checkpoint,
         ).decode()
-        signatures.finish(written, self._serving, self._spec)
+        signatures.finish_signatures(written, self._serving, self._spec)
         if self._serving.optimized:
             self._serving.optimized(written)
-        metadata.add(written, **metadata.describe(self._serving, self._spec, self._heads))
-        metadata.add(written, step=int(tf.train.load_variable(checkpoint, "global_step")))
+        metadata.add_metadata(
+            written, **metadata.describe_export(self._serving, self._spec, self._heads)
+        )
+        metadata.add_metadata(written, step=int(tf.train.load_variable(checkpoint, "global_step")))
         if self._serving.check_rows:
             held_out = self._held_out()
             some = held_out.first(self._serving.warm_up_rows)
             defs = saved_model.read(written).signature_def
             warm_up.write(written, self._serving.model_name, defs, some)
             expected = self._expected(estimator, checkpoint, held_out)
-            difference = verification.verify(written, held_out, expected, self._allowed)
-            metadata.add(written, checked_rows=len(held_out), difference=difference)
+            difference = verification.verify_export(written, held_out, expected, self._allowed)
+            metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
         # Last, once nothing changes them any more.
-        metadata.add(written, files=metadata.files(written))
+        metadata.add_metadata(written, files=metadata.list_files(written))
         return written
 
     def _assets_extra(self) -> dict[str, str]:
@@ -125,7 +127,7 @@ class Exporter:
 
     def _held_out(self) -> rows.Rows:
         if self._rows is None:
-            self._rows = rows.read(self._dataset, self._spec, self._serving.check_rows)
+            self._rows = rows.read_rows(self._dataset, self._spec, self._serving.check_rows)
         return self._rows
 
     def _expected(

@@ -1,6 +1,6 @@
 """Computes once, in an export, what does not depend on the input: constants and batch norm.
 
-graph = folding.folded(session, ["head/price/value"])
+graph = folding.fold_graph(session, ["head/price/value"])
 # W x + b, scaled and shifted -> one W and one b, and all of them constants
 """
 
@@ -21,7 +21,7 @@ _ADDITIONS = ("Add", "AddV2", "BiasAdd")
 _PRODUCTS = ("MatMul", "Conv2D")
 
 
-def folded(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
+def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
     """Return what the nodes with these names depend on, with variables as constants, folded."""
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)

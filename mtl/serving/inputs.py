@@ -1,6 +1,6 @@
 """What an exported model takes: serialized tf.Examples, or the features as tensors.
 
-receiver = inputs.receiver(spec)                 # within the graph of an export
+receiver = inputs.build_receiver(spec)                 # within the graph of an export
 receiver.receiver_tensors                        # {"examples": [B] strings}
 receiver.receiver_tensors_alternatives["raw"]    # {"age": [B], "tags": [B, L], "tags/length": [B]}
 """
@@ -26,7 +26,7 @@ def length_name(field: str) -> str:
     return f"{field}/length"
 
 
-def receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
+def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
     """Build the serving inputs of an export.
 
     Each raw input replaces what is parsed. One of a field with a default may be left empty, [0]:

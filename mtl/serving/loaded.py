@@ -1,6 +1,6 @@
 """A SavedModel, loaded afresh as a server does it, whose signatures can be called.
 
-with loaded.loaded(path) as model:
+with loaded.load_export(path) as model:
     model(["sign", "sign/classify"], examples)           # {(signature, output): array}
 """
 
@@ -50,7 +50,7 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def loaded(directory: str) -> Iterator[Loaded]:
+def load_export(directory: str) -> Iterator[Loaded]:
     """Load a SavedModel into a graph and a session of its own."""
     with tf.Graph().as_default(), tf1.Session(config=rows.on_cpu()) as session:
         yield Loaded(session, tf1.saved_model.load(session, ["serve"], directory))

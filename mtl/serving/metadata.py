@@ -1,6 +1,6 @@
 """What a SavedModel says of itself: `assets.extra/model.json`.
 
-metadata.add(path, step=500)
+metadata.add_metadata(path, step=500)
 """
 
 import importlib.metadata
@@ -22,7 +22,7 @@ _FOLDER, _ASSETS = "assets.extra", "assets"
 _FIX = "Export it again with launch.export."
 
 
-def describe(
+def describe_export(
     serving: settings.Serving, spec: spec_lib.Spec, heads: Sequence[types.Head]
 ) -> dict[str, Any]:
     """Name, inputs and tasks of a model, and what made it."""
@@ -59,7 +59,7 @@ def _own_version() -> str | None:
         return None
 
 
-def read(directory: str) -> dict[str, Any]:
+def read_metadata(directory: str) -> dict[str, Any]:
     """Return what the SavedModel in `directory` says of itself; {} where it says nothing.
 
     Raises:
@@ -69,7 +69,7 @@ def read(directory: str) -> dict[str, Any]:
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
 
 
-def files(directory: str) -> dict[str, str]:
+def list_files(directory: str) -> dict[str, str]:
     """{file: checksum} of the graph and the vocabularies of the SavedModel in `directory`."""
     folder = os.path.join(directory, _ASSETS)
     names = sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
@@ -82,7 +82,7 @@ def require_intact(directory: str) -> None:
 
     TensorFlow has checksums for the variables alone; an optimised export has none of them.
     """
-    described = read(directory)
+    described = read_metadata(directory)
     # Exports of earlier versions told of their vocabularies only.
     assets = {os.path.join(_ASSETS, name): of for name, of in described.get("assets", {}).items()}
     for path, checksum in {**assets, **described.get("files", {})}.items():
@@ -91,7 +91,7 @@ def require_intact(directory: str) -> None:
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
     """Return the features that the SavedModel in `directory` takes; None where it does not say."""
-    fields = read(directory).get("inputs")
+    fields = read_metadata(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
         labels={},
@@ -99,8 +99,8 @@ def spec_of(directory: str) -> spec_lib.Spec | None:
     )
 
 
-def add(directory: str, **facts: Any) -> None:
+def add_metadata(directory: str, **facts: Any) -> None:
     """Add to what the SavedModel in `directory` says of itself."""
-    description = {**read(directory), **facts}
+    description = {**read_metadata(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
     checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

@@ -1,6 +1,6 @@
 """An export as ONNX, for runtimes other than TensorFlow's; needs the extra `onnx`.
 
-difference = onnx.write("models/digits/1795231775", "digits.onnx")
+difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
 _OPSET = 17
 
 
-def write(directory: str, path: str) -> float:
+def write_onnx(directory: str, path: str) -> float:
     """Convert the signature "raw/lean" of an export, or "raw" where there is none.
 
     The inputs are the features as tensors, all of them needed; the outputs are named as those of
@@ -45,7 +45,7 @@ def write(directory: str, path: str) -> float:
     rule = f"hold the signature {_NAMES[-1]!r} and warm-up requests for it"
     if name is None:
         checks.fail("the export", rule, sorted(requests))
-    with loaded.loaded(directory) as model, tempfile.TemporaryDirectory() as scratch:
+    with loaded.load_export(directory) as model, tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
         _convert(converter, model, name, converted)
         with _one_line():
@@ -91,7 +91,7 @@ def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None
     inputs = {info.name: key for key, info in signature.inputs.items()}
     outputs = {info.name: key for key, info in signature.outputs.items()}
     names = [graphs.name_of(reference) for reference in (*outputs, *inputs)]
-    graph = folding.folded(model.session, names)
+    graph = folding.fold_graph(model.session, names)
     spell_out_buckets(graph)
     for reference in inputs:
         node = graph.nodes[graphs.name_of(reference)]

@@ -56,11 +56,11 @@ class Optimized:
           UserError: its weights do not fit into one file of 2 GB.
         """
         _require_small(directory)
-        with loaded.loaded(directory) as model:
+        with loaded.load_export(directory) as model:
             names = _needed(model.meta_graph)
-            graph = folding.folded(model.session, names)
+            graph = folding.fold_graph(model.session, names)
         if self.weights != "float32":
-            weights.pack(graph, self.weights)
+            weights.pack_weights(graph, self.weights)
         _replace(directory, graph.pruned(names))
 
 

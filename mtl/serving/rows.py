@@ -1,6 +1,6 @@
 """The first rows of a split: what an export is tried on, and what warms a server up.
 
-held_out = rows.read(dataset, spec, 256)     # within a graph of its own
+held_out = rows.read_rows(dataset, spec, 256)     # within a graph of its own
 held_out.examples()[:7]                      # serialized tf.Examples
 held_out.raw(7)                              # {raw input: array}
 """
@@ -71,7 +71,7 @@ class Rows:
         return raw
 
 
-def read(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
+def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
     """Read up to `count` rows of a dataset of batches {field: [B, ...]}."""
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:

@@ -59,7 +59,7 @@ class Serving:
 
     def __post_init__(self):
         checks.scope_name("Serving.model_name", self.model_name)
-        patterns.check("Serving.signatures", self.signatures)
+        patterns.check_patterns("Serving.signatures", self.signatures)
         for setting in ("outputs", "passthrough"):
             where, names = f"Serving.{setting}", getattr(self, setting)
             checks.texts(where, names, "be a list of names")
@@ -70,7 +70,7 @@ class Serving:
             checks.whole(f"Serving.{setting}", getattr(self, setting), least)
         if self.optimized is not None:
             example, needed = "serving.Optimized", ["allowed"]
-            checks.part("Serving.optimized", self.optimized, example, 1, needed)
+            checks.require_part("Serving.optimized", self.optimized, example, 1, needed)
 
     def check(self, spec: spec_lib.Spec, tasks: Sequence[str]) -> None:
         """Fail unless the settings fit this data and these tasks."""

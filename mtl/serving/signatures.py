@@ -19,7 +19,7 @@ from mtl.compat import saved_model
 from mtl.serving import inputs, settings
 
 
-def exporting(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
+def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
     """`model_fn`, whose predictions have the export outputs that `serving` asks for."""
 
     def chosen(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -43,7 +43,7 @@ def exporting(model_fn: Callable[..., Any], serving: settings.Serving) -> Callab
     return chosen
 
 
-def finish(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> None:
+def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> None:
     """Give what Estimator wrote its names and defaults, and take this machine's paths out."""
     defaults = {
         name: tf.make_tensor_proto(value, shape=value.shape)

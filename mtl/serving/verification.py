@@ -1,6 +1,6 @@
 """Checks of an export before it is published, on what a server will load.
 
-difference = verification.verify(path, held_out, expected)       # the greatest one found
+difference = verification.verify_export(path, held_out, expected)       # the greatest one found
 """
 
 import re
@@ -42,7 +42,7 @@ class RefusedError(checks.UserError):
     """An export that does not behave as the Estimator does."""
 
 
-def verify(
+def verify_export(
     directory: str,
     held_out: rows.Rows,
     expected: Expected,
@@ -60,7 +60,7 @@ def verify(
       RefusedError: an output is not what is expected; a signature fails on 7 rows, 1 or none; a
         malformed example is not refused; or the graph holds ops that do not belong into serving.
     """
-    with loaded.loaded(directory) as model:
+    with loaded.load_export(directory) as model:
         _require_fit(model.meta_graph)
         differences = [0.0]
         for batch in (len(held_out), *_BATCHES, *[0] * expected.takes_no_rows):

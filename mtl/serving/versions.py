@@ -1,6 +1,6 @@
 """Numbered versions in a folder, as a server polls it: whole or not there at all.
 
-with versions.new("models/income") as version:
+with versions.create_version("models/income") as version:
     ...                                  # write into version.partial
     version.publish(keep=3)              # -> models/income/<number>
 """
@@ -18,7 +18,7 @@ _PARTIAL = ".partial-"
 _ABANDONED_SECS = 3600
 
 
-def numbers(folder: str) -> list[int]:
+def list_versions(folder: str) -> list[int]:
     """Return the versions in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
@@ -42,7 +42,7 @@ class Version:
         """Give what lies in `written` its place; all but the newest `keep`, and `kept`, go."""
         path = os.path.join(self.folder, str(self.number))
         tf.io.gfile.rename(written, path)
-        for number in numbers(self.folder)[:-keep]:
+        for number in list_versions(self.folder)[:-keep]:
             if number != kept:
                 self._remove(os.path.join(self.folder, str(number)))
         return path
@@ -54,13 +54,13 @@ class Version:
 
 
 @contextlib.contextmanager
-def new(folder: str) -> Iterator[Version]:
+def create_version(folder: str) -> Iterator[Version]:
     """Hold a place to write a new version; whatever is left there at the end is removed."""
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
     tf.io.gfile.makedirs(partial)
-    number = max([int(time.time()), *(number + 1 for number in numbers(folder))])
+    number = max([int(time.time()), *(number + 1 for number in list_versions(folder))])
     try:
         yield Version(folder=folder, partial=partial, number=number)
     finally:

@@ -1,6 +1,6 @@
 """Weights in fewer bits: stored as float16 or int8, computed with as float32.
 
-weights.pack(graph, "int8")
+weights.pack_weights(graph, "int8")
 """
 
 from typing import cast
@@ -15,7 +15,7 @@ KINDS = ("float32", "float16", "int8")
 _MIN_ELEMENTS = 1024
 
 
-def pack(graph: graphs.Graph, kind: str) -> None:
+def pack_weights(graph: graphs.Graph, kind: str) -> None:
     """Store large float32 constants with at least 2 axes as `kind`.
 
     float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,

@@ -23,7 +23,7 @@ def merge_rows(gradient: types.Gradient) -> types.Gradient:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def transform(
+def transform_gradient(
     gradient: types.Gradient, function: Callable[[tf.Tensor], tf.Tensor]
 ) -> types.Gradient:
     """Apply an elementwise function that maps 0 to 0."""
@@ -32,7 +32,7 @@ def transform(
     return None if gradient is None else function(gradient)
 
 
-def add(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
+def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
     """Return the sum; sparse if both are sparse."""
     if gradient is None or other is None:
         return other if gradient is None else gradient
@@ -47,7 +47,7 @@ def add(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
     return tf.tensor_scatter_nd_add(dense, sparse[0].indices[:, tf.newaxis], sparse[0].values)
 
 
-def values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
     """Return the gradients, of looked-up tables the rows."""
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
@@ -60,25 +60,25 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
     """
 
     def squares(dtype: tf.DType) -> tf.Tensor:
-        halves = [tf.nn.l2_loss(tf.cast(part, dtype)) for part in values(gradients)]
+        halves = [tf.nn.l2_loss(tf.cast(part, dtype)) for part in list_values(gradients)]
         return 2 * tf.cast(tf.stack(halves), tf.float64)
 
-    return unless_overflown(squares)
+    return retry_in_float64(squares)
 
 
-def unless_overflown(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
+def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
     """Return `squares(tf.float32)` as float64; if it is not finite, `squares(tf.float64)`."""
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))
 
 
-def norm(squares: tf.Tensor) -> tf.Tensor:
+def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
     """Squared norms of the parts of a vector, float64 -> its norm, float32."""
-    return roots(tf.reduce_sum(squares))
+    return take_roots(tf.reduce_sum(squares))
 
 
-def roots(squares: tf.Tensor) -> tf.Tensor:
+def take_roots(squares: tf.Tensor) -> tf.Tensor:
     """Of float64, as float32; what is finite stays so, at most float32's largest."""
     own = tf.sqrt(squares)
     bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)

@@ -1,8 +1,8 @@
 """The replicas that train one model together: their number, and sums over all of them.
 
 replicas.count()             # 1 outside a tf.distribute strategy
-replicas.total(structure)    # tensors and IndexedSlices, the same in every replica
-replicas.mean(tensor)        # within a network: gradients flow back to all replicas
+replicas.sum_over_replicas(structure)    # tensors and IndexedSlices, the same in every replica
+replicas.average_over_replicas(tensor)       # within a network: gradients flow back to all replicas
 """
 
 import contextlib
@@ -23,12 +23,12 @@ def count() -> int:
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def index() -> int | tf.Tensor:
+def replica_index() -> int | tf.Tensor:
     """Return which of them this is, from 0."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
-def total(structure: Any) -> Any:
+def sum_over_replicas(structure: Any) -> Any:
     """Return the sums over all replicas of what each has, in any nesting; None stays None."""
     if count() == 1:
         return structure
@@ -39,7 +39,7 @@ def total(structure: Any) -> Any:
     return tf.nest.pack_sequence_as(structure, [v if v is None else next(reduced) for v in flat])
 
 
-def mean(value: tf.Tensor) -> tf.Tensor:
+def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
     """Return the mean over all replicas, which each of their losses may depend on.
 
     Raises:
@@ -50,30 +50,30 @@ def mean(value: tf.Tensor) -> tf.Tensor:
     def of_all(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             rule = "be 'replica' where gradients are taken at some steps only"
-            fix = "Or set every_steps of Combine or Watched to 1."
-            is_outermost = tf1.get_default_graph() is graphs.outermost()
+            fix = "Or set every_steps of Combine or Monitored to 1."
+            is_outermost = tf1.get_default_graph() is graphs.outermost_graph()
             checks.require(is_outermost, "Distribution.batch_norm", rule, "global", fix)
-            return total(upstream) / count()
+            return sum_over_replicas(upstream) / count()
 
         # Or the weights of other replicas would be looked for, on the way to what they add.
-        return total(tf.stop_gradient(own)) / count(), gradient
+        return sum_over_replicas(tf.stop_gradient(own)) / count(), gradient
 
-    return value if are_apart() else of_all(value)
+    return value if are_separate() else of_all(value)
 
 
-def are_apart() -> bool:
+def are_separate() -> bool:
     """Return whether this replica has nobody to take a `mean` with."""
-    return count() == 1 or _APART.get()
+    return count() == 1 or _ARE_SEPARATE.get()
 
 
 @contextlib.contextmanager
-def apart(when: bool = True) -> Iterator[None]:
+def separate_replicas(when: bool = True) -> Iterator[None]:
     """Within it, what is a `mean` over replicas is each one's own."""
-    token = _APART.set(when or _APART.get())
+    token = _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
     try:
         yield
     finally:
-        _APART.reset(token)
+        _ARE_SEPARATE.reset(token)
 
 
 class once:  # noqa: N801, as functools.cached_property
@@ -100,4 +100,4 @@ def _total(strategy: tf.distribute.Strategy, values: list) -> list:
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 
 
-_APART: contextvars.ContextVar[bool] = contextvars.ContextVar("apart", default=False)
+_ARE_SEPARATE: contextvars.ContextVar[bool] = contextvars.ContextVar("apart", default=False)

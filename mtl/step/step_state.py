@@ -1,7 +1,7 @@
 """What one step keeps for the next: variables that are restored with the model and not trained.
 
-count = step_state.variable("famo/count", np.zeros([1]))
-step_state.keep(count, count.read_value() + 1)     # by UPDATE_OPS, before the update
+count = step_state.create_variable("famo/count", np.zeros([1]))
+step_state.assign_with_update(count, count.read_value() + 1)     # by UPDATE_OPS, before the update
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 
 
-def variable(name: str, initial: np.ndarray) -> tf.Variable:
+def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
     """Return a variable of the scope, of the array's shape and type; the same in every replica."""
     return tf1.get_variable(
         name,
@@ -23,7 +23,7 @@ def variable(name: str, initial: np.ndarray) -> tf.Variable:
     )
 
 
-def keep(kept: tf.Variable, value: tf.Tensor) -> None:
+def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
     """Leave a new value to the update of this step; one that is not finite is not kept."""
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))

@@ -1,7 +1,7 @@
 """What `tf1.summary` makes in networks and heads of one's own, on its way to TensorBoard.
 
-summary = summaries.taken()              # of the step that was just built, or None
-with summaries.dropped(): ...            # what is built anew beside a step tells nothing more
+summary = summaries.take_summaries()              # of the step that was just built, or None
+with summaries.drop_summaries(): ...           # what is built anew beside a step tells nothing more
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _KINDS = (
 )
 
 
-def taken() -> tf.Tensor | None:
+def take_summaries() -> tf.Tensor | None:
     """Return all that was made, as a string scalar, and take it out of the graph's collection.
 
     TensorFlow would merge it outside of the loop over steps, where it cannot be read. What lies in
@@ -45,7 +45,7 @@ def taken() -> tf.Tensor | None:
 
 
 @contextlib.contextmanager
-def dropped() -> Iterator[None]:
+def drop_summaries() -> Iterator[None]:
     """Leave out what is made within it."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)

@@ -32,7 +32,7 @@ class StepResult:
 
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
-      values: float32 [M], the watched scalars of the call's last step.
+      values: float32 [M], the monitors of the call's last step.
       names: their M names.
       summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
         did. A call of one step makes it only where it is fetched.
@@ -51,14 +51,14 @@ class StepResult:
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
     """Take one step per session call."""
-    train_op, watched = step_fn(features, labels)
-    values, summary = _stack(watched), summaries.taken()
+    train_op, monitors = step_fn(features, labels)
+    values, summary = _stack(monitors), summaries.take_summaries()
     with tf.control_dependencies([train_op, values]):
         step = tf1.train.get_global_step().read_value()
-    return StepResult(step, tf.identity(values), tuple(watched), summary)
+    return StepResult(step, tf.identity(values), tuple(monitors), summary)
 
 
-def repeat(
+def run_repeatedly(
     step_fn: StepFn,
     iterator: Any,
     steps_per_call: int,
@@ -93,12 +93,12 @@ def repeat(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         with tf.control_dependencies([step, values]):
             features, labels = iterator.get_next()
-        train_op, watched = step_fn(features, labels)
-        names.extend(watched)
-        made = summaries.taken()
+        train_op, monitors = step_fn(features, labels)
+        names.extend(monitors)
+        made = summaries.take_summaries()
         taken.extend([] if made is None else [made])
         with tf.control_dependencies([train_op]):
-            return step + 1, tf.identity(_stack(watched)), summary if made is None else made
+            return step + 1, tf.identity(_stack(monitors)), summary if made is None else made
 
     step, values, summary = tf.while_loop(
         goes_on,
@@ -113,5 +113,5 @@ def repeat(
     return StepResult(step, values, tuple(names), summary if taken else None, is_repeated=True)
 
 
-def _stack(watched: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    return tf.stack([tf.cast(value, tf.float32) for value in watched.values()])
+def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    return tf.stack([tf.cast(value, tf.float32) for value in monitors.values()])

@@ -1,7 +1,7 @@
 """Sums over the whole batch of a step, on several replicas and in slices that go one by one.
 
-batch = whole_batch.WholeBatch(whole_batch.Part(losses))
-gradients = batch.sum(lambda part: tf.gradients(part.losses["income"], variables))
+batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
+gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
 
 A slice needs only its own activations, so a batch of any size trains in the memory of one slice.
 """
@@ -35,17 +35,17 @@ class Examples(NamedTuple):
 
     given: Any
     count: int  # type: ignore[assignment]  # Nobody counts the entries of this tuple.
-    are_apart: bool
-    row: Callable[[tf.Tensor | int], "Part"]
+    are_independent: bool
+    row: Callable[[tf.Tensor | int], "ForwardPass"]
 
-    def apart(self) -> "WholeBatch":
+    def separate_rows(self) -> "WholeBatch":
         """Return the rows as parts of one each; their UPDATE_OPS are left out."""
-        with _collected():
+        with _withhold_collections():
             first = self.row(0)
-        return WholeBatch(first, self.row, self.count, alone=True)
+        return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
-class Part(NamedTuple):
+class ForwardPass(NamedTuple):
     """What went through the network at once.
 
     Attributes:
@@ -62,7 +62,9 @@ class Part(NamedTuple):
     unweighted: types.Tensors | None = None
     examples: Examples | None = None
 
-    def scaled(self, weights: types.Tensors, of_samples: Samples | None = None) -> "Part":
+    def scale_losses(
+        self, weights: types.Tensors, of_samples: Samples | None = None
+    ) -> "ForwardPass":
         """With every task's loss multiplied by a weight, those of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
@@ -72,8 +74,8 @@ class Part(NamedTuple):
             factors = of_samples(count) if of_samples else [weights] * count
             return list(map(scale, given(count), factors))
 
-        def row(given: Examples, index: tf.Tensor | int) -> Part:
-            return given.row(index).scaled(weights)
+        def row(given: Examples, index: tf.Tensor | int) -> ForwardPass:
+            return given.row(index).scale_losses(weights)
 
         examples = self.examples and self.examples._replace(
             row=functools.partial(row, self.examples)
@@ -97,26 +99,26 @@ class WholeBatch:
       alone: whether this replica leaves the others out of its sums.
     """
 
-    first: Part
-    others: Callable[[tf.Tensor], Part] | None = None
+    first: ForwardPass
+    others: Callable[[tf.Tensor], ForwardPass] | None = None
     slices: int = 1
     updates: Sequence[tf.Operation] = ()
-    alone: bool = False
+    ignores_replicas: bool = False
 
-    def scaled(self, weights: types.Tensors) -> "WholeBatch":
+    def scale_losses(self, weights: types.Tensors) -> "WholeBatch":
         """Return the same with every task's loss multiplied by a weight, constant to gradients."""
         weights = {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
-        def weighted(part: Part) -> Part:
-            return part.scaled(weights)._replace(unweighted=part.losses)
+        def weighted(forward: ForwardPass) -> ForwardPass:
+            return forward.scale_losses(weights)._replace(unweighted=forward.losses)
 
-        def other(given: Callable[[tf.Tensor], Part], slice_: tf.Tensor) -> Part:
+        def other(given: Callable[[tf.Tensor], ForwardPass], slice_: tf.Tensor) -> ForwardPass:
             return weighted(given(slice_))
 
         others = self.others and functools.partial(other, self.others)
         return dataclasses.replace(self, first=weighted(self.first), others=others)
 
-    def sum(self, function: Callable[[Part], Any], update: bool = False) -> Any:
+    def sum(self, function: Callable[[ForwardPass], Any], update: bool = False) -> Any:
         """Return the sum over all parts of what `function(part)` gives.
 
         Args:
@@ -125,29 +127,29 @@ class WholeBatch:
         """
         total = function(self.first)
         if self.slices > 1:
-            total = self._with_others(total, function, update)
-        return total if self.alone else replicas.total(total)
+            total = self._add_slices(total, function, update)
+        return total if self.ignores_replicas else replicas.sum_over_replicas(total)
 
-    def own(self) -> "WholeBatch":
+    def without_replicas(self) -> "WholeBatch":
         """Return the parts of this replica alone."""
-        return dataclasses.replace(self, alone=True)
+        return dataclasses.replace(self, ignores_replicas=True)
 
-    def _with_others(self, first: Any, function: Callable[[Part], Any], update: bool) -> Any:
+    def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
         with tf.control_dependencies(self.updates if update else []):
             one = tf.identity(tf.constant(1))
-        start = [tensor for value in flat for tensor in _tensors(value)]
+        start = [tensor for value in flat for tensor in _list_tensors(value)]
 
-        others = cast(Callable[[tf.Tensor], Part], self.others)  # There are several slices.
+        others = cast(Callable[[tf.Tensor], ForwardPass], self.others)  # There are several slices.
 
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
             # Variables are read after the slice before has updated them.
-            with _collected() as updates, tf.control_dependencies([slice_]):
+            with _withhold_collections() as updates, tf.control_dependencies([slice_]):
                 values = tf.nest.flatten(function(others(slice_)))
-            tensors = [tensor for value in values for tensor in _tensors(value)]
+            tensors = [tensor for value in values for tensor in _list_tensors(value)]
             are_rows = [is_rows for value in values for is_rows in _are_rows(value)]
             with tf.control_dependencies(updates if update else []):
-                return [slice_ + 1, *map(_add, are_rows, totals, tensors)]
+                return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
         shapes = [
@@ -162,11 +164,11 @@ class WholeBatch:
             parallel_iterations=1,
         )
         left = iter(totals)
-        return tf.nest.pack_sequence_as(first, [_rebuilt(value, left) for value in flat])
+        return tf.nest.pack_sequence_as(first, [_rebuild(value, left) for value in flat])
 
 
-def of(
-    forward: Callable[[Any, Any], Part],
+def build_batch(
+    forward: Callable[[Any, Any], ForwardPass],
     label_weights: Callable[[Any], types.Tensors],
     features: Any,
     labels: Any,
@@ -187,20 +189,22 @@ def of(
     scope = tf1.get_variable_scope()
 
     def weights_of(count: int, labels: Any) -> list[types.Tensors]:
-        return [label_weights(every(labels, first, count)) for first in range(count)]
+        return [label_weights(take_every(labels, first, count)) for first in range(count)]
 
     @functools.cache  # Replicas meet once, outside of any loop: the first slice comes first.
     def totals(count: int) -> list[types.Tensors]:
-        return replicas.total(weights_of(count, labels))
+        return replicas.sum_over_replicas(weights_of(count, labels))
 
-    def part(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> Part:
-        own = slice_of((features, labels), index, count)
+    def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:
+        own = take_slice((features, labels), index, count)
         with (
-            replicas.apart(when=count > 1),
+            replicas.separate_replicas(when=count > 1),
             tf1.variable_scope(scope, reuse=reuse or scope.reuse),
-            draws.draws_of(_draw(index, count)),
+            draws.draw_for_slice(_draw_index(index, count)),
         ):
-            built = _built(forward, own, lambda size, row: part(index * size + row, count * size))
+            built = _attach_examples(
+                forward, own, lambda size, row: build_pass(index * size + row, count * size)
+            )
         if count * replicas.count() == 1:
             return built
 
@@ -212,17 +216,19 @@ def of(
             ]
 
         # A row is built with a share of its own.
-        return built.scaled(shares(1)[0], shares)._replace(examples=built.examples)
+        return built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
 
     before = _num_updates()
-    first = part(0, reuse=False)
+    first = build_pass(0, reuse=False)
     updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)[before:]
-    return WholeBatch(first, part, slices, updates)
+    return WholeBatch(first, build_pass, slices, updates)
 
 
-def _built(
-    forward: Callable[[Any, Any], Part], batch: Any, row: Callable[[int, tf.Tensor | int], Part]
-) -> Part:
+def _attach_examples(
+    forward: Callable[[Any, Any], ForwardPass],
+    batch: Any,
+    row: Callable[[int, tf.Tensor | int], ForwardPass],
+) -> ForwardPass:
     """Return the part of these features and labels; `row` gives one of its rows alone."""
     before = _num_updates()
     built = forward(*batch)
@@ -230,7 +236,7 @@ def _built(
     examples = Examples(
         given=batch,
         count=size,
-        are_apart=_num_updates() == before,
+        are_independent=_num_updates() == before,
         row=functools.partial(row, size),
     )
     return built._replace(examples=examples)
@@ -241,7 +247,7 @@ def _num_updates() -> int:
 
 
 @contextlib.contextmanager
-def _collected() -> Iterator[list[tf.Operation]]:
+def _withhold_collections() -> Iterator[list[tf.Operation]]:
     """Take out of the graph's collections what belongs to a slice; give its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES)
@@ -254,17 +260,17 @@ def _collected() -> Iterator[list[tf.Operation]]:
         del collection[length:]
 
 
-def every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
+def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
     """Return every `count`-th row, from the `first` on."""
     return {name: values[first::count] for name, values in fields.items()} if count > 1 else fields
 
 
-def _draw(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
+def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
     """Return the number of a slice among those of all replicas."""
-    return replicas.index() * slices + slice_
+    return replicas.replica_index() * slices + slice_
 
 
-def slice_of(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
+def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     """Return the rows of one of so many equal slices of a batch, in any nesting."""
     if slices == 1:
         return batch
@@ -280,7 +286,7 @@ def slice_of(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     return tf.nest.map_structure(rows, batch)
 
 
-def _tensors(value: types.Gradient) -> list[tf.Tensor]:
+def _list_tensors(value: types.Gradient) -> list[tf.Tensor]:
     if isinstance(value, tf.IndexedSlices):
         return [value.values, value.indices]
     return [] if value is None else [value]
@@ -290,11 +296,11 @@ def _are_rows(value: types.Gradient) -> list[bool]:
     return [True, True] if isinstance(value, tf.IndexedSlices) else [False] * (value is not None)
 
 
-def _add(is_rows: bool, total: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+def _accumulate(is_rows: bool, total: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return tf.concat([total, value], 0) if is_rows else total + value
 
 
-def _rebuilt(value: types.Gradient, totals: Any) -> types.Gradient:
+def _rebuild(value: types.Gradient, totals: Any) -> types.Gradient:
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(next(totals), next(totals), value.dense_shape)
     return None if value is None else next(totals)

@@ -1,8 +1,8 @@
 """Weights as arrays: read from a checkpoint, edited, and written as one that a run can start from.
 
-values = checkpoint.read("runs/digits")                  # {"network/trunk/...": array, ...}
+values = checkpoint.read_checkpoint("runs/digits")               # {"network/trunk/...": array, ...}
 values["head/digit/logits/bias"][3] = 0.0
-checkpoint.write(values, "edited/model.ckpt")            # WarmStart.source = "edited"
+checkpoint.write_checkpoint(values, "edited/model.ckpt")            # WarmStart.source = "edited"
 """
 
 import os
@@ -15,17 +15,17 @@ from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
 
 
-def read(source: str) -> dict[str, np.ndarray]:
+def read_checkpoint(source: str) -> dict[str, np.ndarray]:
     """{variable: value} of a checkpoint, of the latest in a model_dir, or of a SavedModel.
 
     Raises:
       UserError: if there is none, or if it is damaged.
     """
     opened = source_lib.open_source("source", source)
-    return {name: opened.value(name) for name in opened.shapes}
+    return {name: opened.read_value(name) for name in opened.shapes}
 
 
-def write(values: Mapping[str, np.ndarray], path: str) -> str:
+def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
 
     With `global_step` among the values a run goes on from it in that folder, if it finds all that

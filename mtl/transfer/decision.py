@@ -90,12 +90,15 @@ class Decision:
     def _rows(self, name: str, old: str) -> plan.Rows | None:
         """Return where each row comes from; None where all of them keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
-        here, there = row_names_lib.of(self.named, name), self._row_names_there(name, old)
+        here, there = (
+            row_names_lib.find_row_names(self.named, name),
+            self._row_names_there(name, old),
+        )
         if here and there and here.fits(shape) and there.fits(old_shape):
             axis = here.axis % len(shape)
             if _others(shape, axis) == _others(old_shape, there.axis % len(old_shape)):
                 names = there.read()
-                origins = row_names_lib.origins(names, here.read(), old_shape[axis], shape[axis])
+                origins = row_names_lib.match_rows(names, here.read(), old_shape[axis], shape[axis])
                 is_same = np.array_equal(origins, np.arange(old_shape[axis]))
                 is_state = is_optimizers(name, self.shapes)
                 return None if is_same else plan.Rows(origins, axis, len(names), is_state)
@@ -108,11 +111,11 @@ class Decision:
         return None
 
     def _row_names_there(self, name: str, old: str) -> row_names_lib.RowNames | None:
-        here = row_names_lib.of(self.named, name)
+        here = row_names_lib.find_row_names(self.named, name)
         for pattern, names in self.settings.row_names.items():
             if here and patterns.matches(pattern, name):
                 return dataclasses.replace(here, names=names)
-        return row_names_lib.of(self.source.named, old)
+        return row_names_lib.find_row_names(self.source.named, old)
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:

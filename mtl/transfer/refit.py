@@ -96,9 +96,9 @@ class Refit(abc.ABC):
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
         features, labels = iterator.get_next()
-        with network.quantization.over(training=False):
-            towers = network.towers(features, statistics, training=False)
-            logits = network.head_logits(towers)
+        with network.quantization.quantize_network(training=False):
+            towers = network.build_towers(features, statistics, training=False)
+            logits = network.build_logits(towers)
         head, where = heads[self.task], f"{type(self).__name__}.task"
         if not hasattr(head, "examples"):
             fix = "EstimatorHead does not tell the examples with a label."
@@ -114,14 +114,14 @@ class Refit(abc.ABC):
                 variable.load(value, session)
             prefix = os.path.join(model_dir, "model.ckpt")
             path = saver.save(session, prefix, global_step=step, write_state=False)
-            run_directory.add(path, keep=1)
+            run_directory.add_checkpoint(path, keep=1)
 
     def _restored(self, session: tf.compat.v1.Session) -> tf.compat.v1.train.Saver:
         """Restore the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
         is_checkpoint = tf.io.gfile.exists(self.source + ".index")
-        checkpoint = self.source if is_checkpoint else run_directory.latest(self.source)
+        checkpoint = self.source if is_checkpoint else run_directory.find_latest(self.source)
         rule = "be a checkpoint, or a model_dir that holds one"
         if checkpoint is None:
             checks.fail(where, rule, self.source, "Train it first.")
@@ -136,7 +136,11 @@ class Refit(abc.ABC):
     def _layer(self) -> list[tf.Variable]:
         """Return the kernel and the bias of the head."""
         pattern = f"^head/{self.task}/logits/"
-        own = {patterns.name(v): v for v in tf1.global_variables() if patterns.matches(pattern, v)}
+        own = {
+            patterns.variable_name(v): v
+            for v in tf1.global_variables()
+            if patterns.matches(pattern, v)
+        }
         names = [f"head/{self.task}/logits/{name}" for name in ("kernel", "bias")]
         rule = "have the Linear classifier"
         checks.require(sorted(own) == sorted(names), f"head {self.task!r}", rule, sorted(own))

@@ -57,7 +57,7 @@ class Source:
         """Return whether `value` differs from what is saved: an average that is caught up."""
         return averaging.is_behind(self._reader, name)
 
-    def value(self, name: str) -> np.ndarray:
+    def read_value(self, name: str) -> np.ndarray:
         """Return the value of a variable, of an average as of the step of the checkpoint.
 
         Raises:
@@ -82,7 +82,7 @@ def open_source(where: str, given: str) -> Source:
     saved_model = _saved_model(given)
     if saved_model:
         return _opened(os.path.join(saved_model, "variables", "variables"), saved_model)
-    path = run_directory.latest(given) if tf.io.gfile.isdir(given) else given
+    path = run_directory.find_latest(given) if tf.io.gfile.isdir(given) else given
     if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"
         checks.fail(where, rule, given, _beside(given))

@@ -1,7 +1,7 @@
 """Puts saved values in the place of initial ones.
 
 values.write_rows(plan, "mean", model_dir)               # once a run, by one process
-values.initialize(plan, model_dir)                       # before the session initialises variables
+values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
 The initialiser of a variable becomes a read of the checkpoint, so that it takes no time when a run
 goes on from its own, and a variable is never seen without its value by a second worker. Where rows
@@ -35,26 +35,28 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     written = {}
     for entry in made.warmed():
         if entry.rows is None:
-            value = made.source.value(entry.saved)
+            value = made.source.read_value(entry.saved)
             if _is_written(made, entry):
                 written[entry.name] = value
     if moved:
-        variables = {patterns.name(variable): variable for variable in tf1.global_variables()}
+        variables = {
+            patterns.variable_name(variable): variable for variable in tf1.global_variables()
+        }
         with tf1.Session(graph=tf1.get_default_graph()) as session:
             own = session.run([variables[entry.name].initial_value for entry in moved])
         written |= {
-            entry.name: _with_rows(entry, made.source.value(entry.saved), value, new_rows)
+            entry.name: _with_rows(entry, made.source.read_value(entry.saved), value, new_rows)
             for entry, value in zip(moved, own, strict=True)
         }
     if written:
-        checkpoint.write(written, _rows_path(model_dir))
+        checkpoint.write_checkpoint(written, _rows_path(model_dir))
 
 
-def initialize(made: plan.Plan, model_dir: str) -> None:
+def initialize_variables(made: plan.Plan, model_dir: str) -> None:
     """Let what the plan warms start from the source, and from the rows that were written."""
     variables = collections.defaultdict(list)  # With the copies of other replicas, and shards.
     for variable in tf1.global_variables():
-        variables[patterns.name(variable)].append(variable)
+        variables[patterns.variable_name(variable)].append(variable)
     for entry in made.warmed():
         if _is_written(made, entry):
             _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
@@ -72,7 +74,7 @@ def _rows_path(model_dir: str) -> str:
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
     """Of copies each reads all of it, of shards each its part."""
-    for target in [variables] if shards.of(variables[0]) else variables:
+    for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 
 

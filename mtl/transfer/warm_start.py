@@ -31,7 +31,7 @@ SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
 
-def forget(model_dir: str) -> None:
+def forget_warm_start(model_dir: str) -> None:
     """Remove what tells how an earlier run in `model_dir` started."""
     path = os.path.join(model_dir, _FILE)
     if tf.io.gfile.exists(path):
@@ -78,15 +78,15 @@ class WarmStart:
 
     def __post_init__(self):
         checks.is_a("WarmStart.source", self.source, str, "be a path")
-        patterns.check("WarmStart.include", self.include)
+        patterns.check_patterns("WarmStart.include", self.include)
         checks.require(len(self.include) > 0, "WarmStart.include", "hold a pattern", self.include)
-        patterns.check("WarmStart.exclude", self.exclude)
+        patterns.check_patterns("WarmStart.exclude", self.exclude)
         checks.mapping("WarmStart.rename", self.rename, "map patterns to replacements")
-        patterns.check("WarmStart.rename", list(self.rename))
+        patterns.check_patterns("WarmStart.rename", list(self.rename))
         replacements = list(self.rename.values())
         checks.texts("WarmStart.rename", replacements, "map patterns to replacements")
         row_names_lib.check("WarmStart.row_names", self.row_names)
-        patterns.check("WarmStart.row_names", list(self.row_names))
+        patterns.check_patterns("WarmStart.row_names", list(self.row_names))
         checks.one_of("WarmStart.new_rows", self.new_rows, values.NEW_ROWS)
         for setting in ("slots", "statistics"):
             checks.is_a(f"WarmStart.{setting}", getattr(self, setting), bool, "be True or False")
@@ -100,7 +100,7 @@ class WarmStart:
         if self.statistics:
             run = source_lib.open_source("WarmStart.source", self.source).directory
             names = [name for column in columns for name in column.accumulators()]
-            features_lib.adopt(names, os.path.join(run, "statistics"), directory)
+            features_lib.adopt_statistics(names, os.path.join(run, "statistics"), directory)
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
         """Say what is planned for the variables of this graph, and write rows that have moved.
@@ -112,7 +112,7 @@ class WarmStart:
         atomic.write(os.path.join(model_dir, _FILE), plan.table() + "\n")
         values.write_rows(plan, self.new_rows, model_dir)
 
-    def over(
+    def warm_model_fn(
         self,
         model_fn: Callable[..., Any],
         named: Mapping[str, row_names_lib.RowNames],
@@ -123,7 +123,7 @@ class WarmStart:
         def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
             if mode == compat.estimator.ModeKeys.TRAIN:
-                values.initialize(self.plan(tf1.global_variables(), named), model_dir)
+                values.initialize_variables(self.plan(tf1.global_variables(), named), model_dir)
             return spec
 
         return warmed
@@ -141,11 +141,13 @@ class WarmStart:
           UserError: if there is no source, a pattern finds nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        shapes = {patterns.name(variable): shards.whole_shape(variable) for variable in variables}
+        shapes = {
+            patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
+        }
         model_names = [name for name in shapes if not decision.is_optimizers(name, shapes)]
         for setting in ("exclude", "rename", "row_names"):
             for pattern in getattr(self, setting):
-                patterns.select(f"WarmStart.{setting}", pattern, model_names)
+                patterns.select_variables(f"WarmStart.{setting}", pattern, model_names)
         deciding = decision.Decision(self, source, shapes, named)
         plan = plan_lib.Plan([deciding.entry(name) for name in shapes], source)
         self._require_found(plan, model_names)
@@ -156,7 +158,7 @@ class WarmStart:
         warmed = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
         for pattern in ["|".join(SCOPES)] if is_default else self.include:
-            chosen = patterns.select("WarmStart.include", pattern, model_names)
+            chosen = patterns.select_variables("WarmStart.include", pattern, model_names)
             found = any(patterns.matches(pattern, name) for name in warmed)
             rule = f"find a variable of {plan.source.path}"
             there = checks.nearest(chosen[0], plan.source.shapes)

@@ -66,16 +66,16 @@ class ExponentialAverage:
           step: the global step, before it is counted.
           moves: whether this step has moved the variables; the averages stay if it has not.
         """
-        own = {patterns.name(variable) for variable in variables}
+        own = {patterns.variable_name(variable) for variable in variables}
         others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
-        others = [v for v in others if patterns.name(v) not in own]
+        others = [v for v in others if patterns.variable_name(v) not in own]
         pairs = list(zip(before, variables, strict=True))
-        tables = {patterns.part_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
+        tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         pairs += [(tf.zeros([]), v) for v in others]
         # Averages start with the first step, from the initial weights if it is skipped.
         when = True if moves is True else moves | (step < 1)
         averaging = _Averaging(self.decay, tf.cast(step, tf.float32), tables)
-        return reduced.apply(averaging, pairs, when)
+        return reduced.apply_reduced(averaging, pairs, when)
 
 
 def rows_before(
@@ -111,7 +111,7 @@ class _Averaging(tf.compat.v1.train.Optimizer):
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:
             self._zeros_slot(variable, _AVERAGE, self.get_name())
-            if patterns.part_name(variable) in self._tables:
+            if patterns.shard_name(variable) in self._tables:
                 zeros, rows = tf1.zeros_initializer(), variable.shape[:1]
                 self._get_or_make_slot_with_initializer(
                     variable, zeros, rows, tf.float64, _DECAY, _DECAY
@@ -210,7 +210,7 @@ class Saver(tf.compat.v1.train.Saver):
     def __init__(self):
         variables = tf1.global_variables()
         super().__init__(variables)
-        self._variables, self._plain = variables, list(map(patterns.name, variables))
+        self._variables, self._plain = variables, list(map(patterns.variable_name, variables))
         self._path = tf1.placeholder(tf.string, [])
         self._names = tf1.placeholder(tf.string, [len(variables)])
         everything, types_of = [""] * len(variables), [v.dtype.base_dtype for v in variables]

@@ -60,16 +60,16 @@ class Freezing:
     batch_norm: str = "inference"
 
     def __post_init__(self):
-        patterns.check("Freezing.frozen", self.frozen)
+        patterns.check_patterns("Freezing.frozen", self.frozen)
         checks.mapping("Freezing.until", self.until, "map patterns to steps")
-        patterns.check("Freezing.until", list(self.until))
+        patterns.check_patterns("Freezing.until", list(self.until))
         for pattern, step in self.until.items():
             checks.is_a(f"Freezing.until[{pattern!r}]", step, int, "be a step")
             checks.at_least(f"Freezing.until[{pattern!r}]", step, 1)
         checks.mapping("Freezing.entries", self.entries, "map patterns to masks")
-        patterns.check("Freezing.entries", list(self.entries))
+        patterns.check_patterns("Freezing.entries", list(self.entries))
         for pattern, mask in self.entries.items():
-            checks.part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", 2)
+            checks.require_part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", 2)
         checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
     def first_step(self, variable: tf.Variable | str) -> float:
@@ -79,26 +79,26 @@ class Freezing:
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
         return max((self.until[pattern] for pattern in matching), default=0)
 
-    def over(self, step_fn: StepFn) -> StepFn:
+    def wrap_step(self, step_fn: StepFn) -> StepFn:
         """`step_fn` with its variables frozen; also watches `frozen_weights`, if there are any."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _entered(self) as scope:
-                train_op, watched = step_fn(features, labels)
+                train_op, monitors = step_fn(features, labels)
                 frozen = {"frozen_weights": scope.frozen_weights()} if scope.frozen() else {}
-                return train_op, {**watched, **frozen}
+                return train_op, {**monitors, **frozen}
 
         return frozen_step
 
 
-def check(part: Any) -> None:
+def check_trainable(part: Any) -> None:
     """Fail unless the setting `trainable` of a part is True or False."""
     where = f"{type(part).__name__}.trainable"
     checks.is_a(where, part.trainable, bool, "be True or False")
 
 
 @contextlib.contextmanager
-def held(part: Any) -> Iterator[None]:
+def hold_part(part: Any) -> Iterator[None]:
     """Freeze for good what is created in it, if `part` has `trainable = False`."""
     token = _HELD.set(_HELD.get() or not getattr(part, "trainable", True))
     try:
@@ -113,22 +113,22 @@ def first_step(variable: tf.Variable) -> float:
     return scope.first_step(variable) if scope else 0
 
 
-def mask(variable: tf.Variable) -> Mask | None:
+def find_mask(variable: tf.Variable) -> Mask | None:
     """Return what moves of a variable of the step that is being built; None for all of it."""
     scope = _SCOPE.get()
     entries = scope.freezing.entries if scope else {}
     found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
-    shard = shards.of(variable)
+    shard = shards.find_shard(variable)
     return functools.partial(_of_shard, found, shard) if found and shard else found
 
 
-def entries(variable: tf.Variable) -> tf.Tensor | None:
+def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
     """Return which entries move of a variable of the step being built; None where all may."""
-    own = mask(variable)
+    own = find_mask(variable)
     if own is None:
         return None
     return tf.broadcast_to(
-        own(tf.convert_to_tensor(variable), patterns.name(variable)), variable.shape
+        own(tf.convert_to_tensor(variable), patterns.variable_name(variable)), variable.shape
     )
 
 
@@ -139,12 +139,12 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
-def moves(average: tf.Variable) -> bool | tf.Tensor:
+def averages_move(average: tf.Variable) -> bool | tf.Tensor:
     """Return whether training moves an average; a bool scalar where the step decides."""
     scope = _SCOPE.get()
     if scope is None or scope.freezing.batch_norm == "adapt":
         return True
-    scope.averages.append(patterns.name(average))
+    scope.averages.append(patterns.variable_name(average))
     return is_reached(scope.first_step(average))
 
 
@@ -180,7 +180,9 @@ def _entered(freezing: Freezing) -> Iterator["_Scope"]:
         _SCOPE.reset(token)
     for setting in ("frozen", "until", "entries"):
         for pattern in getattr(freezing, setting):
-            patterns.select(f"Freezing.{setting}", pattern, [*scope.sizes, *scope.averages])
+            patterns.select_variables(
+                f"Freezing.{setting}", pattern, [*scope.sizes, *scope.averages]
+            )
     if scope.is_first and scope.frozen():
         _log.info("%s", scope.in_words())
 
@@ -208,7 +210,7 @@ class _Scope:
 
     def first_step(self, variable: tf.Variable | str) -> float:
         """Return the step from which a variable moves; infinite where it never does."""
-        is_held = patterns.name(variable) in self.held
+        is_held = patterns.variable_name(variable) in self.held
         return _NEVER if is_held else self.freezing.first_step(variable)
 
     def frozen(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from mtl import checks
 from mtl.compat import shards
 
 
-def check(where: str, patterns: Collection[str]) -> None:
+def check_patterns(where: str, patterns: Collection[str]) -> None:
     """Fail unless each of `patterns` is a regular expression."""
     is_list = isinstance(patterns, Collection) and not isinstance(patterns, (str, Mapping))
     checks.require(is_list, where, "be a list of patterns", patterns)
@@ -36,28 +36,28 @@ Variable: TypeAlias = tf.Variable | str
 _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
-def name(variable: Variable) -> str:
+def variable_name(variable: Variable) -> str:
     """Return the name that patterns are matched against.
 
     It is the same for copies on other replicas, and for the shards of a table that of the table.
     """
     if isinstance(variable, str):
         return variable
-    shard = shards.of(variable)
-    return shard.name if shard else part_name(variable)
+    shard = shards.find_shard(variable)
+    return shard.name if shard else shard_name(variable)
 
 
-def part_name(variable: tf.Variable) -> str:
+def shard_name(variable: tf.Variable) -> str:
     """Return the name by which a shard is told from others: that of the table, with its number."""
     return _COPY.sub("", variable.name)
 
 
 def matches(pattern: str, variable: Variable) -> bool:
     """Return whether `pattern` is found in the variable's name."""
-    return re.search(pattern, name(variable)) is not None
+    return re.search(pattern, variable_name(variable)) is not None
 
 
-def select(where: str, pattern: str, variables: Sequence[Variable]) -> list[Variable]:
+def select_variables(where: str, pattern: str, variables: Sequence[Variable]) -> list[Variable]:
     """Return the variables that match.
 
     Raises:
@@ -70,7 +70,7 @@ def select(where: str, pattern: str, variables: Sequence[Variable]) -> list[Vari
 
 
 def _suggestion(pattern: str, variables: Sequence[Variable]) -> str:
-    names = [name(variable) for variable in variables]
+    names = [variable_name(variable) for variable in variables]
     pieces = {piece for path in names for piece in _pieces(path)}
     plain = re.sub(r"[\^$\\]|\.\*", "", pattern)
     nearest = difflib.get_close_matches(plain, sorted(pieces), n=3)

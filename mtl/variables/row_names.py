@@ -49,10 +49,10 @@ class RowNames:
         if not isinstance(self.names, str):
             return [str(name) for name in self.names]
         with tf.io.gfile.GFile(self.names, "rb") as file:
-            return [name.decode(errors="surrogateescape") for name in lines(file.read())]
+            return [name.decode(errors="surrogateescape") for name in split_lines(file.read())]
 
 
-def lines(data: bytes) -> list[bytes]:
+def split_lines(data: bytes) -> list[bytes]:
     r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
 
     They end at \n, with or without a \r before it, and nowhere else: `str.splitlines` would cut a
@@ -87,11 +87,11 @@ def load(directory: str) -> dict[str, RowNames]:
         return {}
     entries = checksums.read_json(path, _FIX)
     if not all(isinstance(entry, Mapping) for entry in entries.values()):
-        raise checksums.damaged(path, "it holds no names", _FIX)
+        raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
         found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
     except TypeError as error:  # Of an earlier version, whose file has no checksum.
-        raise checksums.damaged(path, "it holds no names", _FIX) from error
+        raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in found.items() if names}
 
 
@@ -109,7 +109,9 @@ def _found(
     path = next((path for path in there if checksums.matches(path, checksum)), None)
     if path is None:
         fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
-        raise checksums.damaged(there[0], f"it has changed since {directory} was written", fix)
+        raise checksums.describe_damage(
+            there[0], f"it has changed since {directory} was written", fix
+        )
     return RowNames(names=path, **settings)
 
 
@@ -118,13 +120,13 @@ def seal(model_dir: str) -> None:
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
-def of(named: Mapping[str, RowNames], variable: str) -> RowNames | None:
+def find_row_names(named: Mapping[str, RowNames], variable: str) -> RowNames | None:
     """Return the names of the innermost scope that holds the variable, if any."""
     scopes = [scope for scope in named if variable.startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
 
-def origins(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
+def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
     """For each of the new rows the old one of the same name, and -1 where there is none.
 
     Rows of the unknown go over where there are as many as before: what they stand for hangs on

@@ -3,7 +3,7 @@
 distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 
 with sharding.Sharding(servers=4, min_bytes=1 << 26).entered():
-    table = sharding.table("embedding", [10_000_000, 16], initializer)       # 4 shards of 160 MB
+    table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
 A shard is a variable `<table>/part_<n>`, on the next server each. Everything that chooses variables
 by name sees the table's name, and a checkpoint holds the table as one tensor, so that it is read
@@ -34,7 +34,7 @@ class Sharding:
     servers: int
     min_bytes: int
 
-    def count(self, shape: Sequence[int]) -> int:
+    def count_shards(self, shape: Sequence[int]) -> int:
         """Return the number of shards of a float32 table of this shape."""
         num_bytes = math.prod(shape) * tf.float32.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
@@ -49,10 +49,12 @@ class Sharding:
             _SHARDING.reset(token)
 
 
-def table(name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]) -> tf.Variable:
+def create_table(
+    name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
+) -> tf.Variable:
     """Return a float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
     sharding = _SHARDING.get()
-    count = sharding.count(shape) if sharding else 1
+    count = sharding.count_shards(shape) if sharding else 1
     if count == 1:
         return tf1.get_variable(name, shape, tf.float32, initializer)
     token = _IS_CUTTING.set(True)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mtl import compat, features, heads, model, networks
 from mtl.balancing import example_clipping, methods, surgery, weighting
-from mtl.example_gradients import parts
+from mtl.example_gradients import gradient_forms
 from mtl.optimization import optimizers, update
 from tests import tiny
 from tests.balancing import surgery_methods
@@ -117,9 +117,9 @@ def test_norms_of_examples_whose_squares_overflow(size):
     ids, examples = np.array([5, 5, 2]), np.array([1, 1, 0])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         made = [
-            parts.Plain(tf.constant(large)),
-            parts.Products(tf.constant(inputs), tf.constant(large)),
-            parts.Rows(*map(tf.constant, (ids, examples, rows[:, 0], 3))),
+            gradient_forms.Plain(tf.constant(large)),
+            gradient_forms.Products(tf.constant(inputs), tf.constant(large)),
+            gradient_forms.Rows(*map(tf.constant, (ids, examples, rows[:, 0], 3))),
         ]
         squares = session.run(example_clipping._squared_norms(made, 3))
     large, inputs, rows = (of.astype(np.float64) for of in (large, inputs, rows[:, 0]))

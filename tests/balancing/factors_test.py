@@ -28,10 +28,10 @@ def test_products_and_sums_equal_those_of_the_gradients(transposed):
     weights = np.array([0.5, -2.0, 9.0, 3.0, 0.1])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         gradients = _gradients(transposed=transposed)
-        leaf = task_gradients.Leaf.of([*gradients[:2], None, *gradients[2:]])
+        leaf = task_gradients.Leaf.from_gradients([*gradients[:2], None, *gradients[2:]])
         assert isinstance(leaf, factors.Factors)
-        gramian = task_gradients.gramian([leaf], 5)
-        combined = leaf.like(leaf.combined(tf.constant(weights)))
+        gramian = task_gradients.compute_gramian([leaf], 5)
+        combined = leaf.to_gradient(leaf.combine(tf.constant(weights)))
         rows, gramian, combined = session.run([leaf.rows, gramian, combined])
         rows = np.insert(rows.astype(np.float64), 2, 0, axis=0)
     expected = np.einsum("sbh,tbh->st", rows, rows)
@@ -44,16 +44,18 @@ def test_opposite_heads_have_exactly_opposite_products():
         gradient = _gradients([2])[0]
         left, right = gradient.op.inputs
         other = tf.linalg.matmul(-left, right, transpose_b=True)
-        gramian = session.run(factors.Factors.of((0, 1), [gradient, other]).products())
+        gramian = session.run(
+            factors.Factors.from_gradients((0, 1), [gradient, other]).multiply_pairs()
+        )
     np.testing.assert_array_equal(gramian, gramian[0, 0] * np.array([[1, -1], [-1, 1]]))
 
 
 def test_only_where_it_is_cheaper_and_of_products_only():
     with tf.Graph().as_default():
-        assert factors.Factors.of((0, 1), _gradients([2, 2])) is not None
-        assert factors.Factors.of((0, 1), _gradients([WIDTH, WIDTH])) is None
+        assert factors.Factors.from_gradients((0, 1), _gradients([2, 2])) is not None
+        assert factors.Factors.from_gradients((0, 1), _gradients([WIDTH, WIDTH])) is None
         gradients = _gradients([1, 1])
-        assert factors.Factors.of((0, 1), [gradients[0], tf.tanh(gradients[1])]) is None
+        assert factors.Factors.from_gradients((0, 1), [gradients[0], tf.tanh(gradients[1])]) is None
         unknown = tf.compat.v1.placeholder(tf.float32, [None, WIDTH])
         kernels = [tf.linalg.matmul(unknown, unknown, transpose_a=True)] * 2
-        assert factors.Factors.of((0, 1), kernels) is None
+        assert factors.Factors.from_gradients((0, 1), kernels) is None

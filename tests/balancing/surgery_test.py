@@ -54,7 +54,7 @@ def _batch(variables, losses, both, scale_b=1.0):
     def samples(count):
         return [_losses(variables, both[:, first::count], scale_b) for first in range(count)]
 
-    return whole_batch.WholeBatch(whole_batch.Part(losses, [both], samples))
+    return whole_batch.WholeBatch(whole_batch.ForwardPass(losses, [both], samples))
 
 
 def _run(part, scale_b=1.0, plain=None, steps=1):
@@ -65,21 +65,21 @@ def _run(part, scale_b=1.0, plain=None, steps=1):
         with tf1.variable_scope("balancing"):
             if plain is not None:
                 total = tf.add_n([w * loss for w, loss in zip(plain, losses.values(), strict=True)])
-                gradients, watched = tf.gradients(total, list(variables.values())), {}
+                gradients, monitors = tf.gradients(total, list(variables.values())), {}
             else:
                 batch = _batch(variables, losses, *shared, scale_b)
-                gradients, watched = part(losses, list(variables.values()), batch)
+                gradients, monitors = part(losses, list(variables.values()), batch)
         assert gradients[-1] is None
         assert isinstance(gradients[1], tf.IndexedSlices)
         named = dict(
             zip(variables, [tf.convert_to_tensor(g) for g in gradients[:-1]], strict=False)
         )
-        with tf.control_dependencies([*named.values(), *watched.values()]):
+        with tf.control_dependencies([*named.values(), *monitors.values()]):
             updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
             with tf.control_dependencies(updates):
                 advance = tf1.assign_add(step, 1)
         session.run(tf1.global_variables_initializer())
-        return [session.run([named, watched, advance])[:2] for _ in range(steps)]
+        return [session.run([named, monitors, advance])[:2] for _ in range(steps)]
 
 
 def _dense(scale_b=1.0, task="a"):
@@ -119,14 +119,14 @@ def test_sum():
 )
 def test_weights_reach_what_is_shared_and_nothing_else(settings):
     part = surgery.Combine(method=Recorded(), **settings)
-    (gradients, watched), *_ = _run(part)
+    (gradients, monitors), *_ = _run(part)
     weighted, plain = _run(None, plain=(0.25, 3.0))[0][0], _run(None, plain=(1, 1))[0][0]
     for name in ("kernel", "table"):
         np.testing.assert_allclose(gradients[name], weighted[name], rtol=1e-6, atol=1e-7)
     for name in ("own_a", "own_b"):
         np.testing.assert_allclose(gradients[name], plain[name], rtol=1e-6)
-    assert watched["surgery/weight/a"] == pytest.approx(0.25)
-    assert watched["surgery/weight/b"] == pytest.approx(3.0)
+    assert monitors["surgery/weight/a"] == pytest.approx(0.25)
+    assert monitors["surgery/weight/b"] == pytest.approx(3.0)
 
 
 def _flat(gradients):
@@ -135,14 +135,14 @@ def _flat(gradients):
 
 @pytest.mark.medium
 def test_norms_cosines_and_conflicts_equal_numpy_where_tables_share_some_rows():
-    ((_, watched),) = _run(surgery.Combine(method=methods.MGDA()))
+    ((_, monitors),) = _run(surgery.Combine(method=methods.MGDA()))
     first, second = _flat(_dense(task="a")), _flat(_dense(task="b"))
     norms = np.linalg.norm(first), np.linalg.norm(second)
-    assert watched["surgery/norm/a"] == pytest.approx(norms[0], rel=1e-6)
-    assert watched["surgery/norm/b"] == pytest.approx(norms[1], rel=1e-6)
+    assert monitors["surgery/norm/a"] == pytest.approx(norms[0], rel=1e-6)
+    assert monitors["surgery/norm/b"] == pytest.approx(norms[1], rel=1e-6)
     cosine = first @ second / norms[0] / norms[1]
-    assert watched["surgery/cosine/a/b"] == pytest.approx(cosine, rel=1e-5)
-    assert watched["surgery/conflicts"] == float(cosine < 0)
+    assert monitors["surgery/cosine/a/b"] == pytest.approx(cosine, rel=1e-5)
+    assert monitors["surgery/conflicts"] == float(cosine < 0)
 
 
 @pytest.mark.parametrize("lookups", [1, 2])
@@ -154,17 +154,17 @@ def test_rows_that_all_tasks_looked_up_are_found_once(lookups):
         rows = tf.add_n([tf.gather(table, part) for part in ids])
         slope = np.random.default_rng(0).normal(size=[2, 2, 2, 2]).astype(np.float32)
         losses = {task: tf.reduce_sum(rows * slope[t]) for t, task in enumerate("ab")}
-        (gradient,), watched = surgery.Combine(method=Recorded())(losses, [table])
+        (gradient,), monitors = surgery.Combine(method=Recorded())(losses, [table])
         assert sum(op.type == "Unique" for op in graph.get_operations()) == 1
         session.run(tf1.global_variables_initializer())
-        value, dense, watched = session.run([gradient, tf.convert_to_tensor(gradient), watched])
+        value, dense, monitors = session.run([gradient, tf.convert_to_tensor(gradient), monitors])
         each = np.zeros([2, 6, 2])
         for part in session.run(ids):
             for t in range(2):
                 np.add.at(each[t], part, slope[t])
     assert len(set(value.indices)) == len(value.indices)
     np.testing.assert_allclose(dense, 0.25 * each[0] + 3 * each[1], rtol=1e-5, atol=1e-6)
-    assert watched["surgery/norm/a"] == pytest.approx(np.linalg.norm(each[0]), rel=1e-6)
+    assert monitors["surgery/norm/a"] == pytest.approx(np.linalg.norm(each[0]), rel=1e-6)
 
 
 @pytest.mark.parametrize("rows", [2, 1], ids=["rows", "one row"])
@@ -183,24 +183,24 @@ def test_tasks_that_look_up_the_same_ids_in_another_order(axes, rows):
             slope = random.normal(size=[*ids.shape, 2]).astype(np.float32)
             losses[task] = tf.reduce_sum(tf.gather(table, tf.concat(fed, axis)) * slope)
             np.add.at(each[t], ids, slope)
-        (gradient,), watched = surgery.Combine(method=Recorded())(losses, [table])
+        (gradient,), monitors = surgery.Combine(method=Recorded())(losses, [table])
         session.run(tf1.global_variables_initializer())
-        dense, watched = session.run([tf.convert_to_tensor(gradient), watched])
+        dense, monitors = session.run([tf.convert_to_tensor(gradient), monitors])
     np.testing.assert_allclose(dense, 0.25 * each[0] + 3 * each[1], rtol=1e-5, atol=1e-6)
     for task, own in zip("ab", each, strict=True):
-        assert watched[f"surgery/norm/{task}"] == pytest.approx(np.linalg.norm(own), rel=1e-6)
+        assert monitors[f"surgery/norm/{task}"] == pytest.approx(np.linalg.norm(own), rel=1e-6)
 
 
 def test_mgda_ub_keeps_samples_apart():
     part = surgery.Combine(method=methods.MGDA(), on="representation")
-    ((_, watched),) = _run(part)
+    ((_, monitors),) = _run(part)
     with tf.Graph().as_default(), tf1.Session() as session:
         _, losses, (both,) = _graph()
         rows = [tf.reshape(tf.gradients(loss, both)[0], [-1]) for loss in losses.values()]
         session.run(tf1.global_variables_initializer())
         first, second = session.run(rows)
     share = np.clip(second @ (second - first) / np.sum((second - first) ** 2), 0, 1)
-    assert watched["surgery/weight/a"] == pytest.approx(share, abs=1e-6)
+    assert monitors["surgery/weight/a"] == pytest.approx(share, abs=1e-6)
 
 
 @pytest.mark.medium
@@ -219,7 +219,7 @@ def test_a_task_that_is_absent_from_the_batch_is_left_out(method, on):
     except checks.UserError:
         assert on == "representation"
         return
-    ((gradients, watched),) = _run(part, scale_b=0.0)
+    ((gradients, monitors),) = _run(part, scale_b=0.0)
     alone = _dense(task="a")
     ratios = []
     for name in ("kernel", "table"):
@@ -231,7 +231,7 @@ def test_a_task_that_is_absent_from_the_batch_is_left_out(method, on):
         np.testing.assert_allclose(ratios, ratios[0], rtol=1e-5)
         assert ratios[0] > 0
     np.testing.assert_array_equal(gradients["own_b"], 0)
-    assert all(np.isfinite(value) for value in watched.values())
+    assert all(np.isfinite(value) for value in monitors.values())
 
 
 @pytest.mark.medium
@@ -243,12 +243,14 @@ def test_a_batch_without_any_task_moves_nothing(method, on):
         variables, losses, shared = _graph()
         losses = {task: 0.0 * loss for task, loss in losses.items()}
         part = surgery.Combine(method=method, on=on)
-        batch = whole_batch.WholeBatch(whole_batch.Part(losses, shared))
-        gradients, watched = part(losses, list(variables.values()), batch)
+        batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses, shared))
+        gradients, monitors = part(losses, list(variables.values()), batch)
         session.run(tf1.global_variables_initializer())
-        gradients, watched = session.run([list(map(tf.convert_to_tensor, gradients[:4])), watched])
+        gradients, monitors = session.run(
+            [list(map(tf.convert_to_tensor, gradients[:4])), monitors]
+        )
         assert not any(np.any(gradient) for gradient in gradients)
-        assert all(np.isfinite(value) for value in watched.values())
+        assert all(np.isfinite(value) for value in monitors.values())
 
 
 def test_a_task_that_does_not_reach_a_shared_variable():
@@ -261,9 +263,9 @@ def test_a_task_that_does_not_reach_a_shared_variable():
             name: tf.reduce_sum((kernel + (0 if name == "far" else bias) - target) ** 2)
             for name, target in targets.items()
         }
-        gradients, watched = surgery.Combine(method=methods.UPGrad())(losses, [kernel, bias])
+        gradients, monitors = surgery.Combine(method=methods.UPGrad())(losses, [kernel, bias])
         session.run(tf1.global_variables_initializer())
-        actual, watched = session.run([tf.concat(gradients, 0), watched])
+        actual, monitors = session.run([tf.concat(gradients, 0), monitors])
     rows = []
     for name, target in targets.items():
         slope = 2 * ((0.5 if name == "far" else 1.0) * np.array([1.0, 0.5]) - target)
@@ -271,13 +273,13 @@ def test_a_task_that_does_not_reach_a_shared_variable():
     weights = surgery_methods.weights(methods.UPGrad(), rows)
     np.testing.assert_allclose(actual, weights @ rows, rtol=1e-5)
     for name, row, weight in zip(targets, rows, weights, strict=True):
-        assert watched[f"surgery/norm/{name}"] == pytest.approx(np.linalg.norm(row), rel=1e-6)
-        assert watched[f"surgery/weight/{name}"] == pytest.approx(weight, rel=1e-5)
+        assert monitors[f"surgery/norm/{name}"] == pytest.approx(np.linalg.norm(row), rel=1e-6)
+        assert monitors[f"surgery/weight/{name}"] == pytest.approx(weight, rel=1e-5)
 
 
 def test_weights_are_kept_between_decisions():
     part = surgery.Combine(method=methods.Random(), every_steps=3)
-    weights = [watched["surgery/weight/a"] for _, watched in _run(part, steps=8)]
+    weights = [monitors["surgery/weight/a"] for _, monitors in _run(part, steps=8)]
     assert weights[0] == weights[1] == weights[2] != weights[3]
     assert weights[3] == weights[4] == weights[5] != weights[6] == weights[7]
 
@@ -288,9 +290,9 @@ def test_weights_are_averaged():
     ]
     part = surgery.Combine(method=methods.Random(), average=0.75)
     expected = 1.0
-    for (_, watched), new in zip(_run(part, steps=4), plain, strict=True):
+    for (_, monitors), new in zip(_run(part, steps=4), plain, strict=True):
         expected = 0.75 * expected + 0.25 * new
-        assert watched["surgery/weight/a"] == pytest.approx(expected, rel=1e-6)
+        assert monitors["surgery/weight/a"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,7 @@ def test_averaged_gradients_equal_numpy_over_steps(method):
     part = surgery.Combine(method=method, scopes=["/kernel$"])
     rows = np.stack([np.ravel(_dense(task=task)["kernel"]) for task in ("a", "b")])
     average, weights = np.zeros_like(rows), np.full(2, 0.5)
-    for gradients, watched in _run(part, steps=5):
+    for gradients, monitors in _run(part, steps=5):
         average += 0.25 * (rows - average)
         lengths = np.linalg.norm(average, axis=1)
         if isinstance(method, methods.MoCo):
@@ -310,7 +312,7 @@ def test_averaged_gradients_equal_numpy_over_steps(method):
         else:
             weights = lengths.max() / lengths
         for task, weight in zip("ab", weights, strict=True):
-            assert watched[f"surgery/weight/{task}"] == pytest.approx(weight, rel=1e-5)
+            assert monitors[f"surgery/weight/{task}"] == pytest.approx(weight, rel=1e-5)
         np.testing.assert_allclose(np.ravel(gradients["kernel"]), weights @ average, rtol=1e-5)
 
 
@@ -324,15 +326,15 @@ def test_excess_risks_equal_numpy_over_steps():
         variables, losses, _ = _graph(1.0 + tf.cast(step.read_value(), tf.float32))
         part = surgery.Combine(method=method, scopes=["/kernel$"])
         with tf1.variable_scope("balancing"):
-            gradients, watched = part(losses, list(variables.values()))
-        with tf.control_dependencies([*gradients[:2], *watched.values()]):
+            gradients, monitors = part(losses, list(variables.values()))
+        with tf.control_dependencies([*gradients[:2], *monitors.values()]):
             updates = tf.group(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
         with tf.control_dependencies([updates]):
             advance = tf1.assign_add(step, 1)
         session.run(tf1.global_variables_initializer())
         squares, weights, first = np.zeros_like(rows), np.full(2, 0.5), None
         for number in range(4):
-            kernel, shown, _ = session.run([gradients[0], watched, advance])
+            kernel, shown, _ = session.run([gradients[0], monitors, advance])
             now = rows * [[1], [1 + number]]
             squares += now**2
             risks = np.sum(now**2 / np.sqrt(squares), axis=1)
@@ -404,10 +406,12 @@ def test_one_task_is_plain_training():
     with tf.Graph().as_default():
         variables, losses, shared = _graph()
         only = {"a": losses["a"]}
-        gradients, watched = surgery.Combine(method=methods.NashMTL())(
-            only, list(variables.values()), whole_batch.WholeBatch(whole_batch.Part(only, shared))
+        gradients, monitors = surgery.Combine(method=methods.NashMTL())(
+            only,
+            list(variables.values()),
+            whole_batch.WholeBatch(whole_batch.ForwardPass(only, shared)),
         )
-        assert watched == {}
+        assert monitors == {}
         assert [gradient is None for gradient in gradients] == [False, False, False, True, True]
 
 
@@ -432,9 +436,9 @@ def test_nothing_is_as_large_as_the_table():
         }
         losses = {"a": tf.reduce_sum(rows["a"]), "b": tf.reduce_sum(-2 * rows["b"])}
         part = surgery.Combine(method=methods.UPGrad())
-        (gradient,), watched = part(losses, [table])
+        (gradient,), monitors = part(losses, [table])
         session.run(tf1.global_variables_initializer())
-        value, conflicts = session.run([gradient, watched["surgery/conflicts"]])
+        value, conflicts = session.run([gradient, monitors["surgery/conflicts"]])
         assert conflicts == 1
         assert sorted(value.indices // 1_000_000_000) == [0, 1, 3, 5]
 
@@ -530,7 +534,9 @@ def test_what_does_not_suit_the_network():
         message = "Combine.on must suit the network, got 'representation'. The network has no"
         with pytest.raises(ValueError, match=message):
             part(losses, list(variables.values()))
-        unreached = whole_batch.WholeBatch(whole_batch.Part(losses, [tf.zeros([2], name="aside")]))
+        unreached = whole_batch.WholeBatch(
+            whole_batch.ForwardPass(losses, [tf.zeros([2], name="aside")])
+        )
         with pytest.raises(ValueError, match="Towers.shared must hold what a loss .* got 'aside:0"):
             part(losses, list(variables.values()), unreached)
         part = surgery.Combine(method=methods.MoCo())

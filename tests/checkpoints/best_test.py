@@ -44,7 +44,7 @@ def test_best_refuses_a_bad_patience():
 )
 def test_a_known_direction_need_not_be_set(given, known, expected):
     best = checkpoints.Best(metric="m", higher_is_better=given, patience=3)
-    directed = best.directed(known)
+    directed = best.with_direction(known)
     assert directed.higher_is_better is expected
     assert (directed.metric, directed.patience) == ("m", 3)
 
@@ -56,7 +56,7 @@ def test_a_direction_that_contradicts_the_known_one_is_refused(known):
         rf"^Best\.higher_is_better must be {known} for 'click/auc', or left out, got {not known}"
     )
     with pytest.raises(checks.UserError, match=message):
-        best.directed(known)
+        best.with_direction(known)
 
 
 @pytest.mark.parametrize("value", ["False", "True", 0, 1, 1.0, []])

@@ -25,7 +25,7 @@ def _files(directory):
 def test_a_start_that_fails_takes_back_its_own_files_only(tmp_path, error):
     before = ("mine.txt", "warnings.json", "export/latest/6/saved_model.pb")
     _write(tmp_path, before)
-    with pytest.raises(error), run_directory.claimed(str(tmp_path)):
+    with pytest.raises(error), run_directory.claim_run(str(tmp_path)):
         _write(tmp_path, OWN + USERS)
         raise error
     # A version that is exported into a folder of before stays: it was whole when it appeared.
@@ -35,7 +35,7 @@ def test_a_start_that_fails_takes_back_its_own_files_only(tmp_path, error):
 @pytest.mark.parametrize(("written", "left"), [(OWN, ()), (OWN + USERS, USERS)])
 def test_a_folder_made_for_a_start_that_fails_is_removed_if_empty(tmp_path, written, left):
     run = tmp_path / "new" / "run"
-    locked, claimed = run_directory.locked(str(run)), run_directory.claimed(str(run))
+    locked, claimed = run_directory.lock_run(str(run)), run_directory.claim_run(str(run))
     with pytest.raises(checks.UserError), locked, claimed:
         _write(run, written)
         raise checks.UserError("a mistake")
@@ -44,7 +44,7 @@ def test_a_folder_made_for_a_start_that_fails_is_removed_if_empty(tmp_path, writ
 
 
 def test_a_start_that_has_something_to_keep_keeps_all(tmp_path):
-    with pytest.raises(KeyboardInterrupt), run_directory.claimed(str(tmp_path)) as keep:
+    with pytest.raises(KeyboardInterrupt), run_directory.claim_run(str(tmp_path)) as keep:
         _write(tmp_path, OWN)
         keep()
         raise KeyboardInterrupt
@@ -53,7 +53,7 @@ def test_a_start_that_has_something_to_keep_keeps_all(tmp_path):
 
 def test_a_second_training_is_refused_and_touches_nothing(tmp_path):
     run = tmp_path / "run"
-    with run_directory.locked(str(run)):
+    with run_directory.lock_run(str(run)):
         _write(run, OWN)
         before = _files(run)
         with pytest.raises(checks.UserError, match="be of one training at a time"):
@@ -68,7 +68,7 @@ def test_all_that_a_training_leaves_is_known_as_its_own_and_other_verbs_go_on_be
     known = {path.rpartition("run/")[2] for path in run_directory._written(str(run))}
     folders = {"export/latest", "export/best"}
     assert known == {path.name for path in run.iterdir()} - {"export"} | folders
-    with run_directory.locked(str(run)):
+    with run_directory.lock_run(str(run)):
         assert (run / lock.FILE).exists()
         assert verbs.evaluate(made, str(run))["global_step"] == 2
         assert next(verbs.predict(made, str(run)))
@@ -77,9 +77,9 @@ def test_all_that_a_training_leaves_is_known_as_its_own_and_other_verbs_go_on_be
 
 @pytest.mark.parametrize("started", [False, True])
 def test_a_refused_change_of_a_run_leaves_its_notes_as_they_were(tmp_path, monkeypatch, started):
-    monkeypatch.setattr(run_directory, "latest", lambda directory: "model.ckpt-20")
+    monkeypatch.setattr(run_directory, "find_latest", lambda directory: "model.ckpt-20")
     (tmp_path / "warnings.json").write_text("{}")
-    with pytest.raises(ValueError), run_directory.claimed(str(tmp_path)) as keep:
+    with pytest.raises(ValueError), run_directory.claim_run(str(tmp_path)) as keep:
         for name in ("warnings.json", "given_files.json"):
             (tmp_path / name).write_text("of other settings")
         if started:

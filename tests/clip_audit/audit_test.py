@@ -69,7 +69,7 @@ def test_the_norms_are_those_of_the_weights_before_the_step(trained):
 def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation(
     dropout, is_shared, monkeypatch, tmp_path
 ):
-    before, shared = twins.before, []
+    before, shared = twins.reuse_earlier, []
 
     def watched(first, outputs):
         known = {op.name for op in tf.compat.v1.get_default_graph().get_operations()[:first]}
@@ -77,7 +77,7 @@ def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation
         shared.extend(tensor.op.name in known for tensor in found.values())
         return found
 
-    monkeypatch.setattr(twins, "before", watched)
+    monkeypatch.setattr(twins, "reuse_earlier", watched)
     verbs.train(make(dropout, train_steps=2, checkpoint_steps=2), str(tmp_path))
     assert shared == [is_shared] * 3
 

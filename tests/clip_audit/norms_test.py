@@ -90,7 +90,9 @@ def cosine(batch):
 
 
 def quantized(batch):
-    with quantization.Quantization(weights={"hidden": quantization.Binary()}).over(False):
+    with quantization.Quantization(weights={"hidden": quantization.Binary()}).quantize_network(
+        False
+    ):
         hidden = layers.dense(batch["x"], 6, "hidden", tf.nn.relu)
         return {
             "a": cross_entropy(layers.dense(hidden, CLASSES, "a"), batch["label"]),

@@ -41,7 +41,7 @@ class Built:
 
     def train(self):
         """The losses after training in the loop, as runs train."""
-        return training.train(self.build, 150, looped=True).watched
+        return training.train(self.build, 150, looped=True).monitors
 
     def build(self, step):
         del step
@@ -83,7 +83,7 @@ def _losses():
         return [{task: tf.reduce_mean(squares[task][cut]) for task in TASKS} for cut in cuts]
 
     (losses,) = samples(1)
-    return losses, whole_batch.WholeBatch(whole_batch.Part(losses, [tower], samples))
+    return losses, whole_batch.WholeBatch(whole_batch.ForwardPass(losses, [tower], samples))
 
 
 def _balance(row, losses, batch):
@@ -91,7 +91,7 @@ def _balance(row, losses, batch):
         weighted = row.weighting(losses, tf1.train.get_or_create_global_step())
         variables = tf1.trainable_variables()
         weights = {task: tf.gradients(weighted[task], losses[task])[0] for task in losses}
-        part = batch.first.scaled(weights)._replace(losses=weighted)
+        part = batch.first.scale_losses(weights)._replace(losses=weighted)
         gradients, _ = row.surgery(weighted, variables, whole_batch.WholeBatch(part))
     return weighted, gradients, variables
 

@@ -93,7 +93,7 @@ def test_what_is_kept_has_the_defaults_of_its_type(tmp_path):
     source = csv.Csv(files={"train": "*.csv"}, data_dir=str(tmp_path), columns=("x", "y"))
     kinds = dataclasses.replace(SPEC, type_defaults={"float32": 7})
     data = pipeline.Pipeline(source=source, spec=kinds, batch_size=2)
-    (batch,) = data.keeping([]).one_pass("train", with_labels=False)
+    (batch,) = data.keep_fields([]).one_pass("train", with_labels=False)
     assert batch["x"].numpy().tolist() == [1, 7]
 
 

@@ -30,10 +30,10 @@ def make(sampler, **settings):
 def statistics(data, tmp_path, label="y"):
     batches = data.dataset("train", training=False, seed=0)
     column = features.Numeric(names=["x"])
-    features.fit([column], batches, str(tmp_path / "fitted"), [data.sampler])
-    fitted = features.load(str(tmp_path / "fitted"))
+    features.fit_columns([column], batches, str(tmp_path / "fitted"), [data.sampler])
+    fitted = features.load_statistics(str(tmp_path / "fitted"))
     known = dict(zip(["ant", "bee", "cat", "dog", "emu"], N, strict=True))
-    assert label_counts.of(fitted, label) == (COUNTS if label == "y" else known)
+    assert label_counts.read_counts(fitted, label) == (COUNTS if label == "y" else known)
     return fitted
 
 

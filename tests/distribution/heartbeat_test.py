@@ -53,15 +53,15 @@ def test_a_failure_is_told(tmp_path):
 
 def test_what_was_said_before_does_not_count(tmp_path):
     with heartbeat.Heartbeat(str(tmp_path), "chief-0", [], timeout_secs=5) as chief:
-        chief.say("training", checkpoint="old")
+        chief.publish_phase("training", checkpoint="old")
     with heartbeat.Heartbeat(str(tmp_path), "worker-0", ["chief-0"], timeout_secs=60) as worker:
         time.sleep(0.3)
-        assert worker.phase("chief-0") != heartbeat.DONE
+        assert worker.read_phase("chief-0") != heartbeat.DONE
         with heartbeat.Heartbeat(str(tmp_path), "chief-0", [], timeout_secs=5) as chief:
-            chief.say("training", checkpoint="new")
+            chief.publish_phase("training", checkpoint="new")
             assert worker.wait_for("chief-0", "training")["checkpoint"] == "new"
         end = time.monotonic() + 30
-        while worker.phase("chief-0") != heartbeat.DONE:
+        while worker.read_phase("chief-0") != heartbeat.DONE:
             assert time.monotonic() < end
             time.sleep(0.05)
 

@@ -38,12 +38,12 @@ def group(tmp_path, monkeypatch):
 )
 def test_the_limit_is_the_least_of_machine_and_groups_and_swap(group, line, limits, expected):
     group(line, limits)
-    assert memory.limit() == expected * 1024
+    assert memory.find_limit() == expected * 1024
 
 
 def test_nothing_is_refused_where_nobody_tells_the_limit(monkeypatch):
     monkeypatch.setattr(memory, "_read", lambda path: "")
-    memory.require("a", 1, 1e30, "it takes")
+    memory.require_memory("a", 1, 1e30, "it takes")
 
 
 def _pipeline(**settings):
@@ -64,16 +64,16 @@ def _pipeline(**settings):
 )
 def test_what_does_not_fit_is_refused_and_what_just_fits_is_not(monkeypatch, settings, size):
     made = _pipeline(**settings)
-    monkeypatch.setattr(memory, "limit", lambda: size)
+    monkeypatch.setattr(memory, "find_limit", lambda: size)
     made.require_memory(made.batch_size)
-    monkeypatch.setattr(memory, "limit", lambda: size - 1)
+    monkeypatch.setattr(memory, "find_limit", lambda: size - 1)
     name = max(settings, key=settings.get)
     with pytest.raises(checks.UserError, match=f"Pipeline.{name} must fit into memory, got"):
         made.dataset("train", training=True, seed=1)
 
 
 def test_one_pass_takes_room_for_the_records_of_a_batch_only(monkeypatch):
-    monkeypatch.setattr(memory, "limit", lambda: 1000 * 24)
+    monkeypatch.setattr(memory, "find_limit", lambda: 1000 * 24)
     _pipeline(batch_size=1000, shuffle_buffer=10**6).require_memory(1000, training=False)
     with pytest.raises(checks.UserError, match=r"A batch of 1001 rows takes at least"):
         _pipeline(batch_size=1001).one_pass("train")

@@ -144,7 +144,7 @@ def test_a_run_goes_on_with_another_number_of_replicas(tmp_path):
 )
 def test_mistakes(settings, message):
     with pytest.raises(checks.UserError, match=message):
-        distribution.Distribution(**settings).place()
+        distribution.Distribution(**settings).find_place()
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
 
 def test_no_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert tf_config.read() is None
+    assert tf_config.read_cluster() is None
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
-    assert tf_config.read() is None
+    assert tf_config.read_cluster() is None
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,14 @@ def test_no_cluster(monkeypatch):
 )
 def test_places(given, jobs, job, index, name, rank, watched):
     given(jobs, job, index)
-    for place in (tf_config.read(), tf_config.read()):  # Reading it changes nothing.
-        assert (place.name, place.rank, place.watched) == (name, rank, watched)
-    with tf_config.alone():
-        assert tf_config.read() is None
-    assert tf_config.read().name == name
+    for place in (
+        tf_config.read_cluster(),
+        tf_config.read_cluster(),
+    ):  # Reading it changes nothing.
+        assert (place.name, place.rank, place.watched_processes) == (name, rank, watched)
+    with tf_config.hide_cluster():
+        assert tf_config.read_cluster() is None
+    assert tf_config.read_cluster().name == name
 
 
 @pytest.mark.parametrize(
@@ -92,27 +95,27 @@ def test_places(given, jobs, job, index, name, rank, watched):
 def test_mistakes(text, message, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(checks.UserError, match=message):
-        tf_config.read()
+        tf_config.read_cluster()
 
 
 def test_strategies_follow_the_cluster(given):
     given(WORKERS, "worker", 1)
-    place = distribution.Distribution().place()
+    place = distribution.Distribution().find_place()
     assert (place.strategy, place.replicas, place.workers) == ("multi_worker_mirrored", 3, 3)
     given({**WORKERS, "ps": ["d:1"]}, "worker", 1)
-    assert distribution.Distribution().place().strategy == "parameter_server"
+    assert distribution.Distribution().find_place().strategy == "parameter_server"
     rule = "Distribution.strategy must be 'auto' or 'parameter_server' with this TF_CONFIG"
     with pytest.raises(checks.UserError, match=rule):
-        distribution.Distribution(strategy="mirrored").place()
+        distribution.Distribution(strategy="mirrored").find_place()
     given(WORKERS, "evaluator")
     with pytest.raises(checks.UserError, match="Distribution.evaluator must be True"):
-        distribution.Distribution().place()
+        distribution.Distribution().find_place()
 
 
 def test_several_processes_need_a_cluster(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(checks.UserError, match="Distribution.strategy must have a TF_CONFIG"):
-        distribution.Distribution(strategy="parameter_server").place()
+        distribution.Distribution(strategy="parameter_server").find_place()
 
 
 def _address():
@@ -137,7 +140,7 @@ def test_a_server_of_one_machine_hears_the_loopback_interface_alone(elsewhere):
     own = _address()
     jobs = {"chief": ["far.example:1" if elsewhere else _address()], "ps": [own]}
     place = tf_config.Cluster(jobs=jobs, job="ps", index=0)
-    with tf_config.confined(place):
+    with tf_config.confine_server(place):
         server = tf.distribute.Server(dict(jobs), "ps", 0)
         end = time.monotonic() + (0.5 if elsewhere else 20)
         while time.monotonic() < end and b"lo\0" not in _interfaces(place.port):

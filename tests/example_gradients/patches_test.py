@@ -29,6 +29,11 @@ def test_patches_are_those_of_tensorflow(shape, padding, is_known):
             kernel = tf.zeros([height, width, shape[2], 4])
             output = tf.nn.conv2d(images, kernel, stride, padding, dilations=dilation)
             sizes = [1, height, width, 1], [1, stride, stride, 1], [1, dilation, dilation, 1]
-            pairs.append((patches.of(output.op), tf.image.extract_patches(images, *sizes, padding)))
+            pairs.append(
+                (
+                    patches.extract_patches(output.op),
+                    tf.image.extract_patches(images, *sizes, padding),
+                )
+            )
         for ours, theirs in session.run(pairs, {images: values}):
             np.testing.assert_array_equal(ours, theirs)

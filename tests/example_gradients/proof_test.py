@@ -338,7 +338,7 @@ def test_every_head_is_taken_apart(name):
         examples = head.examples(head.logits(tower), {head.field: batch["label"]})
         values = head.losses(examples.logits, examples.targets) * examples.weights
         values = values if values.shape.rank == 1 else tf.reduce_mean(values, 1)
-        found = uses.find([values], batch, tf1.trainable_variables())
+        found = uses.find_uses([values], batch, tf1.trainable_variables())
         assert found.gap is None and None not in found.by_variable.values()
 
 

@@ -23,7 +23,7 @@ def built_twice(network, inputs=None):
     tf.gradients(once, tf1.trainable_variables())  # As in a step, between the two.
     before = tf1.get_default_graph().get_operations()
     again = build(given if inputs is None else inputs)
-    found = twins.before(len(before), {"logits": again})["logits"]
+    found = twins.reuse_earlier(len(before), {"logits": again})["logits"]
     return once, found, found.op.name in [op.name for op in before]
 
 

@@ -193,5 +193,5 @@ def test_passes_of_a_graph_look_up_in_one_table():
     with tf.Graph().as_default() as graph:
         for _ in range(2):
             with tf.compat.v1.variable_scope("model", reuse=tf.compat.v1.AUTO_REUSE):
-                features.encode([column], {"job": tf.constant(["cook"])}, nothing)
+                features.encode_columns([column], {"job": tf.constant(["cook"])}, nothing)
         assert [op.type for op in graph.get_operations()].count("HashTableV2") == 1

@@ -25,8 +25,8 @@ def fit(tmp_path):
         tensors = [
             ({name: _tensor(values) for name, values in batch.items()}, {}) for batch in batches
         ]
-        features.fit(columns, tensors, directory)
-        return features.load(directory)
+        features.fit_columns(columns, tensors, directory)
+        return features.load_statistics(directory)
 
     return run
 
@@ -39,7 +39,7 @@ def encode(fit):
         statistics = fit(columns, training)
         with tf.Graph().as_default():
             fed = {name: _tensor(values) for name, values in (batch or training).items()}
-            inputs = features.encode(columns, fed, statistics)
+            inputs = features.encode_columns(columns, fed, statistics)
             with tf1.Session() as session:
                 session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
                 for variable in tf1.global_variables():

@@ -37,7 +37,7 @@ def _batch():
 @pytest.fixture
 def directory(tmp_path):
     path = str(tmp_path / "statistics")
-    features.fit(_columns(), [(_batch(), {})], path)
+    features.fit_columns(_columns(), [(_batch(), {})], path)
     return path
 
 
@@ -45,13 +45,17 @@ def test_inputs_come_in_order_of_their_names_whatever_the_order_of_columns(direc
     names = []
     for columns in (_columns(), _columns()[::-1]):
         with tf.Graph().as_default():
-            names.append(list(features.encode(columns, _batch(), features.load(directory))))
+            names.append(
+                list(
+                    features.encode_columns(columns, _batch(), features.load_statistics(directory))
+                )
+            )
     assert names[0] == names[1] == sorted(names[0])
 
 
 def test_variables_live_under_their_column(directory):
     with tf.Graph().as_default():
-        features.encode(_columns(), _batch(), features.load(directory))
+        features.encode_columns(_columns(), _batch(), features.load_statistics(directory))
         assert sorted(variable.op.name for variable in tf1.global_variables()) == [
             "features/bucketized_age/embedding",
             "features/categorical_job/embedding",
@@ -63,7 +67,7 @@ def test_variables_live_under_their_column(directory):
 
 def test_gradients_of_every_embedding_are_sparse(directory):
     with tf.Graph().as_default():
-        inputs = features.encode(_columns(), _batch(), features.load(directory))
+        inputs = features.encode_columns(_columns(), _batch(), features.load_statistics(directory))
         loss = tf.add_n([tf.reduce_sum(value**2) for value in inputs.values()])
         gradients = tf1.gradients(loss, tf1.trainable_variables())
         assert len(gradients) == 5
@@ -76,7 +80,9 @@ def _train(directory, num_steps, in_loop):
         tf1.set_random_seed(1)
 
         def step(index):
-            inputs = features.encode(_columns(), _batch(), features.load(directory))
+            inputs = features.encode_columns(
+                _columns(), _batch(), features.load_statistics(directory)
+            )
             loss = tf.add_n([tf.reduce_sum((value - 1) ** 2) for value in inputs.values()])
             variables = tf1.trainable_variables()
             gradients = tf1.gradients(loss, variables)
@@ -112,7 +118,7 @@ def test_a_saved_model_carries_its_vocabulary(directory, tmp_path):
     with tf.Graph().as_default():
         fed = {"job": tf1.placeholder(tf.string, [None])}
         columns = [features.Categorical(names=["job"], min_count=1)]
-        outputs = features.encode(columns, fed, features.load(directory))
+        outputs = features.encode_columns(columns, fed, features.load_statistics(directory))
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
             expected = session.run(outputs, {fed["job"]: _JOBS})
@@ -132,8 +138,8 @@ def test_fit_is_not_repeated_and_changed_settings_are_missing(directory):
         yield
 
     assert features.missing_statistics(_columns(), directory) == []
-    features.fit(_columns(), batches(), directory)
-    features.fit([features.Hashed(names=["x"], num_buckets=2)], batches(), directory)
+    features.fit_columns(_columns(), batches(), directory)
+    features.fit_columns([features.Hashed(names=["x"], num_buckets=2)], batches(), directory)
     changed = [*_columns()[1:], features.Categorical(names=["job"], min_count=3)]
     assert features.missing_statistics(changed, directory) == ["categorical_job"]
 
@@ -142,13 +148,13 @@ def test_a_fit_that_fails_leaves_nothing_behind(tmp_path):
     columns = [features.Categorical(names=["job"], min_count=1), features.Numeric(names=["age"])]
     batch = {"job": tf.constant(["a"]), "age": tf.constant([float("nan")])}
     with pytest.raises(checks.UserError, match="features.numeric_age must see a finite number"):
-        features.fit(columns, [(batch, {})], str(tmp_path / "statistics"))
+        features.fit_columns(columns, [(batch, {})], str(tmp_path / "statistics"))
     assert os.listdir(tmp_path) == []
 
 
 def test_an_empty_training_split(tmp_path):
     with pytest.raises(checks.UserError, match="the training split must hold an example"):
-        features.fit([features.Numeric(names=["age"])], [], str(tmp_path / "statistics"))
+        features.fit_columns([features.Numeric(names=["age"])], [], str(tmp_path / "statistics"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,7 @@ def test_an_empty_training_split(tmp_path):
 )
 def test_mistakes_in_columns_are_one_line_each(columns, message, tmp_path):
     with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
-        features.encode(columns, _batch(), features.load(str(tmp_path)))
+        features.encode_columns(columns, _batch(), features.load_statistics(str(tmp_path)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -16,7 +16,7 @@ def _directory(tmp_path):
     words.update([b"cook", b"clerk", b"cook", "a\u2028b".encode()])
     ages = accumulators.Moments(source="age", read=np.asarray)
     ages.update([[1.0], [3.0]])
-    statistics.save({"job": words, "age": ages}, str(tmp_path / "statistics"))
+    statistics.save_statistics({"job": words, "age": ages}, str(tmp_path / "statistics"))
     return tmp_path / "statistics"
 
 
@@ -49,7 +49,7 @@ def test_damage_is_refused(directory, file, damage):
     with pytest.raises(
         checks.UserError, match=f"{file} is damaged: .*Copy it back, or start again"
     ):
-        features.load(str(directory))
+        features.load_statistics(str(directory))
 
 
 def json_of(path):
@@ -66,30 +66,30 @@ def json_of_bytes(data):
 def test_a_vocabulary_that_is_gone(directory):
     (directory / VOCABULARY).unlink()
     with pytest.raises(checks.UserError, match=f"{VOCABULARY} is gone. Copy it back"):
-        features.load(str(directory))
+        features.load_statistics(str(directory))
 
 
 def test_statistics_of_an_earlier_version_are_taken_and_sealed(directory):
-    entries = features.load(str(directory)).entries
+    entries = features.load_statistics(str(directory)).entries
     _strip(directory)
-    found = features.load(str(directory))
-    assert found.of("age") == entries["age"] and found.of("job")["size"] == 3
-    features.seal(str(directory))
-    assert features.load(str(directory)).entries == entries
+    found = features.load_statistics(str(directory))
+    assert found.for_column("age") == entries["age"] and found.for_column("job")["size"] == 3
+    features.seal_statistics(str(directory))
+    assert features.load_statistics(str(directory)).entries == entries
     path = directory / VOCABULARY
     path.write_bytes(path.read_bytes().replace(b"cook", b"coob"))
     with pytest.raises(checks.UserError, match="is damaged"):
-        features.load(str(directory))
+        features.load_statistics(str(directory))
 
 
 def test_a_vocabulary_of_an_earlier_version_has_its_length_at_least(directory):
     _strip(directory)
     (directory / VOCABULARY).write_text("cook\n")
     with pytest.raises(checks.UserError, match="is damaged: it holds 1 of 3 categories"):
-        features.load(str(directory))
+        features.load_statistics(str(directory))
 
 
 def test_nothing_fitted_is_nothing(tmp_path):
-    features.seal(str(tmp_path))
-    assert features.load(str(tmp_path)).entries == {}
+    features.seal_statistics(str(tmp_path))
+    assert features.load_statistics(str(tmp_path)).entries == {}
     assert list(tmp_path.iterdir()) == []

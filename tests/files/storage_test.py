@@ -64,11 +64,11 @@ def test_a_bucket_without_a_network_is_told_of_at_once(monkeypatch):
 
 def test_an_error_of_a_file_system_is_one_line():
     says = "^s3://b/x is on a file system that TensorFlow does not know"
-    with pytest.raises(checks.UserError, match=says), storage.explained():
+    with pytest.raises(checks.UserError, match=says), storage.explain_storage_errors():
         tf.io.gfile.exists("s3://b/x")
     error = "Error executing an HTTP request: libcurl code 6\n\t when reading gs://b/x"
     says = "^gs://b/x cannot be reached: libcurl code 6."
-    with pytest.raises(checks.UserError, match=says), storage.explained():
+    with pytest.raises(checks.UserError, match=says), storage.explain_storage_errors():
         raise tf.errors.FailedPreconditionError(None, None, error)
 
 
@@ -126,7 +126,7 @@ _TOLD = [
 
 @pytest.mark.parametrize("error", _TOLD, ids=lambda error: type(error).__name__)
 def test_a_disk_that_takes_no_more_is_one_line(error):
-    with pytest.raises(checks.UserError) as told, storage.explained():
+    with pytest.raises(checks.UserError) as told, storage.explain_storage_errors():
         raise error
     line = str(told.value)
     assert line.startswith("a/b.json cannot be written: ") and "\n" not in line
@@ -134,7 +134,7 @@ def test_a_disk_that_takes_no_more_is_one_line(error):
 
 def test_an_error_without_a_file_is_one_line():
     line = "^a file cannot be written: File too large. "
-    with pytest.raises(checks.UserError, match=line), storage.explained():
+    with pytest.raises(checks.UserError, match=line), storage.explain_storage_errors():
         raise OSError(errno.EFBIG, "File too large")
 
 
@@ -142,14 +142,14 @@ def test_an_error_without_a_file_is_one_line():
     "error", [IndexError("list index"), OSError(errno.ENOENT, "gone"), KeyboardInterrupt()]
 )
 def test_other_errors_go_through(error):
-    with pytest.raises(type(error)) as told, storage.explained():
+    with pytest.raises(type(error)) as told, storage.explain_storage_errors():
         raise error
     assert told.value is error
 
 
 def test_a_mistake_that_tells_of_the_disk_already_goes_through():
     error = checks.UserError("the checkpoint cannot be written: No space left on device.")
-    with pytest.raises(checks.UserError) as told, storage.explained():
+    with pytest.raises(checks.UserError) as told, storage.explain_storage_errors():
         raise error
     assert told.value is error
 
@@ -161,7 +161,7 @@ def test_the_thread_that_writes_events_is_silent_only_about_the_disk(monkeypatch
     def fail(error):
         raise error
 
-    with storage.explained():
+    with storage.explain_storage_errors():
         for error in (IndexError("a; File too large"), IndexError("another")):
             thread = threading.Thread(target=fail, args=(error,))
             thread.start()
@@ -185,7 +185,7 @@ def _small(tmp_path):
 def test_a_full_disk_keeps_the_file_of_before(small):
     atomic.write(str(small / "file"), "before")
     line = "cannot be written: No space left on device"
-    with pytest.raises(checks.UserError, match=line), storage.explained():
+    with pytest.raises(checks.UserError, match=line), storage.explain_storage_errors():
         atomic.write(str(small / "file"), "x" * 100_000)
     assert (small / "file").read_text() == "before"
     assert [path.name for path in small.iterdir()] == ["file"]
@@ -193,6 +193,9 @@ def test_a_full_disk_keeps_the_file_of_before(small):
 
 @pytest.mark.slow
 def test_a_full_disk_at_the_start_of_training_is_one_line_and_leaves_nothing(small):
-    with pytest.raises(checks.UserError, match="No space left on device"), storage.explained():
+    with (
+        pytest.raises(checks.UserError, match="No space left on device"),
+        storage.explain_storage_errors(),
+    ):
         verbs.train(tiny.make(), str(small / "run"))
     assert not list(small.iterdir())

@@ -204,7 +204,7 @@ def _is_whole(request: bytes) -> bool:
 def _asked(address, remote=None) -> dict[str, np.ndarray] | None:
     """What a client makes of the server; None where it refuses."""
     try:
-        return (remote or scoring.connect(address, CALL))(EXAMPLES)
+        return (remote or scoring.connect_server(address, CALL))(EXAMPLES)
     except checks.UserError as error:
         cases.refused(error)
     except batches.RefusedError as error:  # Reader.explain puts it into a line of its own.
@@ -321,7 +321,7 @@ def test_grpc():
     replies, described = [], _described()
     with _grpc_server(replies) as address:
         replies[:] = [described]
-        connected = scoring.connect(address, CALL)
+        connected = scoring.connect_server(address, CALL)
 
         def case(draw):
             protos = {name: tf.make_tensor_proto(value) for name, value in OUTPUTS.items()}

@@ -101,7 +101,9 @@ def test_json_lines(tmp_path):
         reader = scoring.Reader(spec=made, batch_size=draw.choice((1, 5, 64)), keep=["id"])
         output = tmp_path / "out.jsonl"
         try:
-            scoring.run(scoring.plan([str(path)], str(output)), reader, _Model(), concurrency=2)
+            scoring.score_shards(
+                scoring.plan_shards([str(path)], str(output)), reader, _Model(), concurrency=2
+            )
         except checks.UserError as error:
             line = cases.refused(error)
             assert str(path) in line, line

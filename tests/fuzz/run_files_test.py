@@ -34,11 +34,11 @@ def _run(tmp_path_factory):
     made = tiny.make(
         columns=[features.Numeric(names=["x"]), features.Categorical(names=["word"], dimension=2)]
     )
-    fitting.fit(made.data, made.model, None, str(run))
-    row_names.save(made.model.row_names(fitting.load(str(run))), str(run))
+    fitting.fit_statistics(made.data, made.model, None, str(run))
+    row_names.save(made.model.row_names(fitting.load_statistics(str(run))), str(run))
     (run / "words.txt").write_bytes(WORDS)
-    given_files.keep({"features/x": str(run / "words.txt")}, str(run), is_new=True)
-    doubts.tell(str(run), "data", ["Field 'age' never varies."])
+    given_files.keep_checksums({"features/x": str(run / "words.txt")}, str(run), is_new=True)
+    doubts.record_doubts(str(run), "data", ["Field 'age' never varies."])
     atomic.write(str(run / "config.gin"), config._sealing(CONFIG) + b"\n" + CONFIG)
     with tf.Graph().as_default(), tf1.Session() as session:
         made = [tf1.get_variable(name, initializer=value) for name, value in WEIGHTS.items()]
@@ -46,7 +46,7 @@ def _run(tmp_path_factory):
         for step in (1, 2):
             session.run(made[0].assign(step))
             path = tf1.train.Saver().save(session, str(run / "model.ckpt"), step, write_state=False)
-            run_directory.add(path, keep=3)
+            run_directory.add_checkpoint(path, keep=3)
             metrics = {"loss": 0.5 * step, "global_step": step}
             checkpoints.BestKeeper(BEST, str(run)).update(path, metrics)
         with _watched(str(run)) as (state, session, _):
@@ -74,7 +74,7 @@ def _watched(run):
 
 
 def _statistics(run):
-    entries = fitting.load(run).entries
+    entries = fitting.load_statistics(run).entries
     vocabulary = next(entry["file"] for entry in entries.values() if "file" in entry)
     return entries, pathlib.Path(run, "statistics", vocabulary).read_bytes()
 
@@ -94,7 +94,7 @@ def _best(run):
 
 
 def _checkpoint(run):
-    path = run_directory.latest(run)
+    path = run_directory.find_latest(run)
     assert path == run_directory.checkpoint_path(run, "latest")
     run_directory.require_intact(path)
     reader = tf.train.load_checkpoint(path)
@@ -103,7 +103,7 @@ def _checkpoint(run):
 
 
 def _repaired(run):
-    run_directory.repair(run)
+    run_directory.repair_run(run)
     return _checkpoint(run)
 
 
@@ -113,7 +113,7 @@ def _input(run):
 
 
 def _given(run):
-    return given_files.check({"features/x": f"{run}/words.txt"}, run).keys()
+    return given_files.check_unchanged({"features/x": f"{run}/words.txt"}, run).keys()
 
 
 def _locked(run):
@@ -140,13 +140,13 @@ READERS = {
     "input/*.data-*": (_input,),
     "input/*.index": (_input,),
     "input/*.checksums": (_input,),
-    "warnings.json": (doubts.told,),
+    "warnings.json": (doubts.read_all_doubts,),
     "events.out.tfevents.1.x": (balancing_picture.read,),
     lock.FILE: (_locked,),
 }
 # Readers that may take what is there: a state of the input that cannot be used starts anew, and a
 # list of checkpoints may name an earlier one.
-LENIENT = (doubts.told, balancing_picture.read, _locked)
+LENIENT = (doubts.read_all_doubts, balancing_picture.read, _locked)
 
 
 def _also_right(read, name, data, found) -> bool:

@@ -56,7 +56,7 @@ def test_every_metric_with_an_order_is_better_of_better_predictions(case):
     good, bad = (
         harness.evaluate(head, np.float32(logits), {"y": labels}, 1) for logits in (good, bad)
     )
-    declared = dict(metrics.declared(head, list(good)))
+    declared = dict(metrics.find_directions(head, list(good)))
     assert set(good) - set(declared) <= UNORDERED
     assert not UNORDERED & set(declared)
     assert not any(declared[name] for name in WARNINGS & set(good))

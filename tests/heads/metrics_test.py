@@ -39,7 +39,9 @@ def test_ratio_and_mean_of_what_is_undefined():
 def test_stream_adds_up_batches_and_does_not_lose_small_ones():
     with tf.Graph().as_default(), tf1.Session() as session:
         batch = tf1.placeholder(tf.float32, [])
-        stream = metrics.stream({"sum": batch}, lambda sums: {"sum_less_1e8": sums["sum"] - 1e8})
+        stream = metrics.stream_sums(
+            {"sum": batch}, lambda sums: {"sum_less_1e8": sums["sum"] - 1e8}
+        )
         value, update = stream["sum_less_1e8"]
         session.run(tf1.local_variables_initializer())
         for number in (1e8, 1, 1, 1):  # In float32, 1e8 + 1 == 1e8.
@@ -54,7 +56,7 @@ def test_stream_sums_over_replicas():
         )
         with strategy.scope():
             stream = strategy.extended.call_for_each_replica(
-                lambda: metrics.stream({"n": tf.constant(2.0)}, lambda sums: {"n": sums["n"]})
+                lambda: metrics.stream_sums({"n": tf.constant(2.0)}, lambda sums: {"n": sums["n"]})
             )
         value, update = stream["n"]
         session.run(tf1.local_variables_initializer())
@@ -66,8 +68,8 @@ def moments(batches):
     """Mean and variance of [(values, weights)], streamed."""
     with tf.Graph().as_default(), tf1.Session() as session:
         x, w = tf1.placeholder(tf.float64, [None]), tf1.placeholder(tf.float32, [None])
-        stream = metrics.stream(
-            {"x": metrics.Moments(x, w), "w": metrics.total(tf.ones_like(w), w)},
+        stream = metrics.stream_sums(
+            {"x": metrics.Moments(x, w), "w": metrics.sum_weighted(tf.ones_like(w), w)},
             lambda sums: {"mean": sums["x"].mean, "var": sums["x"].squares / sums["w"]},
         )
         session.run(tf1.local_variables_initializer())

@@ -93,8 +93,8 @@ def count(head, tmp_path, *batches):
         ({"x": tf.zeros([1])}, {name: tf.constant(values) for name, values in batch.items()})
         for batch in batches
     ]
-    features.fit([features.Numeric(names=["x"])], made, str(tmp_path / "fitted"), [head])
-    return features.load(str(tmp_path / "fitted"))
+    features.fit_columns([features.Numeric(names=["x"])], made, str(tmp_path / "fitted"), [head])
+    return features.load_statistics(str(tmp_path / "fitted"))
 
 
 def test_rows_of_the_classes_come_from_the_statistics(tmp_path):

@@ -134,14 +134,14 @@ def test_no_error_has_neither_loss_nor_gradient(name):
 
 def test_poisson_and_its_gradient():
     log_rates, counts = np.array([-100.0, -2.0, 0.0, 1.5, 10.0]), np.array([0.0, 3, 1, 0, 20000])
-    losses, gradient = evaluate(objectives.poisson, log_rates, counts.astype("f"))
+    losses, gradient = evaluate(objectives.poisson_loss, log_rates, counts.astype("f"))
     expected = np.exp(log_rates) - counts * log_rates
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-30)
     np.testing.assert_allclose(gradient, np.exp(log_rates) - counts, rtol=1e-5, atol=1e-6)
 
 
 def test_poisson_stays_finite_and_keeps_its_slope_at_any_rate():
-    losses, gradient = evaluate(objectives.poisson, np.array([31.0, 100.0]), np.zeros(2, "f"))
+    losses, gradient = evaluate(objectives.poisson_loss, np.array([31.0, 100.0]), np.zeros(2, "f"))
     np.testing.assert_allclose(losses, np.exp(30.0) * np.array([2, 71]), rtol=1e-5)
     np.testing.assert_allclose(gradient, np.exp(30.0), rtol=1e-5)
 

@@ -15,9 +15,9 @@ def stream(labels, logits, weights, num_batches=3):
     with tf.Graph().as_default(), tf1.Session() as session:
         shape = [None, *np.shape(logits)[1:]]
         y, z, w = (tf1.placeholder(tf.float32, shape) for _ in range(3))
-        streamed = metrics.stream(
-            {"scores": ranking.scores(z, w * y, w * (1 - y))},
-            lambda sums: ranking.areas(sums["scores"]),
+        streamed = metrics.stream_sums(
+            {"scores": ranking.stream_scores(z, w * y, w * (1 - y))},
+            lambda sums: ranking.integrate_curves(sums["scores"]),
         )
         session.run(tf1.local_variables_initializer())
         for rows in np.array_split(np.arange(len(logits)), num_batches):
@@ -142,8 +142,9 @@ def test_infinities_are_the_ends_of_a_histogram():
 def test_the_state_is_reset_and_in_no_checkpoint():
     with tf.Graph().as_default(), tf1.Session() as session:
         y, z = tf.constant([1.0, 0.0, 0.0]), tf.constant([0.5, 0.25, 0.75])
-        streamed = metrics.stream(
-            {"scores": ranking.scores(z, y, 1 - y)}, lambda sums: ranking.areas(sums["scores"])
+        streamed = metrics.stream_sums(
+            {"scores": ranking.stream_scores(z, y, 1 - y)},
+            lambda sums: ranking.integrate_curves(sums["scores"]),
         )
         value, update = streamed["auc"]
         for _ in range(2):

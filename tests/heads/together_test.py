@@ -69,7 +69,7 @@ def test_equal_heads_have_together_what_they_have_alone(name, rows):
 
 
 def test_their_labels_weigh_what_they_weigh_alone(rows):
-    made = _run(lambda x, y: together.label_weights(_HEADS, y), *rows)
+    made = _run(lambda x, y: together.sum_label_weights(_HEADS, y), *rows)
     alone = _run(lambda x, y: {h.name: h.label_weight(y) for h in _HEADS}, *rows)
     assert list(made) == list(alone)
     np.testing.assert_allclose(list(made.values()), list(alone.values()), rtol=1e-6)
@@ -79,7 +79,7 @@ def test_a_bad_label_is_told_of_its_own_head(rows):
     logits, labels = rows
     labels = {**labels, "y7": np.where(np.arange(50) == 9, 2, labels["y7"])}
     with pytest.raises(tf.errors.InvalidArgumentError) as failed:
-        _run(lambda x, y: together.losses(_HEADS, x, y), logits, labels)
+        _run(lambda x, y: together.compute_losses(_HEADS, x, y), logits, labels)
     told = harness.label_error(failed.value)
     assert told == "head 't7': label 'y7' must be one of 0, 1, got 2"
 
@@ -91,7 +91,7 @@ def test_ops_do_not_grow_with_equal_heads():
             made = [dataclasses.replace(_HEADS[0], name=f"t{i}", weight=None) for i in range(count)]
             logits = {head.name: tf1.placeholder(tf.float32, [None, 1]) for head in made}
             given = len(graph.get_operations())
-            together.metrics(made, logits, {"y0": tf1.placeholder(tf.int64, [None])})
+            together.build_metrics(made, logits, {"y0": tf1.placeholder(tf.int64, [None])})
             return len(graph.get_operations()) - given
 
     assert ops(2 * together.FROM) == ops(together.FROM)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from launch import config, gin_names, old_names, trust
+from mtl.balancing import monitored
 from mtl.runs import verbs
 from tests.launch import gin_files_test
 
@@ -66,13 +67,18 @@ def test_old_names_in_a_file_and_a_parameter(tmp_path):
         "from mtl.monitoring import checkpoints as kept\n"
         'include "gin_configs/experiments/digits_shared_bottom.gin"\n'
         'compute.Compute.precision = "bfloat16"\n'
+        "from mtl import experiment\n"
+        "experiment.Run.compute = @compute.Compute()\n"
+        "from mtl.balancing import watched\n"
+        "model.MultiTaskModel.surgery = @watched.Watched()\n"
         "model.MultiTaskModel.freezing = @mtl.freezing.Freezing()\n"
         'mtl.freezing.Freezing.frozen = ["^network/"]\n'
         "kept.Best.patience = 7\n"
     )
     made = config.load([str(path)], ["compute.Compute.xla = True"])
-    assert (made.run.compute.precision, made.run.compute.xla) == ("bfloat16", True)
+    assert (made.run.precision.dtype, made.run.precision.xla) == ("bfloat16", True)
     assert made.best.patience == 7
+    assert isinstance(made.model.surgery, monitored.Monitored)
     assert made.model.freezing.frozen == ["^network/"]
     assert "from mtl.layers import precision" in config.text()
 

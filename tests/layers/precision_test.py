@@ -25,7 +25,10 @@ pytestmark = pytest.mark.medium
 
 tf1 = tf.compat.v1
 
-BFLOAT16, FLOAT16 = precision.Compute(precision="bfloat16"), precision.Compute(precision="float16")
+BFLOAT16, FLOAT16 = (
+    precision.Precision(dtype="bfloat16"),
+    precision.Precision(dtype="float16"),
+)
 IMAGES = np.random.default_rng(0).normal(size=[16, 8, 8, 3]).astype(np.float32)
 needs_keras = pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
 TRUNKS = {
@@ -46,7 +49,7 @@ def _gradients(trunk, settings, factor=1.0):
             return {"a": networks.SharedBottom(trunk=trunk)(inputs, ["a"], True)["a"]}
 
         with tf1.variable_scope("network"):
-            (tower,) = precision.computed(network, {"image": features}, True).values()
+            (tower,) = precision.run_network(network, {"image": features}, True).values()
         assert tower.dtype == tf.float32
         variables = tf1.trainable_variables()
         loss = factor * tf.reduce_mean((tower - 1) ** 2)
@@ -56,7 +59,7 @@ def _gradients(trunk, settings, factor=1.0):
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(3)
         tf1.train.create_global_step()
-        _, gradients = settings.over(step_fn)(tf.constant(IMAGES), None)
+        _, gradients = settings.wrap_step(step_fn)(tf.constant(IMAGES), None)
         session.run(tf1.global_variables_initializer())
         options = tf1.RunOptions(output_partition_graphs=True)
         ran = tf1.RunMetadata()
@@ -88,7 +91,7 @@ def test_gradients_are_those_of_float32_but_for_rounding(trunk):
     assert 1e-3 < _error(actual, expected) < MOST[trunk]
     small = {name: 1e-6 * value for name, value in expected.items()}
     assert 1e-5 < _error(_gradients(TRUNKS[trunk], FLOAT16, 1e-6)[0], small) < 0.01
-    unscaled = precision.Compute(precision="float16", initial_scale=1)
+    unscaled = precision.Precision(dtype="float16", initial_scale=1)
     assert _error(_gradients(TRUNKS[trunk], unscaled, 1e-6)[0], small) > 0.1
 
 
@@ -97,7 +100,7 @@ def test_xla_compiles_and_computes_the_same(trunk):
     """Initial values and dropout included."""
     (expected, plain), (actual, compiled) = (
         _gradients(TRUNKS[trunk], settings)
-        for settings in (precision.PLAIN, precision.Compute(xla=True))
+        for settings in (precision.PLAIN, precision.Precision(xla=True))
     )
     assert compiled and not plain
     assert _error(actual, expected) < 1e-5
@@ -136,7 +139,7 @@ def _overflowing(factors, **settings):
             weights = tf1.get_variable("w", [3], tf.float16, tf1.ones_initializer())
             return {"a": inputs["x"] * weights}
 
-        tower = precision.computed(network, {"x": tf.ones([3])}, True)["a"]
+        tower = precision.run_network(network, {"x": tf.ones([3])}, True)["a"]
         variables = tf1.trainable_variables()
         # Not in the loss: its own value shall be finite.
         upstream = tf.gather(factors, features) * 1e-5 * tf.ones([3])
@@ -145,7 +148,7 @@ def _overflowing(factors, **settings):
 
     held = freezing.Freezing(entries={"w": masks.Rows(rows=[0, 1])})
     small = dataclasses.replace(FLOAT16, initial_scale=2.0**10, growth_steps=GROWS_AFTER)
-    step_fn = held.over(small.over(step_fn))
+    step_fn = held.wrap_step(small.wrap_step(step_fn))
     return lambda step: step_fn(step, None)
 
 
@@ -155,8 +158,8 @@ def test_the_scale_halves_and_grows_and_a_skipped_step_changes_nothing(policy, t
     scales, skipped = _scales(FACTORS)
     assert 0 < sum(skipped) < len(FACTORS) and max(scales) > scales[0]
     whole = training.train(_overflowing(FACTORS, if_not_finite=policy), len(FACTORS), looped=True)
-    assert whole.watched["loss_scale"] == scales[-1]
-    assert whole.watched["skipped_steps"] == sum(skipped)
+    assert whole.monitors["loss_scale"] == scales[-1]
+    assert whole.monitors["skipped_steps"] == sum(skipped)
     kept = {name: v for name, v in whole.variables.items() if "average" not in name}
     plain = training.train(
         _overflowing(FACTORS[~np.array(skipped)], if_not_finite=policy),
@@ -172,7 +175,7 @@ def test_the_scale_halves_and_grows_and_a_skipped_step_changes_nothing(policy, t
 def test_what_is_not_for_the_scale_to_mend_is_left_to_the_policy():
     """After ten halvings."""
     step_fn = _overflowing(np.full(11, 1e30, np.float32))
-    assert training.train(step_fn, 10, looped=True).watched["skipped_steps"] == 10
+    assert training.train(step_fn, 10, looped=True).monitors["skipped_steps"] == 10
     message = "at step 10 in 1 of them: gradient of w"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         training.train(step_fn, 11, looped=True)
@@ -203,7 +206,7 @@ SLICES = {"PCGrad": 2, "examples": 4}
 
 
 def _step_of(name, settings, size=1.0):
-    """{name: variable} before and after one step of SGD, and what is watched, on 16 rows."""
+    """{name: variable} before and after one step of SGD, and the monitors, on 16 rows."""
     one = tiny.make()
     model = dataclasses.replace(
         one.model,
@@ -214,10 +217,10 @@ def _step_of(name, settings, size=1.0):
         update=update.Update(optimizer=optimizers.SGD(learning_rate=1.0)),
     )
     rows = {name: tf.constant(values[:16]) for name, values in tiny.SPLITS["train"].items()}
-    watched = {}
+    monitors = {}
 
     def hooks(result):
-        watched.update({name: result[name] for name in result.names})
+        monitors.update({name: result[name] for name in result.names})
         return {}
 
     tf1.set_random_seed(5)
@@ -229,14 +232,14 @@ def _step_of(name, settings, size=1.0):
         "train",
         statistics=nothing,
         slices=SLICES.get(name, 1),
-        compute=settings,
+        precision=settings,
         training_hooks=hooks,
     )
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         variables = {variable.op.name: variable for variable in tf1.trainable_variables()}
         before = session.run(variables)
-        _, scalars = session.run([spec.train_op, watched])
+        _, scalars = session.run([spec.train_op, monitors])
         return before, session.run(variables), scalars
 
 
@@ -246,9 +249,9 @@ def test_balancing_sees_gradients_that_are_not_scaled(name):
     moves, norms = [], []
     for settings in (precision.PLAIN, SMALL):
         with tf.Graph().as_default():
-            before, after, watched = _step_of(name, settings)
+            before, after, monitors = _step_of(name, settings)
         moves.append({name: after[name] - before[name] for name in before})
-        norms.append([v for name, v in sorted(watched.items()) if "norm" in name])
+        norms.append([v for name, v in sorted(monitors.items()) if "norm" in name])
     assert 1e-6 < _error(moves[1], moves[0]) < 0.01
     np.testing.assert_allclose(norms[1], norms[0], rtol=0.01)
 
@@ -257,15 +260,15 @@ def test_balancing_sees_gradients_that_are_not_scaled(name):
 def test_no_balancing_hides_an_overflow(name):
     """A task whose gradient is infinite is left out of the decision, yet the update sees it."""
     with tf.Graph().as_default():
-        before, after, watched = _step_of(name, SMALL, size=1e7)
-    assert watched["skipped_steps"] == 1
+        before, after, monitors = _step_of(name, SMALL, size=1e7)
+    assert monitors["skipped_steps"] == 1
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 
 
 def _run(settings, **run):
     run = {"train_steps": 40, "checkpoint_steps": 20, "check_rows": 256, **run}
-    one = tiny.make(compute=settings, **run)
+    one = tiny.make(precision=settings, **run)
     held = freezing.Freezing(frozen=["^network/tower_kind/"])
     return dataclasses.replace(one, model=dataclasses.replace(one.model, freezing=held))
 
@@ -297,16 +300,16 @@ def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
 @pytest.mark.slow
 def test_two_replicas_train_as_one_device_does(tmp_path):
     """With a scale that grows."""
-    settings = precision.Compute(precision="float16", initial_scale=2.0**4, growth_steps=4)
+    settings = precision.Precision(dtype="float16", initial_scale=2.0**4, growth_steps=4)
     layers = [networks.MLP(layers=[size]) for size in (8, 4)]
     network = networks.SharedBottom(trunk=layers[0], tower=layers[1])
     sgd = optimizers.SGD(learning_rate=0.02)
     alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
     verbs.train(
-        tiny.make(compute=settings, network=network, optimizer=sgd, train_steps=1), str(alone)
+        tiny.make(precision=settings, network=network, optimizer=sgd, train_steps=1), str(alone)
     )
     shutil.copytree(alone, mirrored)
-    one = tiny.make(compute=settings, network=network, optimizer=sgd, train_steps=12)
+    one = tiny.make(precision=settings, network=network, optimizer=sgd, train_steps=12)
     verbs.train(one, str(alone))
     devices = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
     verbs.train(dataclasses.replace(one, distribution=devices), str(mirrored))
@@ -321,42 +324,42 @@ def test_two_replicas_train_as_one_device_does(tmp_path):
     ("settings", "message"),
     [
         (
-            {"precision": "float8"},
-            "Compute.precision must be one of float32, bfloat16, float16, got",
+            {"dtype": "float8"},
+            "Precision.dtype must be one of float32, bfloat16, float16, got",
         ),
-        ({"initial_scale": 3.0}, "Compute.initial_scale must be a power of 2, got 3.0"),
-        ({"growth_steps": 0}, "Compute.growth_steps must be at least 1, got 0"),
-        ({"xla": 1}, "Compute.xla must be True or False, got 1"),
+        ({"initial_scale": 3.0}, "Precision.initial_scale must be a power of 2, got 3.0"),
+        ({"growth_steps": 0}, "Precision.growth_steps must be at least 1, got 0"),
+        ({"xla": 1}, "Precision.xla must be True or False, got 1"),
     ],
 )
 def test_settings(settings, message):
     with pytest.raises(checks.UserError, match=message):
-        precision.Compute(**settings)
+        precision.Precision(**settings)
 
 
 def test_a_tensorflow_without_xla(monkeypatch):
     monkeypatch.setattr(tf.test, "is_built_with_xla", lambda: False)
-    with pytest.raises(checks.UserError, match="Compute.xla must be False, got True. This Tens"):
-        precision.Compute(xla=True)
+    with pytest.raises(checks.UserError, match="Precision.xla must be False, got True. This Tens"):
+        precision.Precision(xla=True)
 
 
 def test_a_part_that_is_not_built():
-    with pytest.raises(checks.UserError, match=re.escape("Run.compute must be built, such as @")):
-        tiny.make(compute="bfloat16")
+    with pytest.raises(checks.UserError, match=re.escape("Run.precision must be built, such as @")):
+        tiny.make(precision="bfloat16")
 
 
 FILES = {
     "bfloat16": BFLOAT16,
-    "float16": precision.Compute(precision="float16", initial_scale=2.0**15, growth_steps=2000),
-    "xla": precision.Compute(xla=True),
+    "float16": precision.Precision(dtype="float16", initial_scale=2.0**15, growth_steps=2000),
+    "xla": precision.Precision(xla=True),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_gin_files(name):
-    folder = pathlib.Path(__file__).parents[2] / "gin_configs" / "compute"
+    folder = pathlib.Path(__file__).parents[2] / "gin_configs" / "precision"
     assert {path.stem for path in folder.glob("*.gin")} == FILES.keys()
     gin.clear_config()
     gin.parse_config((folder / f"{name}.gin").read_text())
-    assert gin.get_configurable(precision.Compute)() == FILES[name]
+    assert gin.get_configurable(precision.Precision)() == FILES[name]
     gin.clear_config()

@@ -32,17 +32,17 @@ def _both(function, values=X):
 @pytest.mark.parametrize(
     ("function", "values", "slope"),
     [
-        (straight_through.rounded, np.round(X), np.ones_like(X)),
+        (straight_through.round_to_integers, np.round(X), np.ones_like(X)),
         (straight_through.sign, np.where(X >= 0, 1, -1), np.abs(X) <= 1),
         (lambda x: straight_through.ternary(x, 0.4), np.sign(X) * (np.abs(X) > 0.4), X**0),
         (
-            lambda x: straight_through.uniform(x, 3, 1.0),
+            lambda x: straight_through.round_uniformly(x, 3, 1.0),
             np.round(np.clip(X, -1, 1) * np.float32(3)) * np.float32(1 / 3),
             np.abs(X) <= 1,
         ),
-        (straight_through.of(tf.exp, tf.sin), np.exp(X), np.cos(X)),
-        (lambda x: straight_through.partial(x, X > 0), X, X > 0),
-        (lambda x: straight_through.partial(x, [1.0, 0.0, 1.0]), X, [[1, 0, 1]] * 3),
+        (straight_through.replace_gradient(tf.exp, tf.sin), np.exp(X), np.cos(X)),
+        (lambda x: straight_through.let_through(x, X > 0), X, X > 0),
+        (lambda x: straight_through.let_through(x, [1.0, 0.0, 1.0]), X, [[1, 0, 1]] * 3),
     ],
 )
 def test_values_and_gradients(function, values, slope):
@@ -57,7 +57,9 @@ def test_the_forward_value_is_exact():
     third = np.float32(1 / 3)
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf.constant(values)
-        y = session.run(straight_through.of(lambda x: tf.zeros_like(x) + third, tf.identity)(x))
+        y = session.run(
+            straight_through.replace_gradient(lambda x: tf.zeros_like(x) + third, tf.identity)(x)
+        )
     np.testing.assert_array_equal(y, np.full([1, 3], third))
     assert (values + (third - values) != third).any()
 
@@ -65,10 +67,10 @@ def test_the_forward_value_is_exact():
 def test_uniform_has_its_levels_and_no_gradient_to_the_bound():
     with tf.Graph().as_default(), tf1.Session() as session:
         x, bound = tf.constant(np.linspace(-2, 2, 1001, dtype=np.float32)), tf.constant(1.5)
-        y = straight_through.uniform(x, 4, bound)
+        y = straight_through.round_uniformly(x, 4, bound)
         levels = np.unique(session.run(y))
         assert tf.gradients(y, bound) == [None]
-        zeros = session.run(straight_through.uniform(tf.zeros([3]), 8, 0.0))
+        zeros = session.run(straight_through.round_uniformly(tf.zeros([3]), 8, 0.0))
     np.testing.assert_allclose(levels, np.arange(-7, 8) * 1.5 / 7, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(zeros, np.zeros(3))
 
@@ -143,7 +145,7 @@ def test_a_layer_computes_with_few_values_as_numpy_does(trained):
     bound, kernel = values[f"{scope}/input_bound"], values[f"{scope}/kernel"]
     hidden = np.random.default_rng(1).normal(size=[5, len(kernel)]).astype(np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
-        with BOTH.over(training=False), tf1.variable_scope("network/tower_size"):
+        with BOTH.quantize_network(training=False), tf1.variable_scope("network/tower_size"):
             made = layers.dense(tf.constant(hidden), 4, "hidden_0", use_bias=False)
         for variable in tf1.global_variables():
             variable.load(values[variable.op.name], session)
@@ -158,7 +160,7 @@ def test_the_bound_is_a_running_average():
     part = quantization.Quantization(activations={"layer": FOUR})
     with tf.Graph().as_default(), tf1.Session() as session:
         fed = tf1.placeholder(tf.float32, [4, 2])
-        with part.over(training=True):
+        with part.quantize_network(training=True):
             layers.dense(fed, 2, "layer")
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
         (average,) = (v for v in tf1.global_variables() if "input_bound" in v.name)

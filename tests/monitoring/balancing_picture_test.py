@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.balancing import watched
+from mtl.balancing import monitored
 from mtl.monitoring import balancing_picture, chart
 from mtl.runs import verbs
 from tests import tiny
@@ -58,7 +58,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path):
 
 def test_draws_lines_where_the_values_are():
     panel = ElementTree.fromstring(
-        chart.page([chart.lines("a < b", {"x": {0: 0.0, 10: 4.0}, "y": {5: -4.0}})])
+        chart.draw_page([chart.draw_lines("a < b", {"x": {0: 0.0, 10: 4.0}, "y": {5: -4.0}})])
     )
     first, second = panel.iter(f"{SVG}polyline")
     points = [[float(n) for n in p.split(",")] for p in first.get("points").split()]
@@ -69,14 +69,16 @@ def test_draws_lines_where_the_values_are():
 
 
 def test_wide_spans_are_drawn_by_logarithm():
-    panel = ElementTree.fromstring(chart.page([chart.lines("t", {"x": {1: 0.01, 2: 1, 3: 100}})]))
+    panel = ElementTree.fromstring(
+        chart.draw_page([chart.draw_lines("t", {"x": {1: 0.01, 2: 1, 3: 100}})])
+    )
     (line,) = panel.iter(f"{SVG}polyline")
     heights = [float(point.split(",")[1]) for point in line.get("points").split()]
     np.testing.assert_allclose(heights, [180, 90, 0])
 
 
 def test_long_curves_are_thinned():
-    panel = chart.lines("t", {"x": dict.fromkeys(range(1, 100_001), 1.0)})
+    panel = chart.draw_lines("t", {"x": dict.fromkeys(range(1, 100_001), 1.0)})
     assert len(re.search(r'points="([^"]*)"', panel).group(1).split()) <= 500
 
 
@@ -95,7 +97,7 @@ def test_draws_the_matrix(tmp_path):
 @pytest.mark.slow
 def test_a_run_leaves_its_picture(tmp_path):
     made = tiny.make()
-    model = dataclasses.replace(made.model, surgery=watched.Watched(every_steps=10))
+    model = dataclasses.replace(made.model, surgery=monitored.Monitored(every_steps=10))
     verbs.train(dataclasses.replace(made, model=model), str(tmp_path))
     texts = _texts(tmp_path / "balancing.svg")
     assert {"weights of the losses", "norms of the gradients", "sign/kind"} <= set(texts)

@@ -56,7 +56,9 @@ def _run(make_hook, num_steps, steps_per_call=1, others=(), step=None):
         if steps_per_call == 1:
             result = training_loop.run_once(step or _step, *iterator.get_next())
         else:
-            result = training_loop.repeat(step or _step, iterator, steps_per_call, num_steps, ())
+            result = training_loop.run_repeatedly(
+                step or _step, iterator, steps_per_call, num_steps, ()
+            )
         stop = tf1.train.StopAtStepHook(last_step=num_steps)
         used = [make_hook(result), stop, _Pausing(), *others]
         with tf1.train.MonitoredSession(hooks=used) as session:
@@ -183,10 +185,10 @@ def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
     made = []
 
     def step(features, labels):
-        train_op, watched = _step(features, labels)
+        train_op, monitors = _step(features, labels)
         told = tf.numpy_function(lambda n: made.append(int(n)) or n, [features], tf.int64)
         tf1.summary.scalar("told", tf.cast(tf.ensure_shape(told, []), tf.float32))
-        return train_op, watched
+        return train_op, monitors
 
     def make(result):
         return hooks.Summaries(result, str(tmp_path), every_steps=every, batch_size=BATCH)
@@ -210,7 +212,7 @@ def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_
         )
         hook.on_step(None, 40, np.float32([0.7, skipped]))
         hook.end(None)
-    told = doubts.told(str(tmp_path))
+    told = doubts.read_all_doubts(str(tmp_path))
     assert bool(told) == is_told
     assert not told or told[0].startswith(f"{skipped} of 40 steps were skipped")
 
@@ -247,9 +249,9 @@ def test_a_task_that_makes_up_the_loss_is_told_once(losses, weights, start, is_t
         hook.after_create_session(types.SimpleNamespace(run=lambda _: start), None)
         values = np.float32([0.0, *losses, *weights])
         hook.on_step(None, 9, values)
-        assert doubts.told(str(tmp_path)) == []
+        assert doubts.read_all_doubts(str(tmp_path)) == []
         hook.on_step(None, 10, values)
-        told = doubts.told(str(tmp_path))
+        told = doubts.read_all_doubts(str(tmp_path))
         hook.on_step(None, 20, np.float32([0, 1, 99, 1, 1]))
-    assert doubts.told(str(tmp_path)) == told and len(told) == is_told
+    assert doubts.read_all_doubts(str(tmp_path)) == told and len(told) == is_told
     assert not told or told[0].startswith("Task 'a' makes up 44 of the loss of 45 at step 10")

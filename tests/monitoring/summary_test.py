@@ -22,10 +22,12 @@ def test_an_evaluation_is_one_line_that_marks_the_best():
     metrics = {"global_step": 9, "a/auc": 0.87654321, "b/rmse": float("nan"), "loss": 1234.5678}
     shown = ["a/auc", "b/rmse"]
     expected = "step 9 evaluated: a/auc 0.87654 (best so far), b/rmse n/a"
-    assert summary.of_evaluation(metrics, shown, "a/auc", True) == expected
+    assert summary.describe_evaluation(metrics, shown, "a/auc", True) == expected
     expected = "step 9 evaluated: a/auc 0.87654, b/rmse n/a, loss 1234.6 (best so far)"
-    assert summary.of_evaluation(metrics, shown, "loss", True) == expected
-    assert summary.of_evaluation(metrics, [], "loss", False) == "step 9 evaluated: loss 1234.6"
+    assert summary.describe_evaluation(metrics, shown, "loss", True) == expected
+    assert (
+        summary.describe_evaluation(metrics, [], "loss", False) == "step 9 evaluated: loss 1234.6"
+    )
 
 
 def test_metrics_that_warn_are_shown_where_they_are_above_zero():
@@ -49,7 +51,9 @@ def test_the_summary_names_what_is_there(tmp_path):
     assert "best" not in text  # That export is of a run before this one.
     assert "latest:/models/shop -e MODEL_NAME=shop tensorflow/serving" in text
     assert f"python -m launch.predict --model_dir {tmp_path} --checkpoint latest" in text
-    checkpoint.write({"global_step": np.int64(7)}, str(tmp_path / "best" / "model.ckpt-7"))
+    checkpoint.write_checkpoint(
+        {"global_step": np.int64(7)}, str(tmp_path / "best" / "model.ckpt-7")
+    )
     text = summary.of_training(str(tmp_path), {"loss": 1.0, "global_step": 7}, 5, "shop")
     assert f"  best export      {tmp_path}/export/best/8\n" in text
     assert "best:/models/shop -e MODEL_NAME=shop tensorflow/serving" in text

@@ -36,7 +36,7 @@ def _train(build, looped, steps=4, **frozen):
         sgd = optimizers.SGD(learning_rate=0.5)
         return update.Update(optimizer=sgd)(gradients, variables)
 
-    part = freezing.Freezing(**frozen).over(step_fn)
+    part = freezing.Freezing(**frozen).wrap_step(step_fn)
     return training.train(lambda batch: part(batch, None), steps, looped)
 
 
@@ -63,7 +63,7 @@ def test_averages_and_penalties(kind, looped):
         mean = 0.8 * mean + 0.2 * hidden.mean((0, 1, 2))
     np.testing.assert_allclose(_one(result.variables, "moving_mean")[1], mean, rtol=1e-3, atol=1e-4)
     penalty = 0.1 * np.sum((before * 0.9**3) ** 2)
-    assert result.watched["regularization"] == pytest.approx(penalty, rel=1e-4)
+    assert result.monitors["regularization"] == pytest.approx(penalty, rel=1e-4)
 
 
 @pytest.mark.medium
@@ -105,7 +105,7 @@ BINARY = quantization.Quantization(weights={"(conv|out)/kernel$": quantization.B
 def _outputs(build, part, values=None):
     """What the model makes of images, its variables, and which of these have a gradient."""
     with tf.Graph().as_default(), tf1.Session() as session:
-        with part.over(training=False), tf1.variable_scope("network"):
+        with part.quantize_network(training=False), tf1.variable_scope("network"):
             trunk = networks.KerasModel(build=build)
             outputs = trunk({"image": tf.constant(IMAGES[0])}, training=False)
         variables = {variable.op.name: variable for variable in tf1.global_variables()}
@@ -161,15 +161,15 @@ def _one_step(part, slices):
         surgery=part,
     )
     nothing = features.Statistics(directory="", entries={})
-    watched = {}
+    monitors = {}
 
     def observe(inputs, labels, weights):
         found = measures.measure(made, nothing, inputs, labels, lambda _: weights)
         assert not found.unknown
-        watched["audit"] = found.batch["norm"]
+        monitors["audit"] = found.batch["norm"]
 
     def hooks(result):
-        watched["norm"] = result["gradient_norm"]
+        monitors["norm"] = result["gradient_norm"]
         return {}
 
     rows = IMAGES.reshape(-1, 8)[:6]
@@ -186,7 +186,7 @@ def _one_step(part, slices):
             training_hooks=hooks,
         )
         session.run(tf1.global_variables_initializer())
-        norms, _ = session.run([watched, spec.train_op])
+        norms, _ = session.run([monitors, spec.train_op])
         return session.run({v.op.name: v for v in tf1.trainable_variables()}), norms
 
 

@@ -29,7 +29,7 @@ def _train(gradient_of_dense, ids, rows, max_norm, looped=False, **settings):
         return part([tf.constant(gradient_of_dense, tf.float32), sparse], [dense, table])
 
     result = training.train(step_fn, 1, looped)
-    return -result.variables["dense"], -result.variables["table"], result.watched
+    return -result.variables["dense"], -result.variables["table"], result.monitors
 
 
 def _norm(ids, rows):
@@ -52,10 +52,10 @@ def _norm(ids, rows):
     ids=["distinct", "duplicates", "cancelling", "empty"],
 )
 def test_equals_numpy(ids, rows, max_norm, looped):
-    dense, table, watched = _train(DENSE, ids, rows, max_norm, looped)
+    dense, table, monitors = _train(DENSE, ids, rows, max_norm, looped)
     norm, summed = _norm(np.array(ids, int), rows)
     scale = min(1.0, max_norm / norm)
-    np.testing.assert_allclose(watched["gradient_norm"], norm, rtol=1e-6)
+    np.testing.assert_allclose(monitors["gradient_norm"], norm, rtol=1e-6)
     np.testing.assert_allclose(dense, DENSE * scale, rtol=1e-6)
     np.testing.assert_allclose(table, summed * scale, rtol=1e-6, atol=1e-7)
 
@@ -76,16 +76,16 @@ def test_a_finite_gradient_whose_squares_overflow(policy, size, looped):
 
 def test_a_norm_beyond_float32_is_its_largest():
     most = np.finfo(np.float32).max
-    _, _, watched = _train(most * np.ones([2, 2]), [1], [[most, most]], 5.0)
-    assert watched["gradient_norm"] == most
+    _, _, monitors = _train(most * np.ones([2, 2]), [1], [[most, most]], 5.0)
+    assert monitors["gradient_norm"] == most
 
 
 @pytest.mark.parametrize("bad", [np.nan, INF, -INF])
 def test_an_entry_that_is_not_finite_is_told_from_a_large_one(bad):
     with pytest.raises(tf.errors.InvalidArgumentError, match="in 1 of them: gradient of table"):
         _train(1e30 * DENSE, [1], [[1e30, bad]], 5.0)
-    dense, table, watched = _train(1e30 * DENSE, [1], [[1e30, bad]], 5.0, if_not_finite="zero")
-    assert watched["zeroed_entries"] == 1
+    dense, table, monitors = _train(1e30 * DENSE, [1], [[1e30, bad]], 5.0, if_not_finite="zero")
+    assert monitors["zeroed_entries"] == 1
     norm = np.sqrt((dense.astype(np.float64) ** 2).sum() + (table**2).sum())
     assert norm == pytest.approx(5, rel=1e-5)
 
@@ -111,8 +111,8 @@ def test_the_family_clips_what_is_large_as_what_is_not(part, size):
             variables = [training.variable(name, np.ones([2, 2])) for name in "ab"]
             sparse = tf.IndexedSlices(tf.constant(np.float32(scale * rows)), tf.constant([0, 1]))
             own = [tf.constant(np.float32(scale * dense)), sparse]
-            norm = gradients.norm(gradients.squared_norms(own))
-            clipped = gradients.values(part(own, variables, norm))
+            norm = gradients.norm_from_squares(gradients.squared_norms(own))
+            clipped = gradients.list_values(part(own, variables, norm))
             session.run(tf1.global_variables_initializer())
             results.append(session.run(clipped))
     for small, large in zip(*results, strict=True):
@@ -120,14 +120,14 @@ def test_the_family_clips_what_is_large_as_what_is_not(part, size):
 
 
 def test_slices_of_3_and_4_for_one_row_have_norm_7():
-    _, table, watched = _train(np.zeros([2, 2]), [0, 0], [[3.0, 0.0], [4.0, 0.0]], 5.0)
-    assert watched["gradient_norm"] == 7.0
+    _, table, monitors = _train(np.zeros([2, 2]), [0, 0], [[3.0, 0.0], [4.0, 0.0]], 5.0)
+    assert monitors["gradient_norm"] == 7.0
     np.testing.assert_allclose(table[0], [5.0, 0.0], rtol=1e-6)
 
 
 def test_zero_gradients_stay_zero():
-    dense, table, watched = _train(np.zeros([2, 2]), [1], [[0.0, 0.0]], 1.0)
-    assert watched["gradient_norm"] == 0
+    dense, table, monitors = _train(np.zeros([2, 2]), [1], [[0.0, 0.0]], 1.0)
+    assert monitors["gradient_norm"] == 0
     np.testing.assert_array_equal(dense, 0)
     np.testing.assert_array_equal(table, 0)
 
@@ -163,7 +163,7 @@ def _clipped(part, dense=DENSE, ids=IDS, rows=ROWS):
         ids = tf1.placeholder_with_default(np.asarray(ids, np.int64), [None])
         sparse = tf.IndexedSlices(rows, ids, tf.constant([5, 2], tf.int64))
         merged = [tf.constant(dense), gradients.merge_rows(sparse)]
-        norm = gradients.norm(gradients.squared_norms(merged))
+        norm = gradients.norm_from_squares(gradients.squared_norms(merged))
         of_dense, of_table = part(merged, variables, norm)
         assert isinstance(of_table, tf.IndexedSlices)
         session.run(tf1.global_variables_initializer())
@@ -265,10 +265,10 @@ def test_auto_clip_follows_the_norms_that_it_has_seen(window, looped):
     def step_fn(step):
         weight = training.variable("weight", [0.0])
         given = tf.gather(norms, step)[tf.newaxis]
-        train_op, watched = update.Update(
+        train_op, monitors = update.Update(
             optimizer=optimizers.SGD(learning_rate=1.0), clipping=part, if_not_finite="skip"
         )([given], [weight])
-        return train_op, watched
+        return train_op, monitors
 
     result = training.train(step_fn, len(norms), looped)
     moved, seen = 0.0, []

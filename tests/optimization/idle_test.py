@@ -18,7 +18,7 @@ def _ended(decay_steps, value=1.0):
 def _found(until=None, frozen=(), **settings):
     part = update.Update(**settings)
     frozen = freezing.Freezing(until=until or {}, frozen=frozen)
-    found = idle.find(part, frozen, [TABLE, KERNEL, "network/trunk/bias"], last=20)
+    found = idle.find_moving(part, frozen, [TABLE, KERNEL, "network/trunk/bias"], last=20)
     return {moving.example: (moving.where, moving.first, moving.end) for moving in found}
 
 

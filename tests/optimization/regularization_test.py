@@ -84,9 +84,9 @@ def test_gradient_by_finite_differences(looped):
         weights = {name: value - RATE * slopes[name] for name, value in weights.items()}
     for name, expected in weights.items():
         np.testing.assert_allclose(result.variables[name], expected, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(result.watched["regularization"], before, rtol=1e-6)
+    np.testing.assert_allclose(result.monitors["regularization"], before, rtol=1e-6)
     norm = np.sqrt(sum((slope**2).sum() for slope in slopes.values()))
-    np.testing.assert_allclose(result.watched["gradient_norm"], norm, rtol=1e-6)
+    np.testing.assert_allclose(result.monitors["gradient_norm"], norm, rtol=1e-6)
 
 
 @pytest.mark.parametrize("looped", training.LOOPED)
@@ -109,7 +109,7 @@ def test_the_penalty_is_clipped_with_the_rest():
 
 def test_without_penalties_there_is_nothing_to_watch():
     result = training.train(_step_fn({}), 1, looped=False)
-    assert set(result.watched) == {"learning_rate", "gradient_norm"}
+    assert set(result.monitors) == {"learning_rate", "gradient_norm"}
 
 
 def test_a_pattern_without_a_match_names_the_nearest_variables():

@@ -16,7 +16,7 @@ STEPS = [0, 1, 2, 8, 9, 10, 11, 49, 50, 51, 99, 100, 101, 150, 1000, 123_456]
 def _values(schedule):
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
-        rate = schedules.value(schedule, step)
+        rate = schedules.evaluate_rate(schedule, step)
         assert rate.dtype == tf.float32
         assert rate.shape.rank == 0
         return [session.run(rate, {step: value}) for value in STEPS]
@@ -120,13 +120,13 @@ def test_settings(make, message):
 def test_schedules_last_as_long_as_the_run_unless_they_say_how_long():
     rates = [schedules.Cosine(value=1), schedules.Polynomial(value=1, decay_steps=7)]
     part = {"a": schedules.Cosine(value=2.0, warmup_steps=3), "b": (rates, 0.1)}
-    made = schedules.lasting(part, 40)
+    made = schedules.fill_decay_steps(part, 40)
     assert made["a"] == schedules.Cosine(value=2.0, warmup_steps=3, decay_steps=40)
     assert made["b"][0] == [schedules.Cosine(value=1, decay_steps=40), rates[1]]
-    assert schedules.lasting(made, 50) is made and part["a"].decay_steps is None
+    assert schedules.fill_decay_steps(made, 50) is made and part["a"].decay_steps is None
     model = tiny.make(optimizer=optimizers.LazyAdam(learning_rate=rates[0])).model
-    assert model.lasting(9).update.optimizer.learning_rate.decay_steps == 9
-    assert model.lasting(9).columns is model.columns
+    assert model.fill_schedules(9).update.optimizer.learning_rate.decay_steps == 9
+    assert model.fill_schedules(9).columns is model.columns
 
 
 def test_a_schedule_alone_must_say_how_long_it_lasts():
@@ -157,7 +157,7 @@ LARGE = 2**24
 def _at(schedule, steps):
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
-        rate = schedules.value(schedule, step)
+        rate = schedules.evaluate_rate(schedule, step)
         return [session.run(rate, {step: value}) for value in steps]
 
 

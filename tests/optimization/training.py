@@ -11,11 +11,11 @@ LOOPED = (False, True)
 
 
 class Result:
-    """The variables and the watched values after the last step."""
+    """The variables and the monitors after the last step."""
 
-    def __init__(self, variables, watched):
+    def __init__(self, variables, monitors):
         self.variables = variables
-        self.watched = watched
+        self.monitors = monitors
 
 
 def train(step_fn, steps, looped, restore=None, save=None):
@@ -32,7 +32,7 @@ def train(step_fn, steps, looped, restore=None, save=None):
         dataset = tf.data.Dataset.range(10_000).map(lambda i: (i, i))
         if looped:
             iterator = tf1.data.make_one_shot_iterator(dataset)
-            result = training_loop.repeat(
+            result = training_loop.run_repeatedly(
                 step_of_batch, iterator, steps_per_call=steps, last_step=last, due_every=()
             )
         else:

@@ -61,7 +61,7 @@ def test_optimizers_by_pattern(looped):
         _close(result.variables[name], value, name)
     slots = {"table/Adagrad", "kernel/Adam", "kernel/Adam_1", "beta1_power", "beta2_power"}
     assert set(result.variables) == {*NAMES, *slots, "global_step"}
-    assert result.watched["learning_rate"] == np.float32(0.1)
+    assert result.monitors["learning_rate"] == np.float32(0.1)
 
 
 @pytest.mark.parametrize("pattern", ["tabel", "kernel"])

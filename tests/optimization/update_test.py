@@ -59,7 +59,7 @@ def test_monitors_are_those_of_the_step(looped):
         return part([gradient], [weight])
 
     result = training.train(step_fn, 4, looped)
-    assert result.watched == {"learning_rate": 0.5, "gradient_norm": 15.0}
+    assert result.monitors == {"learning_rate": 0.5, "gradient_norm": 15.0}
     assert result.variables["global_step"] == 4
     expected = 1 - (1.0 * 0 + 1.0 * 1 + 0.5 * 2 + 0.5 * 3) * np.array([3.0, 4.0])
     np.testing.assert_allclose(result.variables["weight"], expected)
@@ -156,7 +156,7 @@ def test_a_skipped_step_leaves_no_trace_but_its_count(gradient, loss, looped):
     result = training.train(skipping, 4, looped)
     good = training.train(_bad_step_fn(-1, [1.0, 1.0], {"income": 1.0}, **settings), 3, looped)
     assert result.variables.pop("global_step") == 4
-    assert result.variables.pop("update/skipped_steps") == result.watched["skipped_steps"] == 1
+    assert result.variables.pop("update/skipped_steps") == result.monitors["skipped_steps"] == 1
     for name, value in result.variables.items():
         np.testing.assert_array_equal(value, good.variables[name], err_msg=name)
 
@@ -176,8 +176,8 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
     result = training.train(step_fn, 2, looped)
     np.testing.assert_array_equal(result.variables["dense"], [-6, 0, 0])
     np.testing.assert_array_equal(result.variables["table"], [[0, 0], [-4, 0], [0, 0], [-2, 0]])
-    np.testing.assert_allclose(result.watched["gradient_norm"], np.sqrt(9 + 1 + 4), rtol=1e-6)
-    assert result.watched["zeroed_entries"] == 8
+    np.testing.assert_allclose(result.monitors["gradient_norm"], np.sqrt(9 + 1 + 4), rtol=1e-6)
+    assert result.monitors["zeroed_entries"] == 8
 
 
 @pytest.mark.parametrize(

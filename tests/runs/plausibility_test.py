@@ -28,7 +28,7 @@ def put(name, values):
 def test_data_that_is_right_takes_few_batches():
     look = looked(columns=[features.Numeric(names=["x"])])
     look.require_labels()
-    assert look.doubts() == [] and look._batches == 1
+    assert look.describe_doubts() == [] and look._batches == 1
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ def test_one_label_in_the_last_row_is_one():
 
     look = looked(change)
     look.require_labels()
-    assert [line for line in look.doubts() if "'sign', field 'sign', are of one kind" in line]
+    assert [
+        line for line in look.describe_doubts() if "'sign', field 'sign', are of one kind" in line
+    ]
 
 
 @pytest.mark.parametrize("last", [0, 1])
@@ -58,14 +60,14 @@ def test_labels_of_one_kind(last):
     def change(rows):
         rows["sign"][:-1], rows["sign"][-1] = 0, last
 
-    found = looked(change).doubts()
+    found = looked(change).describe_doubts()
     assert len(found) == 1 - last and all("task 'sign'" in line for line in found)
 
 
 def test_a_label_that_is_wrong_is_for_training_to_tell():
     look = looked(put("sign", np.int64(7)))
     look.require_labels()
-    assert look.doubts() == []
+    assert look.describe_doubts() == []
 
 
 @pytest.mark.parametrize("name, value", [("word", b"red"), ("x", np.float32("nan"))])
@@ -76,7 +78,7 @@ def test_a_column_that_never_varies(name, value, varies):
         put(name, value)(rows)
         rows[name][-1] = last if varies else rows[name][-1]
 
-    found = looked(change).doubts()
+    found = looked(change).describe_doubts()
     assert len(found) == 1 - varies and all(f"Field {name!r} never" in line for line in found)
 
 
@@ -87,7 +89,7 @@ def test_text_that_is_not_utf_8(text, is_told):
     def change(rows):
         rows["word"][3] = text
 
-    found = looked(change).doubts()
+    found = looked(change).describe_doubts()
     assert len(found) == is_told
     assert all("Field 'word' holds text that is not UTF-8" in line for line in found)
 
@@ -99,12 +101,12 @@ def test_text_is_read_far_where_no_column_is_fitted(most, is_told, monkeypatch):
 
     monkeypatch.setattr(plausibility, "_MOST_BATCHES", most)
     look = looked(change, columns=[features.Hashed(names=["word"], num_buckets=9)])
-    assert (look._batches, len(look.doubts())) == (most, is_told)
+    assert (look._batches, len(look.describe_doubts())) == (most, is_told)
 
 
 @pytest.mark.parametrize("count, batch_size, is_told", [(20, 21, 1), (20, 20, 0), (20, 19, 0)])
 def test_a_batch_larger_than_the_data(count, batch_size, is_told):
-    found = looked(count=count, batch_size=batch_size).doubts()
+    found = looked(count=count, batch_size=batch_size).describe_doubts()
     assert len(found) == is_told
     assert all("holds 20 rows, and a batch (Pipeline.batch_size) 21" in line for line in found)
 
@@ -112,7 +114,7 @@ def test_a_batch_larger_than_the_data(count, batch_size, is_told):
 def test_a_pass_that_is_made_anyway_is_enough():
     made = tiny.make()
     look = plausibility.Look(made.model, made.data, "train")
-    for _ in look.over(made.data.one_pass("train")):
+    for _ in look.look_at(made.data.one_pass("train")):
         pass
     batches = look._batches
     look.finish()
@@ -124,8 +126,8 @@ def test_a_split_that_nothing_can_be_measured_on():
     for name in ("sign", "kind", "size"):
         model, splits = tiny.make().model, {**tiny.SPLITS, "test": rows}
         data = tiny.make(splits=splits).data
-        plausibility.labels(model, data, "test")
+        plausibility.look_at_labels(model, data, "test")
         rows[name] = np.full_like(rows[name], np.nan if name == "size" else -1)
     data = tiny.make(splits={**tiny.SPLITS, "test": rows}).data
     with pytest.raises(checks.UserError, match="task 'sign'.*split 'test', got 'none in 48 rows'"):
-        plausibility.labels(model, data, "test")
+        plausibility.look_at_labels(model, data, "test")

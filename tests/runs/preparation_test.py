@@ -21,8 +21,8 @@ def _prepare(tmp_path, until=None, **settings):
         update=update.Update(**settings),
         freezing=freezing.Freezing(until=until or {}),
     )
-    preparation.prepare(dataclasses.replace(made, model=model), str(tmp_path))
-    return [line for line in doubts.told(str(tmp_path)) if "never varies" not in line]
+    preparation.prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
+    return [line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line]
 
 
 def test_a_run_in_which_nothing_ever_moves_is_refused(tmp_path):
@@ -60,5 +60,7 @@ def test_an_update_of_ones_own_is_not_judged(tmp_path):
         return standard(gradients, variables, losses)
 
     model = dataclasses.replace(made.model, update=own)
-    preparation.prepare(dataclasses.replace(made, model=model), str(tmp_path))
-    assert not [line for line in doubts.told(str(tmp_path)) if "never varies" not in line]
+    preparation.prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
+    assert not [
+        line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line
+    ]

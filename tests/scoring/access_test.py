@@ -46,7 +46,7 @@ def test_tls_and_a_token(protocol, certificate, trained, served, tmp_path, monke
     with serving(protocol, served, certificate) as address:
         for given in ({}, {"token_file": str(token)}, {"token_env": "A_TOKEN"}):
             secure = scoring.Access(tls=protocol == "grpc", ca_file=certificate[1], **given)
-            assert len(scoring.connect(address, CALL, secure)(trained.examples)) > 1
+            assert len(scoring.connect_server(address, CALL, secure)(trained.examples)) > 1
         assert served.tokens == [None, f"Bearer {TOKEN}", f"Bearer {TOKEN}"]
 
 
@@ -56,7 +56,7 @@ def test_a_certificate_of_nobody(protocol, certificate, served):
         with pytest.raises(
             checks.UserError, match="(?i)--server.*certificate.?verify|trusted"
         ) as e:
-            scoring.connect(address, CALL, scoring.Access(tls=protocol == "grpc"))
+            scoring.connect_server(address, CALL, scoring.Access(tls=protocol == "grpc"))
         assert "\n" not in str(e.value)
         assert not served.tokens
 
@@ -100,6 +100,6 @@ def test_settings_that_do_not_fit(server, given, says, tmp_path, monkeypatch):
         with open(name, "w", encoding="utf-8") as file:
             file.write(text)
     with pytest.raises(checks.UserError, match=says) as refused:
-        scoring.connect(server, CALL, scoring.Access(**given))
+        scoring.connect_server(server, CALL, scoring.Access(**given))
     assert TOKEN not in str(refused.value) and "\n" not in str(refused.value)
     assert os.path.exists("token")

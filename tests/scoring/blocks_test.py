@@ -115,7 +115,7 @@ def test_records():
 
 @pytest.mark.parametrize("values", [np.zeros((3, 2), np.float32), [1, 2, 3], [[], [1], [1, 2]]])
 def test_examples_of_one_column(values):
-    found = examples.serialize({"x": values})
+    found = examples.serialize_examples({"x": values})
     for example, value in zip(found, values, strict=True):
         feature = tf.train.Example.FromString(example).features.feature["x"]
         (numbers,) = (feature.float_list.value or feature.int64_list.value,)
@@ -123,7 +123,7 @@ def test_examples_of_one_column(values):
 
 
 def test_an_empty_list_of_texts():
-    (found,) = examples.serialize({"x": [np.array([], object)]})
+    (found,) = examples.serialize_examples({"x": [np.array([], object)]})
     feature = tf.train.Example.FromString(found).features.feature["x"]
     assert feature.WhichOneof("kind") == "bytes_list"
 
@@ -137,12 +137,12 @@ def test_formulas_in_csv(kind):
     texts = [*HARMLESS, *FORMULAS]
     given = [text if kind is str else text.encode() for text in texts]
     columns = {"=id": given, "x": np.linspace(-2, 2, len(texts), dtype=np.float32)}
-    block = blocks.maker("csv", escape_formulas=True)(columns)
+    block = blocks.find_maker("csv", escape_formulas=True)(columns)
     header, *rows = csv.reader(io.StringIO((block.header + block.rows).decode(), newline=""))
     assert header == ["'=id", "x"]
     assert [row[0] for row in rows] == HARMLESS + [f"'{text}" for text in FORMULAS]
     np.testing.assert_array_equal(np.float32([row[1] for row in rows]), columns["x"])
-    plain = blocks.maker("csv")(columns)
+    plain = blocks.find_maker("csv")(columns)
     assert plain == blocks.MAKERS["csv"](columns) and plain.rows != block.rows
 
 
@@ -157,7 +157,7 @@ def test_formulas_in_csv(kind):
     ],
 )
 def test_formulas_in_cells_of_every_type(values, expected):
-    block = blocks.maker("csv", escape_formulas=True)({"k": values})
+    block = blocks.find_maker("csv", escape_formulas=True)({"k": values})
     assert [
         row[0] if row else "" for row in csv.reader(block.rows.decode().splitlines())
     ] == expected
@@ -165,4 +165,4 @@ def test_formulas_in_cells_of_every_type(values, expected):
 
 @pytest.mark.parametrize("name", ["jsonl", "tfrecord", "parquet"])
 def test_other_formats_have_no_formulas(name):
-    assert blocks.maker(name, escape_formulas=True) is blocks.MAKERS[name]
+    assert blocks.find_maker(name, escape_formulas=True) is blocks.MAKERS[name]

@@ -50,7 +50,7 @@ def model_fn(features, labels, mode):
 def predicted(tags, names):
     with tf.Graph().as_default(), tf1.Session() as session:
         features = {"tags": tf.ragged.constant(tags), "n": tf.constant([0] * len(tags))}
-        made = kept.over(model_fn, names)
+        made = kept.keep_fields(model_fn, names)
         values = session.run(made(features, None, compat.estimator.ModeKeys.PREDICT).predictions)
     return [{name: value[i] for name, value in values.items()} for i in range(len(tags))]
 
@@ -59,10 +59,10 @@ def predicted(tags, names):
     "tags", [[[b"a", b"b"], [], [b"", b"c", b"d"]], [[1, 2], [0]], [[0.5]], [[1], [2]]]
 )
 def test_lists_keep_their_lengths(tags):
-    rows = list(kept.rows(predicted(tags, ["tags"])))
+    rows = list(kept.restore_rows(predicted(tags, ["tags"])))
     assert [list(row) for row in rows] == [["tags", "n"]] * len(tags)
     assert [row["tags"].tolist() for row in rows] == tags
-    column = kept.column([row["tags"] for row in rows])
+    column = kept.stack_column([row["tags"] for row in rows])
     assert [value.tolist() for value in column] == tags
     assert isinstance(column, np.ndarray) == (len(set(map(len, tags))) == 1)
 
@@ -73,6 +73,6 @@ def test_a_prediction_is_not_overwritten():
 
 
 def test_columns():
-    assert kept.column([b"a", b"b\0"]) == [b"a", b"b\0"]
-    np.testing.assert_array_equal(kept.column([np.int64(1), np.int64(2)]), [1, 2])
-    assert kept.column([np.zeros(3), np.ones(3)]).shape == (2, 3)
+    assert kept.stack_column([b"a", b"b\0"]) == [b"a", b"b\0"]
+    np.testing.assert_array_equal(kept.stack_column([np.int64(1), np.int64(2)]), [1, 2])
+    assert kept.stack_column([np.zeros(3), np.ones(3)]).shape == (2, 3)

@@ -57,11 +57,11 @@ def test_saved_model_and_checkpoint(trained):
 def test_server(protocol, trained, served):
     local = scoring.SavedModel(trained.base, "sign")(trained.examples)
     with serving(protocol, served) as address:
-        remote = scoring.connect(address, scoring.Call(**CALL))
+        remote = scoring.connect_server(address, scoring.Call(**CALL))
         assert_as_expected(remote(trained.examples), trained)
         assert remote.identity == "tiny version 2 serving_default"
         # To the last bit of float32 what the model gives in this process.
-        task = scoring.connect(address, scoring.Call(**CALL, signature="sign", version="1"))
+        task = scoring.connect_server(address, scoring.Call(**CALL, signature="sign", version="1"))
         outputs = task(trained.examples)
         assert list(outputs) == list(local)
         for name, value in local.items():
@@ -75,7 +75,7 @@ def test_server(protocol, trained, served):
 def test_tensorflow_model_server(trained):
     with servers.tensorflow_model_server(trained.base) as addresses:
         for address in addresses:
-            remote = scoring.connect(address, scoring.Call(**CALL, retries=8))
+            remote = scoring.connect_server(address, scoring.Call(**CALL, retries=8))
             assert_as_expected(remote(trained.examples), trained)
 
 
@@ -84,7 +84,7 @@ def test_a_busy_server_is_asked_again(protocol, trained, served, monkeypatch):
     waits = []
     monkeypatch.setattr("mtl.scoring.remote.time.sleep", waits.append)
     with serving(protocol, served) as address:
-        remote = scoring.connect(address, scoring.Call(**CALL, retries=2))
+        remote = scoring.connect_server(address, scoring.Call(**CALL, retries=2))
         served.failures.extend(_busy(protocol, 2))
         assert_as_expected(remote(trained.examples), trained)
         assert len(waits) == 2 and 0.2 <= waits[0] <= 0.3 and 0.4 <= waits[1] <= 0.6
@@ -146,7 +146,7 @@ def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatc
         return outputs
 
     with serving("rest", served) as address:
-        remote = scoring.connect(address, scoring.Call(**CALL))
+        remote = scoring.connect_server(address, scoring.Call(**CALL))
         assert_as_expected(remote(trained.examples), trained)
         monkeypatch.setattr(served, "predict", odd)
         with pytest.raises(checks.UserError, match=says) as refused:
@@ -169,11 +169,11 @@ def test_an_odd_reply_is_refused(name, change, says, trained, served, monkeypatc
 )
 def test_a_reply_of_another_kind_is_refused(reply, trained, served, monkeypatch):
     with serving("rest", served) as address:
-        remote = scoring.connect(address, scoring.Call(**CALL))
+        remote = scoring.connect_server(address, scoring.Call(**CALL))
         odd = types.SimpleNamespace(loads=json.loads, dumps=lambda answer: reply.decode("latin1"))
         monkeypatch.setattr(servers, "json", odd)
         for ask in (
-            lambda: scoring.connect(address, remote._call),
+            lambda: scoring.connect_server(address, remote._call),
             lambda: remote(trained.examples),
         ):
             with pytest.raises(checks.UserError, match="--server") as refused:
@@ -191,7 +191,9 @@ def test_nan_and_infinity_of_a_server_are_numbers(trained, served, monkeypatch):
 
     monkeypatch.setattr(served, "predict", odd)
     with serving("rest", served) as address:
-        found = scoring.connect(address, scoring.Call(**CALL))(trained.examples)["size/value"]
+        found = scoring.connect_server(address, scoring.Call(**CALL))(trained.examples)[
+            "size/value"
+        ]
     np.testing.assert_array_equal(found[:2], np.float32([np.nan, np.inf]))
     assert np.isfinite(found[2:]).all()
 
@@ -199,7 +201,7 @@ def test_nan_and_infinity_of_a_server_are_numbers(trained, served, monkeypatch):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_deadline(protocol, trained, served):
     with serving(protocol, served) as address:
-        remote = scoring.connect(address, scoring.Call(**CALL, retries=0))
+        remote = scoring.connect_server(address, scoring.Call(**CALL, retries=0))
         remote._call = dataclasses.replace(remote._call, deadline_secs=0.5)
         served.is_open.clear()
         with pytest.raises(checks.UserError, match="within 0.5 seconds.*1 attempts failed"):
@@ -231,7 +233,7 @@ def test_a_server_that_answers_byte_by_byte(protocol, head):
         address = f"{scheme}localhost:{opened.getsockname()[1]}"
         call = scoring.Call(model="x", deadline_secs=0.5, retries=0)
         with pytest.raises(checks.UserError, match="--server must answer within 0.5 seconds"):
-            scoring.connect(address, call)
+            scoring.connect_server(address, call)
         is_over.set()
 
 
@@ -246,7 +248,7 @@ def test_a_server_that_answers_byte_by_byte(protocol, head):
 )
 def test_what_a_server_does_not_have(protocol, setting, value, says, served):
     with serving(protocol, served) as address, pytest.raises(checks.UserError, match=says):
-        scoring.connect(address, scoring.Call(**{**CALL, setting: value}))
+        scoring.connect_server(address, scoring.Call(**{**CALL, setting: value}))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_no_server(server, says):
     if not server.startswith("http"):
         pytest.importorskip("tensorflow_serving", reason="needs the extra 'serving'")
     with pytest.raises(checks.UserError, match=says):
-        scoring.connect(server, scoring.Call(model="x", deadline_secs=1, retries=0))
+        scoring.connect_server(server, scoring.Call(model="x", deadline_secs=1, retries=0))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_a_server_that_refuses_the_first_question(protocol, served, monkeypatch)
         monkeypatch.setattr(served, "version", refuse)
         says = "--server does not serve 'tiny': no more"
     with serving(protocol, served) as address, pytest.raises(checks.UserError, match=says) as e:
-        scoring.connect(address, scoring.Call(**CALL))
+        scoring.connect_server(address, scoring.Call(**CALL))
     assert "\n" not in str(e.value)
 
 

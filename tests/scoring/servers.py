@@ -112,7 +112,7 @@ def grpc_server(served, certificate=None):
             try:
                 outputs = served.predict(number, request.model_spec.signature_name, inputs)
             except local.REFUSALS as error:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(local.refused(error)))
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(local.explain_refusal(error)))
             wanted = request.output_filter or outputs
             protos = {name: tf.make_tensor_proto(outputs[name]) for name in wanted}
             return predict_pb2.PredictResponse(outputs=protos)
@@ -153,7 +153,7 @@ def rest_server(served, certificate=None):
             except LookupError as error:
                 status, answer = 404, {"error": str(error)}
             except local.REFUSALS as error:
-                status, answer = 400, {"error": str(local.refused(error))}
+                status, answer = 400, {"error": str(local.explain_refusal(error))}
             with contextlib.suppress(BrokenPipeError):
                 self._send(status, json.dumps(answer).encode())
 

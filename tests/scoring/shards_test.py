@@ -36,8 +36,8 @@ class Sums:
 
 def run(inputs, output, model=None, keep=("id",), format_name="auto", batch_size=7):
     reader = scoring.Reader(spec=tiny.SPEC, keep=keep, batch_size=batch_size)
-    plan = scoring.plan(reader.find(inputs), output and str(output), format_name)
-    return scoring.run(plan, reader, model or Sums(), concurrency=3)
+    plan = scoring.plan_shards(reader.find(inputs), output and str(output), format_name)
+    return scoring.score_shards(plan, reader, model or Sums(), concurrency=3)
 
 
 def lines(path):
@@ -157,9 +157,9 @@ def test_a_record_that_the_model_refuses_is_named(trained, tmp_path):
         for example in (*trained.examples[:3], without_x.SerializeToString()):
             writer.write(example)
     reader = scoring.Reader(spec=tiny.SPEC)
-    plan = scoring.plan([path], str(tmp_path / "out.csv"))
+    plan = scoring.plan_shards([path], str(tmp_path / "out.csv"))
     with pytest.raises(checks.UserError, match="in.tfrecord record 3: field 'x' must be present"):
-        scoring.run(plan, reader, scoring.SavedModel(trained.base))
+        scoring.score_shards(plan, reader, scoring.SavedModel(trained.base))
     assert not list(tmp_path.glob("out*"))
 
 
@@ -354,7 +354,7 @@ def test_an_output_is_no_input_by_any_of_its_names(trained, tmp_path):
             run([path], f"{tmp_path}/{name}")
     guard = scoring.Protection(files=[str(tmp_path / "o.csv.partial")])
     with pytest.raises(checks.UserError, match="--output must be no input, got"):
-        scoring.plan([path], f"{tmp_path}/o.csv", guard=guard)
+        scoring.plan_shards([path], f"{tmp_path}/o.csv", guard=guard)
     assert pathlib.Path(path).read_bytes() == before and (tmp_path / "hard.csv").samefile(path)
 
 
@@ -427,17 +427,17 @@ def test_formulas_are_escaped_on_request(trained, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     reader = scoring.Reader(spec=tiny.SPEC, keep=["id"])
     for wished, expected in ((True, "'=1"), (False, "=1")):
-        plan = scoring.plan([str(path)], f"{tmp_path}/o.csv", escape_formulas=wished)
-        scoring.run(plan, reader, Sums())
+        plan = scoring.plan_shards([str(path)], f"{tmp_path}/o.csv", escape_formulas=wished)
+        scoring.score_shards(plan, reader, Sums())
         with open(tmp_path / "o.csv", newline="") as file:
             assert [row["id"] for row in csv.DictReader(file)] == [expected] * 2
     with pytest.raises(checks.UserError, match="--escape_formulas must come with CSV"):
-        scoring.plan([str(path)], f"{tmp_path}/o.jsonl", escape_formulas=True)
+        scoring.plan_shards([str(path)], f"{tmp_path}/o.jsonl", escape_formulas=True)
     # A folder holds rows of one kind.
     for wished in (True, False):
-        plan = scoring.plan([str(path)], f"{tmp_path}/out/", "csv", escape_formulas=wished)
+        plan = scoring.plan_shards([str(path)], f"{tmp_path}/out/", "csv", escape_formulas=wished)
         if wished:
-            scoring.run(plan, reader, Sums())
+            scoring.score_shards(plan, reader, Sums())
         else:
             with pytest.raises(checks.UserError, match="--output must hold predictions with"):
-                scoring.run(plan, reader, Sums())
+                scoring.score_shards(plan, reader, Sums())

@@ -10,7 +10,7 @@ from mtl.scoring import blocks, writers
 
 
 def write(path, *columns):
-    with writers.writing(str(path), "parquet") as add:
+    with writers.open_writer(str(path), "parquet") as add:
         for values in columns:
             add(blocks.MAKERS["parquet"]({"id": values}))
 

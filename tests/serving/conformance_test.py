@@ -20,7 +20,7 @@ NUM_ROWS = 20
 
 def served(path, examples):
     """{(signature, output): value} of all signatures that take examples."""
-    with loaded.loaded(path) as model:
+    with loaded.load_export(path) as model:
         names = [name for name in model.signatures if not name.startswith("raw")]
         return model(names, examples)
 

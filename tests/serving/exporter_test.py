@@ -27,7 +27,7 @@ JOINT = {
 
 @pytest.fixture(scope="module")
 def held_out(made):
-    return rows.read(made.dataset, made.spec, 100)
+    return rows.read_rows(made.dataset, made.spec, 100)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_the_signatures(export):
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw):
-    with loaded.loaded(export) as model:
+    with loaded.load_export(export) as model:
         names = [name for name in model.signatures if name.startswith("raw") == raw]
         found = model(names, held_out.raw() if raw else held_out.examples())
     assert len(found) > 15
@@ -108,7 +108,7 @@ def test_raw_inputs_that_are_left_out_have_the_defaults_of_examples(export, held
     optional = ("word", "flag", "tags", "tags/length")
     raw = {name: value for name, value in held_out.raw().items() if name not in optional}
     values = {name: value for name, value in held_out.values.items() if name not in optional}
-    with loaded.loaded(export) as model:
+    with loaded.load_export(export) as model:
         found = model(["raw/price"], raw)["raw/price", "value"]
         wanted = model(["price"], rows.Rows(spec=held_out.spec, values=values).examples())
         given = model(["price"], held_out.examples())["price", "value"]
@@ -146,7 +146,7 @@ def test_no_path_of_this_machine_is_left_and_the_export_can_move(
     hidden = vocabulary + ".hidden"
     os.rename(vocabulary, hidden)
     try:
-        with loaded.loaded(str(moved)) as model:
+        with loaded.load_export(str(moved)) as model:
             found = model(["price"], held_out.examples())["price", "value"]
     finally:
         os.rename(hidden, vocabulary)
@@ -185,10 +185,13 @@ def test_only_chosen_signatures_are_written(make, tmp_path):
     ],
 )
 def test_another_output_than_predicted(export, held_out, predicted, output, change, message):
-    assert verification.verify(export, held_out, verification.Expected(predicted, False)) <= 1e-6
+    assert (
+        verification.verify_export(export, held_out, verification.Expected(predicted, False))
+        <= 1e-6
+    )
     wrong = verification.Expected({**predicted, output: change(predicted[output])}, False)
     with pytest.raises(verification.RefusedError, match=message) as caught:
-        verification.verify(export, held_out, wrong)
+        verification.verify_export(export, held_out, wrong)
     assert "\n" not in str(caught.value)
 
 
@@ -271,7 +274,7 @@ def test_training_goes_on_without_the_export(tmp_path, caplog):
         _, steps = verbs.train(dataclasses.replace(made, model=noisy), str(tmp_path))
     assert steps == 1
     assert "Not exported: the served graph holds RandomUniform" in caplog.text
-    assert versions.numbers(str(tmp_path / "export" / "best")) == []
+    assert versions.list_versions(str(tmp_path / "export" / "best")) == []
     assert (tmp_path / "best" / "best.json").exists()
 
 
@@ -284,7 +287,7 @@ def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     )
     verbs.train(tiny.make(check_rows=256, train_steps=1, checkpoint_steps=1), str(tmp_path))
     (latest,), (best,) = (
-        versions.numbers(str(tmp_path / "export" / kind)) for kind in ("latest", "best")
+        versions.list_versions(str(tmp_path / "export" / kind)) for kind in ("latest", "best")
     )
     assert len(exported) == 1
     graphs = [

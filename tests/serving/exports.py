@@ -56,7 +56,7 @@ class Untrained:
         statistics = features.Statistics(directory=self.directory, entries={})
         model_fn = functools.partial(made.model_fn, statistics=statistics)
         return compat.estimator.Estimator(
-            serving.exporting(model_fn, self.settings), self.directory
+            serving.add_signatures(model_fn, self.settings), self.directory
         )
 
     @functools.cached_property

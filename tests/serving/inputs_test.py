@@ -39,7 +39,7 @@ ROWS = rows.Rows(spec=SPEC, values=VALUES)
 def run():
     """run({input: value}) -> {field: what the model gets}."""
     with tf.Graph().as_default(), tf1.Session() as session:
-        receiver = inputs.receiver(SPEC)
+        receiver = inputs.build_receiver(SPEC)
         given = {**receiver.receiver_tensors, **receiver.receiver_tensors_alternatives["raw"]}
         yield lambda values: session.run(
             receiver.features, {given[name]: value for name, value in values.items()}
@@ -113,7 +113,7 @@ def test_where_every_feature_can_be_left_out_the_longest_input_counts():
         features={"a": "float32", "b": "int64"}, labels={}, defaults={"a": 1.0, "b": 2}
     )
     with tf.Graph().as_default(), tf1.Session() as session:
-        receiver = inputs.receiver(optional)
+        receiver = inputs.build_receiver(optional)
         raw = receiver.receiver_tensors_alternatives["raw"]
         found = session.run(receiver.features, {raw["b"]: [5, 6]})
     assert_features(found, {"a": [1, 1], "b": [5, 6]})
@@ -126,7 +126,7 @@ def test_a_default_that_is_a_missing_number_is_served(tmp_path):
         type_defaults={"float32": "nan", "int64": 3},
     )
     with tf.Graph().as_default(), tf1.Session() as session:
-        receiver = inputs.receiver(made)
+        receiver = inputs.build_receiver(made)
         raw = receiver.receiver_tensors_alternatives["raw"]
         empty = inputs.raw_defaults(made)
         given = {raw["x"]: [1.0, 2.0], raw["v"]: empty["v"], raw["n"]: empty["n"]}
@@ -136,8 +136,8 @@ def test_a_default_that_is_a_missing_number_is_served(tmp_path):
     nans = np.full([2, 2], np.nan)
     assert_features(found, {"x": [1, 2], "v": nans, "n": [3, 3]})
     assert_features(parsed, {"x": [1, np.nan], "v": nans, "n": [3, 4]})
-    described = metadata.describe(settings.Serving(), made, [])
-    metadata.add(str(tmp_path), **described)
+    described = metadata.describe_export(settings.Serving(), made, [])
+    metadata.add_metadata(str(tmp_path), **described)
     text = (tmp_path / "assets.extra" / "model.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["inputs"]["x"]["default"] == "nan"
     again = metadata.spec_of(str(tmp_path))
@@ -151,7 +151,7 @@ def test_files_of_an_export_are_as_they_were_written(file, tmp_path):
     for name in ("saved_model.pb", "assets/words.txt"):
         (tmp_path / name).write_text("a\nb\n")
     metadata.require_intact(str(tmp_path))  # Of another maker, which says nothing.
-    metadata.add(str(tmp_path), files=metadata.files(str(tmp_path)))
+    metadata.add_metadata(str(tmp_path), files=metadata.list_files(str(tmp_path)))
     metadata.require_intact(str(tmp_path))
     (tmp_path / file).write_text("b\na\n")
     with pytest.raises(checks.UserError, match=f"{file} is damaged: .* Export it again"):
@@ -162,7 +162,7 @@ def test_exports_of_earlier_versions_told_of_their_vocabularies(tmp_path):
     (tmp_path / "assets").mkdir()
     words = tmp_path / "assets" / "words.txt"
     words.write_text("a\n")
-    metadata.add(str(tmp_path), assets={"words.txt": checksums.of_file(str(words))})
+    metadata.add_metadata(str(tmp_path), assets={"words.txt": checksums.of_file(str(words))})
     metadata.require_intact(str(tmp_path))
     words.write_text("b\n")
     with pytest.raises(checks.UserError, match="words.txt is damaged"):

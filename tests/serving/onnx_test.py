@@ -52,11 +52,11 @@ def test_onnxruntime_predicts_what_the_estimator_does(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     made = untrained(tmp_path / "run")
     path = tmp_path / "model.onnx"
-    assert onnx.write(made.export(tmp_path / "export"), str(path)) <= 1e-5
+    assert onnx.write_onnx(made.export(tmp_path / "export"), str(path)) <= 1e-5
     session = runtime.InferenceSession(str(path))
     assert {given.name for given in session.get_inputs()} == {"x", "pixels", "age"}
     names = [output.name for output in session.get_outputs()]
-    held_out = rows.read(made.dataset, made.spec, 20)
+    held_out = rows.read_rows(made.dataset, made.spec, 20)
     found = dict(zip(names, session.run(names, held_out.raw()), strict=True))
     predicted = made.predictions()
     assert set(found) == set(made.settings.outputs)
@@ -103,7 +103,7 @@ def test_buckets_are_those_of_tensorflow(field, boundaries, tmp_path):
     pytest.importorskip("tf2onnx", reason="no tf2onnx, so ONNX exports are not tried")
     pytest.importorskip("onnxruntime")
     export = bucketized(tmp_path / "run", field, boundaries).export(tmp_path / "export")
-    assert onnx.write(export, str(tmp_path / "model.onnx")) <= 1e-5
+    assert onnx.write_onnx(export, str(tmp_path / "model.onnx")) <= 1e-5
 
 
 def test_an_operation_that_onnx_lacks_is_named(tmp_path):
@@ -111,7 +111,7 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path):
     pytest.importorskip("onnxruntime")
     export = bucketized(tmp_path / "run", "crossed").export(tmp_path / "export")
     with pytest.raises(checks.UserError, match=r"ONNX has no operation RaggedCross\.$"):
-        onnx.write(export, str(tmp_path / "model.onnx"))
+        onnx.write_onnx(export, str(tmp_path / "model.onnx"))
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -173,7 +173,7 @@ def test_a_file_that_predicts_something_else_is_refused(tmp_path, monkeypatch, c
     export = untrained(tmp_path / "run").export(tmp_path / "export")
     monkeypatch.setattr(onnx, "require", lambda: (converter, _Runtime(change)))
     with pytest.raises(checks.UserError, match=message) as caught:
-        onnx.write(export, str(tmp_path / "model.onnx"))
+        onnx.write_onnx(export, str(tmp_path / "model.onnx"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "model.onnx").exists()
 
@@ -184,7 +184,7 @@ def test_a_model_of_strings_is_refused_by_its_operation_in_one_line(export, tmp_
     pytest.importorskip("onnxruntime")
     told = "^tf2onnx cannot convert this model: ONNX has no operation .*StringToHashBucketFast"
     with pytest.raises(checks.UserError, match=told) as caught:
-        onnx.write(export, str(tmp_path / "model.onnx"))
+        onnx.write_onnx(export, str(tmp_path / "model.onnx"))
     assert "\n" not in str(caught.value)
     assert not [record for record in caplog.records if record.name.startswith("tf2onnx")]
     assert not (tmp_path / "model.onnx").exists()
@@ -201,4 +201,4 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
 def test_what_to_install_is_said(export, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tf2onnx", None)
     with pytest.raises(checks.UserError, match=r"needs tf2onnx, .* pip install 'mtl\[onnx\]'"):
-        onnx.write(export, str(tmp_path / "model.onnx"))
+        onnx.write_onnx(export, str(tmp_path / "model.onnx"))

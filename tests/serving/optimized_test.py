@@ -111,7 +111,7 @@ def test_weights_are_off_by_half_a_step_at_most(kind, error):
         tf.identity(rows_of, name="looked_up")
         tf.linalg.matmul(np.eye(64, dtype=np.float32), tf.constant(kernel), name="product")
     graph = graphs.Graph(built.as_graph_def())
-    weights.pack(graph, kind)
+    weights.pack_weights(graph, kind)
     packed = graph.pruned(["looked_up", "product"])
     some = np.array([3, 0, 63])
     for name, wanted in (("looked_up", table[some]), ("product", kernel)):
@@ -156,8 +156,8 @@ def optimized(make, tmp_path_factory):
 @pytest.mark.medium
 def test_an_optimised_export_serves_what_the_estimator_predicts(optimized):
     made, path = optimized
-    held_out = rows.read(made.dataset, made.spec, 100)
-    with loaded.loaded(path) as model:
+    held_out = rows.read_rows(made.dataset, made.spec, 100)
+    with loaded.load_export(path) as model:
         found = model(["serving_default"], held_out.examples())
         raw = model(["raw"], held_out.raw())
     for name, wanted in made.predictions().items():

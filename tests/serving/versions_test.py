@@ -7,10 +7,10 @@ from mtl.serving import versions
 
 
 def publish(folder, **settings):
-    with versions.new(str(folder)) as version:
+    with versions.create_version(str(folder)) as version:
         written = os.path.join(version.partial, "model")
         os.mkdir(written)
-        (folder / "seen").write_text(" ".join(map(str, versions.numbers(str(folder)))))
+        (folder / "seen").write_text(" ".join(map(str, versions.list_versions(str(folder)))))
         return version.publish(written, **{"keep": 2, **settings})
 
 
@@ -20,7 +20,7 @@ def test_versions_rise_and_the_newest_stay(tmp_path):
     made = [int(os.path.basename(publish(tmp_path))) for _ in range(4)]
     assert made == list(range(made[0], made[0] + 4)) and made[0] >= before
     assert (tmp_path / "seen").read_text() == f"{made[1]} {made[2]}"
-    assert versions.numbers(str(tmp_path)) == made[2:]
+    assert versions.list_versions(str(tmp_path)) == made[2:]
     assert sorted(os.listdir(tmp_path)) == [*map(str, made[2:]), "deploy", "seen"]
 
 
@@ -28,11 +28,11 @@ def test_a_version_that_is_in_use_stays(tmp_path):
     first = int(os.path.basename(publish(tmp_path)))
     for _ in range(3):
         publish(tmp_path, keep=1, kept=first)
-    assert versions.numbers(str(tmp_path)) == [first, first + 3]
+    assert versions.list_versions(str(tmp_path)) == [first, first + 3]
 
 
 def test_what_is_not_published_leaves_no_trace(tmp_path):
-    with pytest.raises(KeyboardInterrupt), versions.new(str(tmp_path)) as version:
+    with pytest.raises(KeyboardInterrupt), versions.create_version(str(tmp_path)) as version:
         assert not os.path.basename(version.partial).isdigit()
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == []
@@ -49,4 +49,4 @@ def test_what_a_killed_run_left_is_removed_once_it_is_old(tmp_path):
 
 
 def test_no_folder_has_no_versions(tmp_path):
-    assert versions.numbers(str(tmp_path / "nowhere")) == []
+    assert versions.list_versions(str(tmp_path / "nowhere")) == []

@@ -26,7 +26,7 @@ def requests(export):
 
 def test_the_requests_are_those_of_the_server(export, made):
     messages = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-    examples = rows.read(made.dataset, made.spec, 32).examples()
+    examples = rows.read_rows(made.dataset, made.spec, 32).examples()
     found = {}
     for record in requests(export):
         log = messages.PredictionLog.FromString(record)
@@ -93,8 +93,8 @@ def _named(record):
 def test_the_loader_of_the_server_answers_as_the_estimator_predicts(replay, export, made, tmp_path):
     found = replayed(replay, export, tmp_path / "outputs")
     predicted = made.predictions()
-    held_out = rows.read(made.dataset, made.spec, 32)
-    with loaded.loaded(export) as model:
+    held_out = rows.read_rows(made.dataset, made.spec, 32)
+    with loaded.load_export(export) as model:
         kinds = {
             name: name.rpartition("/")[2] in ("classify", "regress") for name in model.signatures
         }

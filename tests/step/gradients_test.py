@@ -29,7 +29,7 @@ def test_add(left, right):
     make = {"dense": lambda: tf.constant(DENSE), "sparse": _sparse, "none": lambda: None}
     with tf.Graph().as_default():
         operands = [make[left](), make[right]()]
-        total = gradients.add(*operands)
+        total = gradients.add_gradients(*operands)
         if left == right == "none":
             assert total is None
             return

@@ -20,7 +20,7 @@ def _two(step):
 
     @tf.autograph.experimental.do_not_convert
     def own():
-        index = int(tf.get_static_value(replicas.index()))
+        index = int(tf.get_static_value(replicas.replica_index()))
         half = slice(4 * index, 4 * index + 4)
         return step(tf.constant(ROWS[half]), tf.constant(WEIGHTS[half]))
 
@@ -49,7 +49,7 @@ def test_batch_norm_and_its_gradient_are_those_of_all_rows():
 
 def test_apart_batch_norm_is_of_a_replicas_own_rows():
     def step(rows, weights):
-        with replicas.apart():
+        with replicas.separate_replicas():
             return _normalised(rows, weights)
 
     for outputs in _two(step)[0]:

@@ -42,7 +42,7 @@ class _Telling:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _ToldHead(heads.Binary):
-    """Tells of its loss, which is also watched."""
+    """Tells of its loss, which is also a monitor."""
 
     def loss(self, logits, labels):
         loss = super().loss(logits, labels)

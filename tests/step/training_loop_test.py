@@ -41,7 +41,7 @@ def _train(steps, steps_per_call=None, due_every=()):
         if steps_per_call is None:
             result = training_loop.run_once(_step, *iterator.get_next())
         else:
-            result = training_loop.repeat(_step, iterator, steps_per_call, steps, due_every)
+            result = training_loop.run_repeatedly(_step, iterator, steps_per_call, steps, due_every)
         rng = np.random.default_rng(1)
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         training.load(session, tf1.trainable_variables(), lambda v: rng.normal(size=v.shape))

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, layers, model, types
-from mtl.balancing import example_clipping, methods, surgery, watched
+from mtl.balancing import example_clipping, methods, monitored, surgery
 from mtl.optimization import clipping, optimizers, update
 from mtl.step import draws
 from tests.conformance import balancers
@@ -110,7 +110,7 @@ def _two_replicas(row, slices=1, steps=3, labels=LABELS):
 
 
 def _trained(row, slices, steps=3, network=None, labels=LABELS, rows=EVERY_ROW):
-    """{name: value} of every variable after some steps, and the watched scalars."""
+    """{name: value} of every variable after some steps, and the monitors."""
     with tf.Graph().as_default() as graph:
         graph.seed = 1
         tf1.train.create_global_step()
@@ -118,12 +118,12 @@ def _trained(row, slices, steps=3, network=None, labels=LABELS, rows=EVERY_ROW):
         train_op = _train_op(results, row, slices, labels, rows, network)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            watched = {}
+            monitors = {}
             for _ in range(steps):
                 _, values = session.run([train_op, results[0].values])
-                watched = dict(zip(results[0].names, values.tolist(), strict=True))
+                monitors = dict(zip(results[0].names, values.tolist(), strict=True))
             variables = {v.op.name: v for v in tf1.global_variables()}
-            return session.run(variables), watched
+            return session.run(variables), monitors
 
 
 # What differs in how it passes over the slices; with replicas every balancer does.
@@ -158,10 +158,12 @@ def test_slices_take_the_step_of_the_whole_batch(row):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(("name", "passes"), [("Equal", 4), ("LogLoss", 7), ("watched", 4)])
+@pytest.mark.parametrize(("name", "passes"), [("Equal", 4), ("LogLoss", 7), ("monitored", 4)])
 def test_one_pass_over_the_slices_where_nothing_reads_losses(name, passes):
     calls, rows = [], {row.name: row for row in balancers.ROWS}
-    rows["watched"] = balancers.Row(name="watched", surgery=watched.Watched(every_steps=100))
+    rows["monitored"] = balancers.Row(
+        name="monitored", surgery=monitored.Monitored(every_steps=100)
+    )
 
     def count(values):
         calls.append(1)
@@ -189,11 +191,11 @@ def _decides_rarely(row):
 )
 def test_two_replicas_take_the_step_of_the_whole_batch(row):
     slices = 2 if row.name in PASSES else 1
-    (expected, watched), (actual, by_replica) = _trained(row, 1), _two_replicas(row, slices)
+    (expected, monitors), (actual, by_replica) = _trained(row, 1), _two_replicas(row, slices)
     for name in expected:
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
     for watched_there in by_replica:
-        np.testing.assert_allclose(watched_there, list(watched.values()), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(watched_there, list(monitors.values()), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_slices_draw_apart():
         ones = tf.ones([64, 8])
         masks = []
         for part in range(3):
-            with draws.draws_of(part):
+            with draws.draw_for_slice(part):
                 masks.append(layers.dropout(ones, 0.5, "dropout", training=True))
         masks.append(layers.dropout(ones, 0.5, "dropout", training=True))
         session.run(tf1.global_variables_initializer())

@@ -20,7 +20,7 @@ def _run(tmp_path_factory):
 
 @pytest.mark.medium
 def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
-    values = transfer.read(run)
+    values = transfer.read_checkpoint(run)
     saved = tiny.variables(run)
     assert values.keys() == saved.keys()
     for name, value in values.items():
@@ -29,8 +29,10 @@ def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
     values[bias] = values[bias] + 3
     values["global_step"] = np.int64(5)
     path = str(tmp_path / "edited" / "model.ckpt-5")
-    assert transfer.write(values, path) == tf.train.latest_checkpoint(str(tmp_path / "edited"))
-    again = transfer.read(path)
+    assert transfer.write_checkpoint(values, path) == tf.train.latest_checkpoint(
+        str(tmp_path / "edited")
+    )
+    again = transfer.read_checkpoint(path)
     for name, value in values.items():
         np.testing.assert_array_equal(again[name], value)
         assert again[name].dtype == value.dtype
@@ -49,16 +51,16 @@ def test_what_was_edited_is_where_a_run_goes_on(run, tmp_path):
 
 
 def test_a_checkpoint_of_any_name_has_a_step(tmp_path):
-    path = transfer.write({"global_step": np.int64(5)}, str(tmp_path / "model.ckpt"))
+    path = transfer.write_checkpoint({"global_step": np.int64(5)}, str(tmp_path / "model.ckpt"))
     assert run_directory.step_in_name(path) == 5 == run_directory.step_of(str(tmp_path))
 
 
 @pytest.mark.medium
 def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
-    values = transfer.read(run)
+    values = transfer.read_checkpoint(run)
     name = "head/size/logits/kernel"
     values[name] = np.linspace(-1, 1, values[name].size, dtype=np.float32).reshape(-1, 1)
-    transfer.write(values, str(tmp_path / "edited" / "model.ckpt"))
+    transfer.write_checkpoint(values, str(tmp_path / "edited" / "model.ckpt"))
     made = tiny.make(train_steps=5)
     model = dataclasses.replace(made.model, freezing=freezing.Freezing(frozen=[f"^{name}$"]))
     start = transfer.WarmStart(source=str(tmp_path / "edited"))
@@ -71,4 +73,4 @@ def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
 
 def test_no_checkpoint(tmp_path):
     with pytest.raises(checks.UserError, match="source must be a checkpoint, a model_dir or a Sav"):
-        transfer.read(str(tmp_path / "nothing"))
+        transfer.read_checkpoint(str(tmp_path / "nothing"))

@@ -45,10 +45,10 @@ def network_towers(made, model_dir):
     found = {}
     for split in ("train", "validation", "test"):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            statistics = fitting.load(str(model_dir))
+            statistics = fitting.load_statistics(str(model_dir))
             batches = tf.compat.v1.data.make_initializable_iterator(made.data.one_pass(split))
             features, labels = batches.get_next()
-            tower = made.model.towers(features, statistics, training=False)["kind"]
+            tower = made.model.build_towers(features, statistics, training=False)["kind"]
             path = tf.train.latest_checkpoint(str(model_dir))
             tf.compat.v1.train.Saver().restore(session, path)
             session.run([batches.initializer, tf.compat.v1.tables_initializer()])

@@ -54,13 +54,13 @@ def _start(made, directory, steps_per_call=7):
     directory = pathlib.Path(directory)
     dataset = made.data.dataset("train", training=False, seed=1)
     statistics = str(directory / "statistics")
-    features.fit(made.model.columns, dataset, statistics)
+    features.fit_columns(made.model.columns, dataset, statistics)
     made.warm_start.take_statistics(statistics, made.model.columns)
-    fitted = features.load(statistics)
+    fitted = features.load_statistics(statistics)
     loop = {"steps_per_call": steps_per_call, "last_step": 9, "due_every": ()}
     model_fn = functools.partial(made.model.model_fn, statistics=fitted, loop=loop)
     found, named = [], made.model.row_names(fitted)
-    warmed = made.warm_start.over(model_fn, named, str(directory))
+    warmed = made.warm_start.warm_model_fn(model_fn, named, str(directory))
     for function in (model_fn, warmed):
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(9)
@@ -251,7 +251,7 @@ def test_statistics_of_the_source(source, tmp_path):
     values, _ = _start(made, tmp_path)
     np.testing.assert_array_equal(values[WORDS], tiny.variables(source)[WORDS])
     kept = [
-        features.load(str(directory / "statistics")).of("numeric_x")["mean"]
+        features.load_statistics(str(directory / "statistics")).for_column("numeric_x")["mean"]
         for directory in (source, tmp_path)
     ]
     assert kept[0] == kept[1]

@@ -81,7 +81,7 @@ def test_a_skipped_step_moves_no_average(looped):
         )
 
     result = training.train(step_fn, 4, looped)
-    assert result.watched["skipped_steps"] == 2
+    assert result.monitors["skipped_steps"] == 2
     for name, rows in (("kernel", 4), ("table", 2)):
         average, weights = START.copy(), START.copy()
         for step in (1, 3):
@@ -153,10 +153,10 @@ def test_the_average_of_each_row_is_that_over_all_steps(tmp_path):
     np.testing.assert_allclose(result.variables["table"], weights, atol=1e-6)
     np.testing.assert_allclose(_restored(path, [8, 2]), average, atol=1e-6)
     assert result.variables["table/average_decay"][7] == 0
-    read = transfer.read(path)
+    read = transfer.read_checkpoint(path)
     np.testing.assert_array_equal(read["table/average"], _restored(path, [8, 2]))
     # What is read is as of the step, and goes on from there.
-    edited = transfer.checkpoint.write(read, str(tmp_path / "edited.ckpt"))
+    edited = transfer.checkpoint.write_checkpoint(read, str(tmp_path / "edited.ckpt"))
     np.testing.assert_array_equal(_restored(edited, [8, 2]), read["table/average"])
 
 
@@ -252,7 +252,7 @@ def trained(tmp_path_factory):
 
 def _plain_copy(model_dir, folder):
     """A checkpoint that holds, under the plain names, what should be evaluated."""
-    values = transfer.read(str(model_dir))
+    values = transfer.read_checkpoint(str(model_dir))
     merged = {
         name: values.get(f"{name}/average", value)
         for name, value in values.items()
@@ -306,7 +306,7 @@ def test_evaluation_and_prediction_use_the_averages(trained, tmp_path):
 
 def test_the_exported_model_holds_the_averages_under_plain_names(trained):
     model_dir, _ = trained
-    values = transfer.read(str(model_dir))
+    values = transfer.read_checkpoint(str(model_dir))
     (exported,) = sorted(pathlib.Path(model_dir, "export", "latest").iterdir())[-1:]
     reader = tf.train.load_checkpoint(str(exported / "variables" / "variables"))
     shapes = reader.get_variable_to_shape_map()
@@ -332,8 +332,10 @@ def test_a_run_that_goes_on_averages_on(trained, tmp_path):
 def _as_of_an_older_version(model_dir):
     """The latest checkpoint without what says how far the averages of rows were brought."""
     path = tf.train.latest_checkpoint(str(model_dir))
-    values = {name: v for name, v in transfer.read(path).items() if "average_decay" not in name}
-    transfer.checkpoint.write(values, path)
+    values = {
+        name: v for name, v in transfer.read_checkpoint(path).items() if "average_decay" not in name
+    }
+    transfer.checkpoint.write_checkpoint(values, path)
     return values
 
 
@@ -348,7 +350,7 @@ def test_a_run_of_an_older_version_goes_on(trained, strategy, tmp_path):
     place = distribution.Distribution(strategy=strategy, devices=devices) if devices else None
     settings = {"distribution": place} if place else {}
     verbs.train(dataclasses.replace(_experiment(train_steps=STEPS + 1), **settings), str(again))
-    new = transfer.read(str(again))
+    new = transfer.read_checkpoint(str(again))
     for name in old:
         if name.endswith("/average"):
             weights = new[name.removesuffix("/average")]
@@ -361,10 +363,10 @@ def test_a_decay_that_alone_is_absent_is_not_made_up(trained, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(trained[0], again)
     path = tf.train.latest_checkpoint(str(again))
-    values = transfer.read(path)
+    values = transfer.read_checkpoint(path)
     (table,) = (name for name in values if name.endswith("/embedding/average_decay"))
     del values[table]
-    transfer.checkpoint.write(values, path)
+    transfer.checkpoint.write_checkpoint(values, path)
     with pytest.raises(checks.UserError, match=table):
         verbs.train(_experiment(train_steps=STEPS + 1), str(again))
 

@@ -164,8 +164,8 @@ def test_every_trunk_can_be_held(name, trainable):
         return tf.no_op(), {}
 
     with tf.Graph().as_default():
-        _, watched = freezing.Freezing().over(step_fn)(tf.ones([2, *shape]), None)
-        assert ("frozen_weights" in watched) == (not trainable)
+        _, monitors = freezing.Freezing().wrap_step(step_fn)(tf.ones([2, *shape]), None)
+        assert ("frozen_weights" in monitors) == (not trainable)
 
 
 @pytest.mark.parametrize(
@@ -249,18 +249,18 @@ def test_a_normalisation_counts_as_inference_up_to_its_step(looped):
         train_op, _ = update.Update(optimizer=optimizers.SGD())(gradients, variables)
         return train_op, {"output": outputs[0, 0]}
 
-    frozen_step = freezing.Freezing(until={"norm": 3}).over(lambda batch, _: step_fn(batch))
+    frozen_step = freezing.Freezing(until={"norm": 3}).wrap_step(lambda batch, _: step_fn(batch))
     result = training.train(lambda batch: frozen_step(batch, None), 3, looped)
     np.testing.assert_array_equal(result.variables["norm/moving_mean"], np.zeros(4))
     # mean 0, variance 1, gamma 1, beta 0 of the start
-    assert result.watched["output"] == pytest.approx(inputs[2, 0, 0] / np.sqrt(1 + 1e-3), rel=1e-5)
-    assert result.watched["frozen_weights"] == 8
+    assert result.monitors["output"] == pytest.approx(inputs[2, 0, 0] / np.sqrt(1 + 1e-3), rel=1e-5)
+    assert result.monitors["frozen_weights"] == 8
     result = training.train(lambda batch: frozen_step(batch, None), 6, looped)
     mean = np.zeros(4)
     for batch in inputs[3:]:
         mean = 0.8 * mean + 0.2 * batch.mean(0)
     np.testing.assert_allclose(result.variables["norm/moving_mean"], mean, rtol=1e-5)
-    assert result.watched["frozen_weights"] == 0
+    assert result.monitors["frozen_weights"] == 0
 
 
 def test_what_is_frozen_up_to_a_step_counts_not_for_the_norm():
@@ -269,10 +269,10 @@ def test_what_is_frozen_up_to_a_step_counts_not_for_the_norm():
         variables = [training.variable(name, [1.0]) for name in ("early", "late")]
         return update.Update(optimizer=optimizers.SGD())([[3.0], [4.0]], variables)
 
-    part = freezing.Freezing(until={"late": 2}).over(lambda batch, _: step_fn(batch))
+    part = freezing.Freezing(until={"late": 2}).wrap_step(lambda batch, _: step_fn(batch))
     for steps, norm in ((2, 3.0), (3, 5.0)):
         result = training.train(lambda batch: part(batch, None), steps, looped=True)
-        assert result.watched["gradient_norm"] == norm
+        assert result.monitors["gradient_norm"] == norm
 
 
 def test_the_log_tells_how_much_is_frozen(caplog):

@@ -46,7 +46,7 @@ def _step_fn(optimizer, entries, penalty=0.1, **settings):
         sparse = tf.IndexedSlices(dense[:3], tf.range(3), tf.constant([4, 3]))
         return part([dense, sparse], variables)
 
-    step_fn = freezing.Freezing(entries=entries).over(gradients_of)
+    step_fn = freezing.Freezing(entries=entries).wrap_step(gradients_of)
     return lambda step: step_fn(step, None)
 
 
@@ -101,7 +101,7 @@ def test_what_moves_moves_as_without_a_mask():
 
 def test_what_is_left_out_does_not_count_for_the_norm():
     step_fn = _step_fn(optimizers.SGD(), {"": CHOSEN}, penalty=0.0)
-    norm = training.train(step_fn, 1, looped=False).watched["gradient_norm"]
+    norm = training.train(step_fn, 1, looped=False).monitors["gradient_norm"]
     expected = np.sqrt((GRADIENTS[0][[1, 3]] ** 2).sum() + (GRADIENTS[0][1] ** 2).sum())
     np.testing.assert_allclose(norm, expected, rtol=1e-6)
 
@@ -111,7 +111,10 @@ class Shift:
 
     def __call__(self, gradients, variables, norm):
         del variables, norm
-        return [gradients_lib.transform(gradient, lambda own: own + 1) for gradient in gradients]
+        return [
+            gradients_lib.transform_gradient(gradient, lambda own: own + 1)
+            for gradient in gradients
+        ]
 
 
 TRANSFORMS = {
@@ -153,7 +156,7 @@ def test_the_next_transform_gets_the_norm_of_what_moves():
     class ByNorm:
         def __call__(self, gradients, variables, norm):
             del variables
-            return [clipping.scaled(gradient, norm) for gradient in gradients]
+            return [clipping.scale_gradient(gradient, norm) for gradient in gradients]
 
     start = START.astype(np.float32)
     step_fn = _step_fn(

@@ -28,8 +28,8 @@ def _variables():
     ],
 )
 def test_select(variables, pattern, expected):
-    selected = patterns.select("Part.setting", pattern, variables)
-    assert [patterns.name(variable) for variable in selected] == list(expected)
+    selected = patterns.select_variables("Part.setting", pattern, variables)
+    assert [patterns.variable_name(variable) for variable in selected] == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_select(variables, pattern, expected):
 )
 def test_no_match_names_the_nearest(variables, pattern, nearest):
     with pytest.raises(checks.UserError) as error:
-        patterns.select("Part.setting", pattern, variables)
+        patterns.select_variables("Part.setting", pattern, variables)
     assert str(error.value).startswith(f"Part.setting must match a variable, got {pattern!r}. ")
     assert nearest in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_check():
-    patterns.check("Part.setting", ["a.*b", "^c$"])
+    patterns.check_patterns("Part.setting", ["a.*b", "^c$"])
     with pytest.raises(checks.UserError, match=r"Part.setting must hold regular expressions"):
-        patterns.check("Part.setting", ["a", "*b"])
+        patterns.check_patterns("Part.setting", ["a", "*b"])
     with pytest.raises(checks.UserError, match="Part.setting must be a list of patterns, got 'a'"):
-        patterns.check("Part.setting", "a")
+        patterns.check_patterns("Part.setting", "a")

@@ -36,14 +36,14 @@ def _table(path):
 def test_lines_are_those_of_a_lookup_table(tmp_path, content):
     path = tmp_path / f"names-{abs(hash(content))}.txt"
     path.write_bytes(content)
-    assert row_names.lines(content) == _table(path)
+    assert row_names.split_lines(content) == _table(path)
     named = row_names.RowNames(names=str(path), axis=0)
     assert [name.encode(errors="surrogateescape") for name in named.read()] == _table(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\n\n", b"\na\n", b"a\n\n\n"])
 def test_empty_lines_stay_lines(content):
-    assert row_names.lines(content) == content.split(b"\n")[:-1]
+    assert row_names.split_lines(content) == content.split(b"\n")[:-1]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -55,8 +55,8 @@ def test_names_come_back_as_they_were_saved(tmp_path, odd):
 
 
 def test_rows_behind_an_odd_name_keep_their_places():
-    old = row_names.lines("x\u2028y\na\nb\n".encode())
-    assert row_names.origins(old, [b"b", b"a", b"new"], 4, 4).tolist() == [2, 1, -1, 3]
+    old = row_names.split_lines("x\u2028y\na\nb\n".encode())
+    assert row_names.match_rows(old, [b"b", b"a", b"new"], 4, 4).tolist() == [2, 1, -1, 3]
 
 
 def _saved(directory, text="a\nb\n"):

@@ -49,7 +49,7 @@ class Trained:
         statistics = features.Statistics(directory="", entries={})
         model_fn = functools.partial(model.model_fn, statistics=statistics)
         if warm_start:
-            model_fn = warm_start.over(model_fn, {}, str(path.parent))
+            model_fn = warm_start.warm_model_fn(model_fn, {}, str(path.parent))
         with tf.Graph().as_default(), tf1.Session() as session, cut.entered():
             tf1.set_random_seed(3)
             tf1.train.create_global_step()
@@ -63,7 +63,7 @@ class Trained:
             for _ in range(steps):
                 session.run(spec.train_op)
             self.path = saver.save(session, str(path))
-        self.values = transfer.read(self.path)
+        self.values = transfer.read_checkpoint(self.path)
 
 
 def _assert_same(trained, other):
@@ -129,7 +129,7 @@ def _noise(servers, rows, kind):
     with tf.Graph().as_default(), cut.entered(), tf1.Session() as session:
         tf1.set_random_seed(1)
         tf1.train.create_global_step()
-        table = sharding.table("table", [6, 8], tf1.zeros_initializer())
+        table = sharding.create_table("table", [6, 8], tf1.zeros_initializer())
         parts = [table] if isinstance(table, tf.Variable) else list(table)
         if kind == "dense":
             gradients = [tf.zeros(part.shape) for part in parts]
@@ -164,7 +164,7 @@ def test_noise_is_that_of_the_whole_table(rows, kind):
     ("shape", "count"), [([100, 4], 4), ([100, 3], 3), ([99, 1], 1), ([2, 800], 2), ([5, 1], 1)]
 )
 def test_shards_have_a_least_size(shape, count):
-    assert sharding.Sharding(servers=4, min_bytes=400).count(shape) == count
+    assert sharding.Sharding(servers=4, min_bytes=400).count_shards(shape) == count
 
 
 def test_only_tables_are_cut():
@@ -178,4 +178,4 @@ def test_only_tables_are_cut():
         return tf.no_op(), {}
 
     with tf.Graph().as_default(), CUT.entered():
-        held.over(step)(None, None)
+        held.wrap_step(step)(None, None)

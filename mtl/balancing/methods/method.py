@@ -68,7 +68,7 @@ class Method:
 
     Attributes:
       tracking_rate: below 1, running averages stand in for the gradients; see `tracking`.
-      preconditions: whether inner products are those of `tracking.preconditioned` gradients.
+      preconditions: whether inner products are taken after `tracking.precondition_gradients`.
       samples: above 1, into how many parts without a common row the batch is cut. The gradients of
         the first two decide; those of the third move the variables, or of the batch if there is
         none.

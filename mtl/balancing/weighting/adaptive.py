@@ -45,29 +45,31 @@ class DynamicWeightAverage:
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
         """
-        values = base.nonnegative("DynamicWeightAverage", losses)
+        values = base.require_nonnegative("DynamicWeightAverage", losses)
         latest, earlier = self._averages(values, step)
         known = earlier > 0
         ratios = tf.where(known, latest / tf.where(known, earlier, 1.0), 1.0)
         shares = tf.nn.softmax(ratios / self.temperature)
-        return base.scaled(len(losses) * shares, losses)
+        return base.scale_losses(len(losses) * shares, losses)
 
     def _averages(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """[T] losses of the last period that ended, and of the one before; 0 until there are."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
-        kept = [step_state.variable(f"dynamic_weight_average/{name}", zeros) for name in names]
+        kept = [
+            step_state.create_variable(f"dynamic_weight_average/{name}", zeros) for name in names
+        ]
         sums, counts, latest, earlier = (state.read_value() for state in kept)
         starts = tf.equal(step % self.period_steps, 0)
         ended = starts & (counts > 0)
         earlier = tf.where(ended, latest, earlier)
         latest = tf.where(ended, tf.math.divide_no_nan(sums, counts), latest)
-        present = base.present(values)
+        present = base.are_present(values)
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
         counts = goes_on * counts + tf.cast(present, tf.float64)
         for state, value in zip(kept, (sums, counts, latest, earlier), strict=True):
-            step_state.keep(state, value)
+            step_state.assign_with_update(state, value)
         return latest, earlier
 
 
@@ -108,19 +110,21 @@ class FAMO:
           InvalidArgumentError: when run, on a loss below 0.
         """
         del step
-        values = base.nonnegative("FAMO", losses)
-        present = base.present(values)
+        values = base.require_nonnegative("FAMO", losses)
+        present = base.are_present(values)
         shares = base.softmax(self._logits(values, present), present)
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
-        return base.scaled(scale * shares, base.logarithms(losses))
+        return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
     def _logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the xi [T] of this step; the losses of this batch judge the last one."""
         zeros = np.zeros(values.shape[0])
-        kept, last = (step_state.variable(f"famo/{name}", zeros) for name in ("logits", "last"))
+        kept, last = (
+            step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
+        )
         logits, before = kept.read_value(), last.read_value()
-        step_state.keep(last, tf.where(present, values, before))
+        step_state.assign_with_update(last, tf.where(present, values, before))
         judged = present & (before > 0)
         falls = tf.math.log(tf.where(judged, before, 1.0) / tf.where(judged, values, 1.0))
         shares = base.softmax(logits, judged)
@@ -128,7 +132,7 @@ class FAMO:
         moves = tf.reduce_any(judged)
         change = self._adam(gradient, moves) if self.adam else gradient
         logits -= self.learning_rate * tf.where(moves, change, 0.0)
-        step_state.keep(kept, logits)
+        step_state.assign_with_update(kept, logits)
         return logits
 
     def _adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
@@ -138,15 +142,15 @@ class FAMO:
         """
         zeros = np.zeros(gradient.shape[0])
         means, squares = (
-            step_state.variable(f"famo/adam_{name}", zeros) for name in ("means", "squares")
+            step_state.create_variable(f"famo/adam_{name}", zeros) for name in ("means", "squares")
         )
-        count = step_state.variable("famo/adam_count", np.zeros(1))
+        count = step_state.create_variable("famo/adam_count", np.zeros(1))
         new_count = count.read_value() + tf.cast(moves, tf.float64)
         corrected = []
         for state, rate, new in ((means, 0.9, gradient), (squares, 0.999, gradient**2)):
             old = state.read_value()
             value = tf.where(moves, rate * old + (1 - rate) * new, old)
-            step_state.keep(state, value)
+            step_state.assign_with_update(state, value)
             corrected.append(tf.math.divide_no_nan(value, 1 - rate**new_count))
-        step_state.keep(count, new_count)
+        step_state.assign_with_update(count, new_count)
         return corrected[0] / (tf.sqrt(corrected[1]) + 1e-8)

@@ -1,8 +1,8 @@
 """What weighting methods share: the losses as one vector, who is present, state from step to step.
 
-values = base.nonnegative("FAMO", losses)          # [T] float64; fails when run on one below 0
-present = base.present(values)                     # [T] bool; a batch without a label has loss 0
-return base.scaled(weights, losses)                # {task: weight * loss}
+values = base.require_nonnegative("FAMO", losses)       # [T] float64; fails when run on one below 0
+present = base.are_present(values)                    # [T] bool; a batch without a label has loss 0
+return base.scale_losses(weights, losses)                # {task: weight * loss}
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ _LEAST = 1e-30
 _GREATEST_WEIGHT = 1e30
 
 
-def vector(losses: types.Tensors) -> tf.Tensor:
+def stack_losses(losses: types.Tensors) -> tf.Tensor:
     """{task: scalar} -> [T] float64, in which no gradient flows."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
-def nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
+def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
     """{task: scalar} -> [T] float64, in which no gradient flows.
 
     Raises:
       InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
     """
-    values = vector(losses)
+    values = stack_losses(losses)
 
     below = values < 0
 
@@ -46,12 +46,12 @@ def nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         return tf.identity(values)
 
 
-def present(values: tf.Tensor) -> tf.Tensor:
+def are_present(values: tf.Tensor) -> tf.Tensor:
     """Losses -> whether each is there: a finite one that is not 0, as without any label."""
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
-def scaled(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
+def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
     """[T] and {task: scalar} -> {task: weight * loss}; the weights are constants to gradients."""
     weights = tf.stop_gradient(tf.minimum(weights, _GREATEST_WEIGHT))
     return {
@@ -60,9 +60,11 @@ def scaled(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
     }
 
 
-def logarithms(losses: types.Tensors) -> types.Tensors:
+def take_logarithms(losses: types.Tensors) -> types.Tensors:
     """{task: scalar} -> {task: log(loss)}, and 0 with no gradient where a task is absent."""
-    return {task: tf.math.log(tf.where(present(loss), loss, 1.0)) for task, loss in losses.items()}
+    return {
+        task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
+    }
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:

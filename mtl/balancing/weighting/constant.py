@@ -81,7 +81,7 @@ class Scheduled:
             if isinstance(weight, int | float):
                 checks.at_least(where, weight, 0)
             else:
-                checks.part(where, weight, "schedules.Polynomial")
+                checks.require_part(where, weight, "schedules.Polynomial")
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """{task: scalar} -> {task: scalar}.
@@ -143,6 +143,6 @@ class RandomLossWeighting:
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """{task: scalar} -> {task: scalar}."""
         del step
-        seed = draws.step_seed("random_loss_weighting")
+        seed = draws.make_step_seed("random_loss_weighting")
         weights = _DISTRIBUTIONS[self.distribution](len(losses), seed)
-        return base.scaled(weights, losses)
+        return base.scale_losses(weights, losses)

@@ -86,7 +86,7 @@ class IMTLL:
 
 def _checked(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """{task: (loss, whether it is present)}, a loss of 0 where it is not; fails on one below 0."""
-    present = tf.unstack(base.present(base.nonnegative(where, losses)))
+    present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(there, loss, 0.0), there)
         for (task, loss), there in zip(losses.items(), present, strict=True)

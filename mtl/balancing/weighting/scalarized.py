@@ -28,13 +28,13 @@ class GeometricLoss:
           InvalidArgumentError: when run, on a loss below 0.
         """
         del step
-        values = base.nonnegative("GeometricLoss", losses)
-        present = base.present(values)
+        values = base.require_nonnegative("GeometricLoss", losses)
+        present = base.are_present(values)
         count = tf.reduce_sum(tf.cast(present, values.dtype))
         logs = tf.math.log(tf.where(present, values, 1.0))
         mean = tf.exp(tf.math.divide_no_nan(tf.reduce_sum(logs), count))
         weights = tf.where(present, mean / count / tf.where(present, values, 1.0), 0.0)
-        return base.scaled(weights, losses)
+        return base.scale_losses(weights, losses)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class LogLoss:
           InvalidArgumentError: when run, on a loss below 0.
         """
         del step
-        present = base.present(base.nonnegative("LogLoss", losses))
+        present = base.are_present(base.require_nonnegative("LogLoss", losses))
         return {
             task: tf.where(present[t], tf.math.log(loss + self.epsilon), 0.0)
             for t, (task, loss) in enumerate(losses.items())

@@ -57,11 +57,11 @@ class SmoothTchebycheff:
           UserError: if the tasks of a setting are not the tasks of the model.
         """
         del step
-        values = base.vector(losses)
+        values = base.stack_losses(losses)
         preferences = self._setting("preferences", losses, 1 / len(losses))
         distances = preferences * (values - self._setting("ideal", losses, 0.0))
-        shares = base.softmax(distances / self.smoothing, base.present(values))
-        return base.scaled(preferences * shares, losses)
+        shares = base.softmax(distances / self.smoothing, base.are_present(values))
+        return base.scale_losses(preferences * shares, losses)
 
     def _setting(self, name: str, losses: types.Tensors, default: float) -> tf.Tensor:
         """[T]."""
@@ -105,25 +105,25 @@ class SmoothTchebycheffMTL:
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
         """
-        values = base.nonnegative("SmoothTchebycheffMTL", losses)
-        present = base.present(values)
+        values = base.require_nonnegative("SmoothTchebycheffMTL", losses)
+        present = base.are_present(values)
         nadir = self._nadir(values, present, step)
         ratios = tf.where(present, values, 1.0) / nadir
         shares = base.softmax(tf.math.log(ratios) / self.smoothing, present)
         count = tf.reduce_sum(tf.cast(present, tf.float64))
         balanced = step >= self.warmup_steps + self.nadir_steps
         weights = tf.where(balanced, count * shares, tf.ones_like(shares))
-        return base.scaled(weights, base.logarithms(losses))
+        return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         """[T]: the average losses of the steps that count; 1 for a task that none of them had."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
-            step_state.variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")
+            step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")
         )
         old_sums, old_counts = sums.read_value(), counts.read_value()
         measured = (step >= self.warmup_steps) & (step < self.warmup_steps + self.nadir_steps)
         adds = measured & present
-        step_state.keep(sums, old_sums + tf.where(adds, values, 0.0))
-        step_state.keep(counts, old_counts + tf.cast(adds, tf.float64))
+        step_state.assign_with_update(sums, old_sums + tf.where(adds, values, 0.0))
+        step_state.assign_with_update(counts, old_counts + tf.cast(adds, tf.float64))
         return tf.where(old_counts > 0, tf.math.divide_no_nan(old_sums, old_counts), 1.0)

@@ -1,8 +1,8 @@
 """Gradients of B examples by one variable, in the forms in which their norms are cheap.
 
-part = parts.Products(inputs, cotangents)        # g_i = sum_t inputs[i, t] cotangents[i, t]^T
-part.squared_norms()                             # [B], without building a g_i
-part.products(part.total())                      # [B], <g_i, sum_j g_j>
+found = gradient_forms.Products(inputs, cotangents)   # g_i = sum_t inputs[i,t] cotangents[i,t]^T
+found.squared_norms()                                 # [B], without building a g_i
+found.products(found.total())                         # [B], <g_i, sum_j g_j>
 
 The norm of a layer's gradient from its inputs and cotangents: I. Goodfellow, "Efficient
 Per-Example Gradient Computations", 2015, arXiv:1510.01799; for layers that use a weight several
@@ -19,7 +19,7 @@ import tensorflow as tf
 from mtl import types
 
 
-class Part(Protocol):
+class ExampleGradients(Protocol):
     """The gradients of B examples by one variable, as a tuple of tensors."""
 
     def __iter__(self) -> Iterator[tf.Tensor]:
@@ -28,7 +28,7 @@ class Part(Protocol):
     def squared_norms(self) -> tf.Tensor:
         """[B]."""
 
-    def scaled(self, factors: tf.Tensor) -> "Part":
+    def scaled(self, factors: tf.Tensor) -> "ExampleGradients":
         """Return each of them times its own of the factors [B]."""
 
     def total(self) -> tf.Tensor:
@@ -131,12 +131,12 @@ class Rows(NamedTuple):
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
 
 
-def cast(part: Part, dtype: tf.DType) -> Part:
+def cast_gradients(part: ExampleGradients, dtype: tf.DType) -> ExampleGradients:
     """Return the same gradients in other numbers."""
     return type(part)(*(tf.cast(of, dtype) if of.dtype.is_floating else of for of in part))
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
     """Return one part of several uses of a variable, all of the same kind."""
     if len(parts) == 1:
         return parts[0]
@@ -155,7 +155,7 @@ def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
     return Plain(tf.add_n([weight * _flat(part.gradients) for weight, part in parts]))
 
 
-def gradient(part: Part, variable: tf.Variable) -> types.Gradient:
+def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient:
     """Return the sum over the examples, in the shape of the variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)

@@ -1,8 +1,8 @@
 """Conflicts made visible for any surgery: norms and cosines of the tasks' gradients, now and then.
 
-from mtl.balancing import watched
-model.MultiTaskModel.surgery = @watched.Watched()      # of the plain sum; the same updates
-watched.Watched.scopes = {"first": "^network/trunk/hidden_0/", "last": "^network/trunk/hidden_2/"}
+from mtl.balancing import monitored
+model.MultiTaskModel.surgery = @monitored.Monitored()      # of the plain sum; the same updates
+monitored.Monitored.scopes = {"first": "/trunk/hidden_0/", "last": "/trunk/hidden_2/"}
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Watched:
+class Monitored:
     """A surgery, and every few steps the inner products of the tasks' gradients.
 
     It changes nothing of what is trained. A step on which it is due costs a backward pass for each
@@ -45,14 +45,14 @@ class Watched:
     scopes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        checks.part("Watched.surgery", self.surgery, "surgery.Sum")
-        checks.is_a("Watched.every_steps", self.every_steps, int, "be a number of steps")
-        checks.at_least("Watched.every_steps", self.every_steps, 1)
-        checks.mapping("Watched.scopes", self.scopes, "map names to patterns")
-        patterns.check("Watched.scopes", self.scopes.values())
-        checks.one_of("Watched.on", self.on, (None, "parameters", "representation"))
+        checks.require_part("Monitored.surgery", self.surgery, "surgery.Sum")
+        checks.is_a("Monitored.every_steps", self.every_steps, int, "be a number of steps")
+        checks.at_least("Monitored.every_steps", self.every_steps, 1)
+        checks.mapping("Monitored.scopes", self.scopes, "map names to patterns")
+        patterns.check_patterns("Monitored.scopes", self.scopes.values())
+        checks.one_of("Monitored.on", self.on, (None, "parameters", "representation"))
         alone = self.on != "representation" or not self.scopes
-        checks.require(alone, "Watched.scopes", "be empty on the representation", self.scopes)
+        checks.require(alone, "Monitored.scopes", "be empty on the representation", self.scopes)
 
     @property
     def reads_losses(self) -> bool:
@@ -76,17 +76,17 @@ class Watched:
         gradients, monitors = self.surgery(losses, variables, batch)
         if len(losses) == 1:
             return gradients, monitors
-        batch = batch or whole_batch.WholeBatch(whole_batch.Part(losses))
-        parts = task_gradients.Parts(batch, variables, self._representation)
+        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
+        batch_gradients = task_gradients.BatchGradients(batch, variables, self._representation)
         step = tf1.train.get_or_create_global_step().read_value()
         due = tf.equal((step + 1) % self.every_steps, 0)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
-        for prefix, compared in self._compared(parts.first).items():
-            products = parts.rare_gramian("Watched", self.every_steps, compared)
+        for prefix, compared in self._list_compared(batch_gradients.first).items():
+            products = batch_gradients.rare_gramian("Monitored", self.every_steps, compared)
             gramian = tf.cond(due, products, lambda: unknown)
             # Before the update: it moves the step, and what the gradients were taken at.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
-            shown = decision.monitors(gramian, list(losses))
+            shown = decision.monitor_gramian(gramian, list(losses))
             shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
             monitors = {f"{prefix}{name}": value for name, value in shown.items()} | monitors
         return gradients, monitors
@@ -95,13 +95,13 @@ class Watched:
         places = list(shared) if self.on != "parameters" and not self.scopes else []
         fits = bool(places) or self.on != "representation"
         fix = 'The network has no output that tasks share: use "parameters".'
-        checks.require(fits, "Watched.on", "suit the network", self.on, fix)
+        checks.require(fits, "Monitored.on", "suit the network", self.on, fix)
         return places
 
-    def _compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
+    def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
         """{prefix of the names: indices of variables}."""
         compared = {
-            f"{name}/": tasks.matching("Watched.scopes", [pattern])
+            f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()
         }
         return {"": list(tasks.shared), **compared}

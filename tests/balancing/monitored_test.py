@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks
-from mtl.balancing import surgery, watched
+from mtl.balancing import monitored, surgery
 from mtl.optimization import optimizers, update
 from mtl.step import whole_batch
 from tests.optimization import training
@@ -56,7 +56,7 @@ def _expected(kernel, with_table):
 @pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_shows_the_gradients_of_the_tasks_and_changes_nothing(looped):
-    part = watched.Watched(every_steps=EVERY, scopes={"a": "^network/a/"})
+    part = monitored.Monitored(every_steps=EVERY, scopes={"a": "^network/a/"})
     run = training.train(_step_fn(part), STEPS, looped)
     plain = training.train(_step_fn(surgery.Sum()), STEPS, looped)
     for name, value in plain.variables.items():
@@ -66,9 +66,9 @@ def test_shows_the_gradients_of_the_tasks_and_changes_nothing(looped):
     ]
     expected = _expected(before, with_table=True)
     expected |= {f"a/{name}": value for name, value in _expected(before, False).items()}
-    assert expected.keys() == run.watched.keys() - TARGETS.keys()
+    assert expected.keys() == run.monitors.keys() - TARGETS.keys()
     for name, value in expected.items():
-        assert run.watched[name] == pytest.approx(value, rel=1e-5), name
+        assert run.monitors[name] == pytest.approx(value, rel=1e-5), name
 
 
 @pytest.mark.parametrize("on", ["representation", None])
@@ -78,33 +78,35 @@ def test_on_the_representation(on):
         kernel = training.variable("network/kernel", [0.5, -0.5, 0.0])
         shared = kernel * tf.constant([1.0, 2.0, 3.0])
         losses = {name: tf.reduce_sum((shared - target) ** 2) for name, target in TARGETS.items()}
-        part = watched.Watched(every_steps=1, on=on)
-        batch = whole_batch.WholeBatch(whole_batch.Part(losses, [shared]))
+        part = monitored.Monitored(every_steps=1, on=on)
+        batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses, [shared]))
         gradients, monitors = part(losses, [kernel], batch)
         optimizer = optimizers.SGD(learning_rate=0.1)
         return update.Update(optimizer=optimizer)(gradients, [kernel], losses)[0], monitors
 
-    shown = training.train(step_fn, 1, True).watched
+    shown = training.train(step_fn, 1, True).monitors
     for name, value in _expected(np.array([0.5, -1.0, 0.0]), with_table=False).items():
         assert shown[name] == pytest.approx(value, rel=1e-5), name
 
 
 @pytest.mark.medium
 def test_is_nan_when_it_is_not_due():
-    shown = training.train(_step_fn(watched.Watched(every_steps=EVERY)), STEPS - 1, False).watched
+    shown = training.train(
+        _step_fn(monitored.Monitored(every_steps=EVERY)), STEPS - 1, False
+    ).monitors
     assert all(math.isnan(value) for name, value in shown.items() if name not in TARGETS)
     assert any(name.startswith("surgery/cosine/") for name in shown)
 
 
 def test_bad_settings_are_refused():
     with pytest.raises(checks.UserError, match="Watched.every_steps must be at least 1, got 0"):
-        watched.Watched(every_steps=0)
+        monitored.Monitored(every_steps=0)
     with pytest.raises(checks.UserError, match="Watched.surgery must be a part such as"):
-        watched.Watched(surgery=surgery.Sum)
+        monitored.Monitored(surgery=surgery.Sum)
     with pytest.raises(checks.UserError, match="Watched.scopes must be empty on the repr"):
-        watched.Watched(on="representation", scopes={"x": "y"})
+        monitored.Monitored(on="representation", scopes={"x": "y"})
     with pytest.raises(checks.UserError, match="Watched.on must suit the network"):
-        training.train(_step_fn(watched.Watched(on="representation")), 1, False)
-    part = watched.Watched(scopes={"x": "^network/c/"})
+        training.train(_step_fn(monitored.Monitored(on="representation")), 1, False)
+    part = monitored.Monitored(scopes={"x": "^network/c/"})
     with pytest.raises(checks.UserError, match="Watched.scopes must match a variable"):
         training.train(_step_fn(part), 1, False)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import spec as spec_lib
-from mtl.data import source as source_lib
+from mtl import types
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class Relabelled:
       kept: {split: [N] bools}, the rows that are left; all of a split that is not named.
     """
 
-    source: source_lib.Source
+    source: types.Source
     field: str
     labels: dict[str, np.ndarray]
     kept: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -8,7 +8,7 @@ experiment.Run.train_steps = 1000
 
 import dataclasses
 
-from mtl import checkpoints, checks, transfer
+from mtl import checkpoints, checks, transfer, types
 from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
@@ -115,7 +115,8 @@ class Experiment:
         self.serving.check(self.data.spec, self.model.tasks)
         balanced = self.data.sampler and self.data.sampler.balances
         for head in self.model.heads:
-            twice = balanced and getattr(head, "balances", None) == balanced
+            own = types.read_member(head, types.Head, "balances")
+            twice = balanced and own == balanced
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)

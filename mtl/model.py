@@ -24,7 +24,7 @@ from mtl.layers import quantization as quantization_lib
 from mtl.optimization import schedules
 from mtl.step import gradients as gradients_lib
 from mtl.step import summaries, training_loop, whole_batch
-from mtl.variables import averaging, row_names
+from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
 
 tf1 = tf.compat.v1
@@ -63,7 +63,7 @@ class MultiTaskModel:
             is_head = hasattr(head, "logits") and hasattr(head, "metrics")
             rule = "hold heads such as @heads.Binary()"
             checks.require(is_head, "MultiTaskModel.heads", rule, head)
-            for name, higher in getattr(head, "directions", {}).items():
+            for name, higher in types.read_member(head, types.Head, "directions").items():
                 where = f"directions[{name!r}] of head {head.name!r}"
                 checks.is_a(where, higher, bool, "be True or False")
         checks.unique("MultiTaskModel.heads", self.tasks)
@@ -121,9 +121,16 @@ class MultiTaskModel:
         return isinstance(self.surgery, surgery_lib.Sum)
 
     @property
+    def _reads_losses(self) -> bool:
+        """Whether weighting or surgery decide by the values of the losses."""
+        return types.read_member(self.weighting, types.Weighting, "reads_losses") or (
+            types.read_member(self.surgery, types.Surgery, "reads_losses")
+        )
+
+    @property
     def column_files(self) -> dict[str, str]:
         """{what it is for: path} of the files that the columns' settings name."""
-        named = (getattr(column, "files", {}) for column in self.columns)
+        named = (types.read_member(column, types.Column, "files") for column in self.columns)
         return {f"features/{output}": path for files in named for output, path in files.items()}
 
     @property
@@ -133,16 +140,15 @@ class MultiTaskModel:
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
         return {**self.column_files, **{what: path for what, path in masks.items() if path}}
 
-    def row_names(self, statistics: features_lib.Statistics) -> dict[str, row_names.RowNames]:
+    def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
         """{scope: what the rows of its variables stand for, tokens or classes}."""
-        named: dict[str, row_names.RowNames] = {}
+        named: dict[str, types.RowNames] = {}
         for column in self.columns:
-            if hasattr(column, "row_names"):
-                of_column = column.row_names(statistics)
-                named |= {f"features/{name}/": names for name, names in of_column.items()}
+            of_column = types.read_member(column, types.Column, "row_names")(statistics)
+            named |= {f"features/{name}/": names for name, names in of_column.items()}
         for head in self.heads:
-            if hasattr(head, "row_names"):
-                named[f"head/{head.name}/"] = head.row_names
+            of_head = types.read_member(head, types.Head, "row_names")
+            named |= {f"head/{head.name}/": of_head} if of_head else {}
         return named
 
     def model_fn(
@@ -156,7 +162,7 @@ class MultiTaskModel:
         slices: int = 1,
         precision: precision_lib.Precision = precision_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
-        observe: Callable[..., None] | None = None,
+        observe: types.Observe | None = None,
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
@@ -194,7 +200,7 @@ class MultiTaskModel:
     ) -> compat.estimator.EstimatorSpec:
         """Of evaluation and prediction."""
         logits = self.infer_logits(features, statistics)
-        averaged = getattr(self.update, "average", None)
+        averaged = types.read_member(self.update, types.Update, "average")
         scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged else None
         if mode == compat.estimator.ModeKeys.PREDICT:
             return compat.estimator.EstimatorSpec(
@@ -220,30 +226,41 @@ class MultiTaskModel:
         self,
         statistics: features_lib.Statistics,
         slices: int,
-        observe: Callable[..., None] | None,
+        observe: types.Observe | None,
         features: types.Tensors,
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Encode -> network -> heads -> weighting -> surgery -> update."""
+        # One pass through the network, or one for each slice of the batch on each replica.
         forward = functools.partial(self._pass_forward, statistics)
         batch = whole_batch.build_batch(forward, self._sum_label_weights, features, labels, slices)
-        read = any(getattr(p, "reads_losses", True) for p in (self.weighting, self.surgery))
-        losses = batch.sum(lambda forward: forward.losses) if read else batch.first.losses
+        # Slices keep no activations: summing their losses before surgery takes a pass of its own.
+        # Where no value of a loss decides, the first slice stands in for all.
+        reads = self._reads_losses
+        losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
         with tf1.variable_scope("balancing"):
             weighted = self.weighting(losses, tf1.train.get_or_create_global_step())
+            # A weighting may be any function of the losses, such as a logarithm or a softmax. What
+            # it does to a task's gradient is to multiply it by the derivative of the weighted loss
+            # by the plain one: that is the task's weight. Every pass scales its losses by it, so
+            # that no gradient has to go through the weighting, which knows the whole batch alone.
             weights = {task: _find_weight(weighted[task], losses[task]) for task in losses}
             variables = tf1.trainable_variables()  # With those of the weighting.
             gradients, monitors = self.surgery(weighted, variables, batch.scale_losses(weights))
+        # Weights are constants to surgery. What the weighting itself learns, such as log variances,
+        # gets its gradient here: from the weighted losses, with the plain losses held constant.
         stop = list(losses.values())
         own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
         gradients = list(map(gradients_lib.add_gradients, gradients, own))
-        if not read:
+        if not reads:  # Surgery has added them up, in the same pass as the gradients.
             losses = {task: monitors[f"{task}/loss"] for task in losses}
             weighted = {task: weights[task] * loss for task, loss in losses.items()}
         total = tf.add_n(list(weighted.values()))
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)  # Of the weights before the update.
+        # UPDATE_OPS run before the weights move. Nothing else orders the reported loss and the
+        # update: without this the loss might be that of variables that have moved already.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
         if observe:
-            with summaries.drop_summaries():  # The network is built once more.
+            with summaries.drop_summaries():  # The audit builds the network once more.
                 observe(features, labels, weights)
         train_op, of_update = self.update(gradients, variables, losses)
         monitors = {"loss": total, **monitors, **of_update}
@@ -298,7 +315,8 @@ class MultiTaskModel:
         """{task: [B, H]} -> {task: [B, C]}."""
         logits = {}
         for head in self.heads:
-            with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(head):
+            trainable = types.read_member(head, types.Head, "trainable")
+            with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
                 logits[head.name] = head.logits(towers[head.name])
         return logits
 

@@ -1,9 +1,25 @@
-"""The parts of a training step, as types: encode, network, heads, weighting, surgery, update."""
+"""The parts of a run as types: all one has to read to write a column, a head or a source.
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+A part derives from its protocol, or has the same members:
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Halves(types.Weighting):
+        reads_losses = False
+
+        def __call__(self, losses, step):
+            return {task: 0.5 * loss for task, loss in losses.items()}
+
+A member with `abstractmethod` is required. The others have defaults, and a part that does not
+derive from its protocol may leave them out: `read_member` then takes the default.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import tensorflow as tf
+
+from mtl import spec as spec_lib
 
 Tensors = Mapping[str, tf.Tensor]
 """Named tensors; by task where the name is plural (`losses`), by field for features and labels."""
@@ -19,19 +35,100 @@ GradientsAndVariables = list[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Varia
 Metrics = Mapping[str, tuple[tf.Tensor, tf.Operation]]
 """{name: (value, update)} as `EstimatorSpec.eval_metric_ops` takes them."""
 
+Observe: TypeAlias = Callable[[Tensors, Tensors, Tensors], None]
+"""Features, labels and {task: its weight} of a training step, before its update."""
+
+Nested: TypeAlias = Any
+"""Tensors, IndexedSlices and None, in any nesting of tuples, lists and dicts."""
+
+Json: TypeAlias = Any
+"""What JSON can hold: numbers, text, lists and dicts of them."""
+
+PythonValue: TypeAlias = object
+"""What one field of one record holds in Python: a number, text, an array, or a list of them."""
+
+
+def read_member(part: object, protocol: type, name: str) -> Any:
+    """Return a member of a part; where the part lacks it, the default that `protocol` declares."""
+    if hasattr(part, name):
+        return getattr(part, name)
+    return vars(protocol)[name].__get__(part, type(part))
+
+
+class Statistics(Protocol):
+    """What columns, heads and samplers learned of the training split before the first step."""
+
+    @abc.abstractmethod
+    def for_column(self, column: str) -> Mapping[str, Json]:
+        """Return what the accumulator of this name saved, as it is read from JSON."""
+
+    @abc.abstractmethod
+    def path(self, name: str) -> str:
+        """Return where a file lies that an accumulator wrote."""
+
+
+class Accumulator(Protocol):
+    """Gathers what a column or a head has to know of the training split, in one pass over it.
+
+    Its `repr` tells its settings: statistics that were gathered by other ones are not taken.
+    """
+
+    @abc.abstractmethod
+    def update(self, fields: Tensors) -> None:
+        """Take in one batch, {field: [B, ...]} of eager tensors."""
+
+    @abc.abstractmethod
+    def save(self, directory: str, column: str) -> dict[str, Json]:
+        """Return what goes into statistics.json; files may be written to `directory`."""
+
+
+class RowNames(NamedTuple):
+    """What the rows of a variable stand for, or its columns.
+
+    Attributes:
+      names: in order; or the path of a file with one on each line.
+      axis: the axis that they lie along: 0 of tables, -1 of last layers, whose columns are classes.
+      and_unknown: whether rows of unknown names may follow.
+    """
+
+    names: Sequence[str] | str
+    axis: int
+    and_unknown: bool = False
+
 
 class Column(Protocol):
     """Encodes some of the features; its variables live in `features/<column>`."""
 
     @property
+    @abc.abstractmethod
     def columns(self) -> Mapping[str, Sequence[str]]:
         """{column: the fields it reads}; one object may make several columns."""
 
-    def accumulators(self) -> Mapping[str, Any]:
-        """{name: `accumulators.Accumulator`} of what the training split must tell first."""
+    @abc.abstractmethod
+    def __call__(self, features: Tensors, fitted: Statistics) -> Tensors:
+        """{field: [B, ...]} and what was learned -> {column: [B, D] or [B, H, W, C]}.
 
-    def __call__(self, features: Tensors, fitted: Any) -> Tensors:
-        """{field: [B, ...]} and `features.Statistics` -> {column: [B, D] or [B, H, W, C]}."""
+        It is called in the scope `features`, and opens a scope of the column's name itself.
+        """
+
+    def accumulators(self) -> Mapping[str, Accumulator]:
+        """Return what has to be learned of the training split, by the name it is kept under."""
+        return {}
+
+    def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
+        """Return what the rows of its tables stand for: {column: names}."""
+        del fitted
+        return {}
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The files that its settings name: {column: path}. Their checksums are kept."""
+        return {}
+
+    @property
+    def trainable(self) -> bool:
+        """Whether its variables may move."""
+        return True
 
 
 class Towers(dict[str, tf.Tensor]):
@@ -53,8 +150,21 @@ class Network(Protocol):
     It asks `get_variable` for them in the type of its inputs, which need not be float32.
     """
 
+    @abc.abstractmethod
     def __call__(self, inputs: Tensors, tasks: Sequence[str], training: bool) -> Towers:
         """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
+
+
+class LossInputs(NamedTuple):
+    """Logits, targets and weights of a batch, aligned: [B] or [B, n], logits maybe [B, C].
+
+    Where the weight is 0, the label is missing or does not count: the target is a harmless value
+    and the logits are 0, so that no infinity or NaN gets from there into a sum or a gradient.
+    """
+
+    logits: tf.Tensor
+    targets: tf.Tensor
+    weights: tf.Tensor
 
 
 class Head(Protocol):
@@ -62,49 +172,212 @@ class Head(Protocol):
 
     name: str
 
-    directions: Mapping[str, bool]
-    """{metric: whether a higher value is better}, the one that tells most first; see `Base`."""
-
-    def accumulators(self) -> Mapping[str, Any]:
-        """{name: `accumulators.Accumulator` of labels} of what the training split must tell."""
-
-    def fitted(self, statistics: Any) -> "Head":
-        """Return the head with what its accumulators gathered, from `features.Statistics`."""
-
+    @abc.abstractmethod
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """[B, H] -> [B, C]."""
 
+    @abc.abstractmethod
     def loss(self, logits: tf.Tensor, labels: Tensors) -> tf.Tensor:
         """[B, C] and {label: [B, ...]} -> the weighted mean over the labelled rows, a scalar."""
 
+    @abc.abstractmethod
     def label_weight(self, labels: Tensors) -> tf.Tensor:
         """{label: [B, ...]} -> the sum of weights that the mean is divided by, a scalar."""
 
+    @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """[B, C] -> {name: [B, ...]}, such as probabilities and class names."""
 
+    @abc.abstractmethod
     def metrics(self, logits: tf.Tensor, labels: Tensors) -> Metrics:
-        """Return the task's metrics over the labelled rows."""
+        """Return the task's metrics over the labelled rows, `average_loss` among them."""
 
-    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """{kind: ExportOutput} with kind among predict, classify and regress."""
+    @abc.abstractmethod
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, object]:
+        """{kind: `tf.estimator.export.ExportOutput`}; kinds are predict, classify and regress."""
 
-    def check(self, labels: Mapping[str, Any]) -> str | None:
+    @abc.abstractmethod
+    def check(self, labels: Mapping[str, PythonValue]) -> str | None:
         """Return what is wrong with the label values of one record (Python values), or None."""
+
+    def accumulators(self) -> Mapping[str, Accumulator]:
+        """Return what gathers statistics of the labels, by the name they are kept under."""
+        return {}
+
+    def fitted(self, statistics: Statistics) -> "Head":
+        """Return the head with what its accumulators gathered."""
+        del statistics
+        return self
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        """{metric: whether a higher value is better}, the one that tells most first.
+
+        A name may hold "*". A metric without an order, such as a mean, is left out.
+        """
+        return {"average_loss": False}
+
+    @property
+    def field(self) -> str:
+        """The label field."""
+        return self.name
+
+    @property
+    def weight(self) -> str | None:
+        """The label field that weighs the examples; None where each weighs 1."""
+        return None
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes in the order of their ids; none where there are no classes."""
+        return ()
+
+    @property
+    def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
+        """How many rows of the training split every class has; None where that is not known."""
+        return None
+
+    @property
+    def balances(self) -> str | None:
+        """The label field whose rare classes the loss counts for more; None where it does not."""
+        return None
+
+    @property
+    def row_names(self) -> RowNames | None:
+        """What the columns of its last layer stand for; None where they have no names."""
+        return None
+
+    @property
+    def trainable(self) -> bool:
+        """Whether its variables may move."""
+        return True
+
+
+@runtime_checkable
+class ExampleHead(Protocol):
+    """A head that also knows the loss of every example, as the clip audit and `refit` need it."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The task."""
+
+    @property
+    @abc.abstractmethod
+    def field(self) -> str:
+        """The label field."""
+
+    @abc.abstractmethod
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """[B, ...] labels -> targets and whether they are present, [B] or [B, n]."""
+
+    @abc.abstractmethod
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[B, C] -> {name: [B, ...]}."""
+
+    @abc.abstractmethod
+    def examples(self, logits: tf.Tensor, labels: Tensors) -> LossInputs:
+        """[B, C] and {label: [B, ...]} -> what the losses are computed from."""
+
+    @abc.abstractmethod
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+
+
+class Source(Protocol):
+    """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
+
+    @abc.abstractmethod
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of a split in order, unbatched: lines, serialized protos or dicts.
+
+        Raises:
+          UserError: the split or its files do not exist.
+        """
+
+    @abc.abstractmethod
+    def decode(
+        self, batch: tf.Tensor | Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, tf.Tensor]:
+        """Turn a batch of raw records into {name: [B, ...]}, ragged for the shape (None,).
+
+        Raises:
+          UserError: when built, if the records lack a field or hold it in another type.
+          InvalidArgumentError: when run, if a record is malformed; `scan` tells which.
+        """
+
+    @abc.abstractmethod
+    def scan(
+        self, split: str, spec: spec_lib.Spec
+    ) -> Iterator[tuple[str, dict[str, PythonValue] | str]]:
+        """Yield every record in plain Python: (location, {name: value} or what is wrong)."""
+
+    def shard(self, split: str, num_shards: int, shard: int) -> "Source | None":
+        """Return a source of every `num_shards`-th file of a split, from the `shard`-th on.
+
+        None where files cannot be dealt so: then every worker reads all records and keeps its own.
+        """
+        del split, num_shards, shard
+        return None
 
 
 class Weighting(Protocol):
     """Losses decide: scales each task's loss; state lives in `balancing`, updated by UPDATE_OPS.
 
-    Where neither it nor the surgery reads losses, which they say by `reads_losses = False`, a batch
-    in slices passes through the network once: losses of the first slice stand in for the batch's.
+    Where neither it nor the surgery reads losses, a batch in slices passes through the network
+    once: losses of the first slice stand in for the batch's.
     """
 
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the values of the losses decide."""
+        return True
+
+    @abc.abstractmethod
     def __call__(self, losses: Tensors, step: tf.Tensor) -> Tensors:
         """{task: scalar} -> {task: scalar}.
 
         The derivative of each by its own loss is the weight of the task; no gradient goes from one
         task's value to another's loss. A loss of 0 may be that of a batch without a label.
+        """
+
+
+Samples: TypeAlias = Callable[[int], Sequence[Tensors]]
+"""S -> the losses {task: scalar} of S samples of the rows, which have no row in common."""
+
+
+class ForwardPass(Protocol):
+    """What went through the network at once: a slice of the batch on one replica."""
+
+    @property
+    def losses(self) -> Tensors:
+        """{task: scalar}, weighted; they add up over passes to those of the batch."""
+
+    @property
+    def shared(self) -> Sequence[tf.Tensor]:
+        """`Towers.shared`, the outputs that tasks share."""
+
+    @property
+    def samples(self) -> Samples | None:
+        """S -> the losses of every S-th row, from the first to the S-th on."""
+
+    @property
+    def unweighted(self) -> Tensors | None:
+        """The losses before the tasks were weighted; None if they were not."""
+
+
+class Batch(Protocol):
+    """The forward passes that make up the batch of a step; `mtl.step.whole_batch` builds it."""
+
+    @property
+    def first(self) -> ForwardPass:
+        """The first pass on this replica; the whole batch where there is no other."""
+
+    def sum(self, function: Callable[[ForwardPass], Nested], update: bool = False) -> Nested:
+        """Return the sum of what `function` gives for each `ForwardPass`, of all replicas.
+
+        `function` returns tensors, IndexedSlices and None, in any nesting. In exactly one pass of a
+        step, `update` has the UPDATE_OPS of the slices run.
         """
 
 
@@ -114,22 +387,37 @@ class Surgery(Protocol):
     One that does not read losses (see `Weighting`) returns `<task>/loss` of the batch, unweighted.
     """
 
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the values of the losses decide."""
+        return True
+
+    @abc.abstractmethod
     def __call__(
         self,
         losses: Tensors,
         variables: Sequence[tf.Variable],
-        batch: Any = None,
+        batch: Batch | None = None,
     ) -> tuple[list[Gradient], dict[str, tf.Tensor]]:
-        """{task: scalar}, N variables and a `whole_batch.WholeBatch` -> N gradients, and scalars.
+        """{task: scalar}, N variables and the passes of the batch -> N gradients, and monitors.
 
         A gradient is sparse where a variable was looked up. Gradients are those of the whole batch,
-        the sum over its parts; the scalars are for people to watch.
+        the sum over its passes; the monitors are scalars for people to watch.
         """
 
 
 class Update(Protocol):
     """From gradients to a training step: schedule, clip, apply, after UPDATE_OPS."""
 
+    @property
+    def average(self) -> object | None:
+        """What keeps an average of the weights, which evaluation and export use; None if nothing.
+
+        Such an average lies beside each variable, as `mtl.variables.averaging` saves it.
+        """
+        return None
+
+    @abc.abstractmethod
     def __call__(
         self,
         gradients: Sequence[tf.Tensor | tf.IndexedSlices | None],
@@ -142,6 +430,7 @@ class Update(Protocol):
 class Clipping(Protocol):
     """Bounds the gradient between balancing and the optimizer."""
 
+    @abc.abstractmethod
     def __call__(
         self, gradients: Sequence[Connected], variables: Sequence[tf.Variable], norm: tf.Tensor
     ) -> list[Connected]:
@@ -152,9 +441,11 @@ class Optimizer(Protocol):
     """How a gradient moves a variable."""
 
     @property
-    def learning_rate(self) -> Any:
-        """A number or a schedule."""
+    @abc.abstractmethod
+    def learning_rate(self) -> "float | Schedule":
+        """A number above 0, or how it changes over the steps."""
 
+    @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         """Return the optimizer of the graph, at the learning rate of this step, a scalar."""
 
@@ -162,5 +453,6 @@ class Optimizer(Protocol):
 class Schedule(Protocol):
     """A value that changes over the steps."""
 
+    @abc.abstractmethod
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         """int64 scalar -> float32 scalar."""

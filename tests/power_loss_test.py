@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from launch import config
-from mtl import checkpoints, checks
+from mtl import checkpoints, checks, types
 from mtl.checkpoints import given_files, run_directory
 from mtl.distribution import heartbeat
 from mtl.features import accumulators, statistics
@@ -42,7 +42,7 @@ def _run(tmp_path):
     read = accumulators.Vocabulary(source="w", read=lambda f: f, min_count=1, max_size=None)
     read.update(np.array([b"red", b"green", b"blue"] * 4, object))
     statistics.save_statistics({"w": read}, str(run / "statistics"))
-    row_names.save({"head/": row_names.RowNames(names=("a", "b"), axis=-1)}, str(run))
+    row_names.save({"head/": types.RowNames(names=("a", "b"), axis=-1)}, str(run))
     (tmp_path / "words.txt").write_text("red\ngreen\n")
     given_files.keep_checksums({"w": str(tmp_path / "words.txt")}, str(run), is_new=True)
     doubts.record_doubts(str(run), "data", ["a line"])

@@ -24,7 +24,7 @@ Gradients = list[types.Gradient]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExampleClipping:
+class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, g_i of the i-th of B examples.
 
     None of them, mislabelled or broken, moves the weights by more than `max_norm / B`. With noise
@@ -61,7 +61,7 @@ class ExampleClipping:
         self,
         losses: types.Tensors,
         variables: Sequence[tf.Variable],
-        batch: whole_batch.WholeBatch | None = None,
+        batch: types.Batch | None = None,
     ) -> tuple[Gradients, dict[str, tf.Tensor]]:
         """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
 
@@ -71,15 +71,16 @@ class ExampleClipping:
         Raises:
           UserError: if the batch does not know its examples.
         """
-        examples = batch.first.examples if batch else None
-        if batch is None or examples is None or not examples.count:
+        whole = whole_batch.or_losses(batch, losses)
+        examples = whole.first.examples
+        if examples is None or not examples.count:
             checks.fail("ExampleClipping", "get the rows of a batch", list(losses))
-        count = examples.count * batch.slices * replicas.count()
+        count = examples.count * whole.slices * replicas.count()
 
         def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
-        gradients, above, plain = batch.sum(clipped, update=True)
+        gradients, above, plain = whole.sum(clipped, update=True)
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
             gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]

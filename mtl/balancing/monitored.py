@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Monitored:
+class Monitored(types.Surgery):
     """A surgery, and every few steps the inner products of the tasks' gradients.
 
     It changes nothing of what is trained. A step on which it is due costs a backward pass for each
@@ -57,13 +57,13 @@ class Monitored:
     @property
     def reads_losses(self) -> bool:
         """Whether its surgery does."""
-        return getattr(self.surgery, "reads_losses", True)
+        return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def __call__(
         self,
         losses: types.Tensors,
         variables: Sequence[tf.Variable],
-        batch: whole_batch.WholeBatch | None = None,
+        batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
         """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
 
@@ -76,8 +76,8 @@ class Monitored:
         gradients, monitors = self.surgery(losses, variables, batch)
         if len(losses) == 1:
             return gradients, monitors
-        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
-        batch_gradients = task_gradients.BatchGradients(batch, variables, self._representation)
+        whole = whole_batch.or_losses(batch, losses)
+        batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
         step = tf1.train.get_or_create_global_step().read_value()
         due = tf.equal((step + 1) % self.every_steps, 0)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))

@@ -22,7 +22,7 @@ Monitors = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sum:
+class Sum(types.Surgery):
     """The gradient of the sum of the weighted losses, in one backward pass."""
 
     reads_losses = False
@@ -31,25 +31,25 @@ class Sum:
         self,
         losses: types.Tensors,
         variables: Sequence[tf.Variable],
-        batch: whole_batch.WholeBatch | None = None,
+        batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
         """{task: scalar} and N variables -> N gradients, and `<task>/loss` of `batch`, unweighted.
 
         The gradient of a table that was only looked up is IndexedSlices, of a variable that no
         loss depends on None.
         """
-        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
+        whole = whole_batch.or_losses(batch, losses)
 
         def total(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
             gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
             return gradients, forward.unweighted or {}
 
-        gradients, plain = batch.sum(total, update=True)
+        gradients, plain = whole.sum(total, update=True)
         return gradients, {f"{task}/loss": loss for task, loss in plain.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Combine:
+class Combine(types.Surgery):
     """Combines the tasks' gradients as `method` decides; `g = sum_t w_t g_t` for most methods.
 
     It concerns the variables that several tasks share, as seen in the graph. A variable of one
@@ -133,7 +133,7 @@ class Combine:
         self,
         losses: types.Tensors,
         variables: Sequence[tf.Variable],
-        batch: whole_batch.WholeBatch | None = None,
+        batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
         """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
 
@@ -152,10 +152,10 @@ class Combine:
         """
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
-        batch = batch or whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
+        whole = whole_batch.or_losses(batch, losses)
         if self.per_replica:
-            batch = batch.without_replicas()
-        batch_gradients = task_gradients.BatchGradients(batch, variables, self._representation)
+            whole = whole.without_replicas()
+        batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing.samples > 1:

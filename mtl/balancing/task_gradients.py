@@ -136,7 +136,7 @@ class TaskGradients:
     at_representation: Columns
     at_variables: Columns
     shared: Sequence[int]
-    samples: whole_batch.Samples | None = None
+    samples: types.Samples | None = None
 
     @classmethod
     def from_losses(

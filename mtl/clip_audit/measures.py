@@ -12,7 +12,6 @@ from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
-from mtl.heads import base
 from mtl.step import gradients as gradients_lib
 
 if TYPE_CHECKING:
@@ -56,8 +55,9 @@ def measure(
     """
     for head in model.heads:
         fix = "EstimatorHead has only the loss of a batch."
-        checks.require(hasattr(head, "losses"), "clip audit", "know each loss", head.name, fix)
-    heads = cast(Sequence[base.Base], model.heads)  # By now, such as know each loss.
+        knows = isinstance(head, types.ExampleHead)
+        checks.require(knows, "clip audit", "know each loss", head.name, fix)
+    heads = cast(Sequence[types.ExampleHead], model.heads)  # By now, such as know each loss.
     logits: dict[str, tf.Tensor] = {}
 
     def losses_of(batch: Any) -> types.Tensors:
@@ -82,7 +82,7 @@ def measure(
     return Measured(examples, _of_batch(found), found.unknown)
 
 
-def _losses(head: base.Base, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """[B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
@@ -128,7 +128,9 @@ def _scope(name: str) -> str:
     return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
 
 
-def _of_head(head: base.Base, logits: tf.Tensor, labels: types.Tensors) -> dict[str, tf.Tensor]:
+def _of_head(
+    head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors
+) -> dict[str, tf.Tensor]:
     """EL2N, margin, label and prediction of each example, [B]; NaN where there is none.
 
     EL2N is the norm of the loss's derivative by the logits: for cross-entropy that is `|p - y|`,

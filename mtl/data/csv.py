@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
 from mtl.files import literals
@@ -27,7 +27,7 @@ _SPACES = " \t\n\v\f\r"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Csv:
+class Csv(types.Source):
     """A source that reads delimited text.
 
     A compressed file is read through once, when a process first uses it, to be sure that it is

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
 
@@ -43,7 +43,7 @@ class _Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Idx:
+class Idx(types.Source):
     """A source that reads one array a field; row i of each belongs to example i.
 
     Files are streamed, not held in memory. A compressed file is read through once, when a process

@@ -24,9 +24,9 @@ class LabelCounts:
     def __post_init__(self):
         self._counts = collections.Counter()
 
-    def update(self, labels: types.Tensors) -> None:
+    def update(self, fields: types.Tensors) -> None:
         """Count the labels of a batch of eager tensors."""
-        self._counts.update(labels[self.label].numpy().tolist())
+        self._counts.update(fields[self.label].numpy().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the values and their counts."""
@@ -41,8 +41,8 @@ def accumulators(label: str) -> dict[str, LabelCounts]:
     return {_name(label): LabelCounts(label=label)}
 
 
-def read_counts(statistics: Any, label: str) -> dict[int | str, int]:
-    """{value of the label: its rows in the training split}, from `features.Statistics`."""
+def read_counts(statistics: types.Statistics, label: str) -> dict[int | str, int]:
+    """{value of the label: its rows in the training split}, from the statistics."""
     entry = statistics.for_column(_name(label))
     return dict(zip(entry["values"], entry["counts"], strict=True))
 

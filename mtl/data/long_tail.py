@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 
@@ -98,7 +98,7 @@ class Step(_Profile):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongTail:
+class LongTail(types.Source):
     """A source whose training split is a long-tailed part of another source's.
 
     First every split of `held_out` takes so many rows of each class; of what is left, class i keeps
@@ -119,7 +119,7 @@ class LongTail:
       seed: decides which rows are drawn.
     """
 
-    source: source_lib.Source
+    source: types.Source
     label: str
     label_type: str = "int64"
     profile: Profile = Exponential()

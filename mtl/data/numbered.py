@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import pipeline
 from mtl.data import source as source_lib
@@ -19,7 +19,7 @@ ROW = "row number"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numbered:
+class Numbered(types.Source):
     """Gives every record its number in the split, from 0 in the order of the source.
 
     Attributes:
@@ -27,7 +27,7 @@ class Numbered:
       shuffle: how many records are mixed before they come, and by what seed; None keeps the order.
     """
 
-    source: source_lib.Source
+    source: types.Source
     shuffle: tuple[int, int] | None = None
 
     def __post_init__(self):

@@ -54,7 +54,7 @@ class Pipeline:
         draws every row once in each epoch (instance-balanced sampling).
     """
 
-    source: source_lib.Source
+    source: types.Source
     spec: spec_lib.Spec
     batch_size: int = 64
     train_split: str = "train"
@@ -197,8 +197,8 @@ class Pipeline:
 
     def _records(self, split: str, num_shards: int, shard: int) -> tf.data.Dataset:
         """Return those of one shard: of every n-th file, or every n-th record."""
-        files = getattr(self.source, "shard", None) if num_shards > 1 else None
-        part = files and files(split, num_shards, shard)
+        deal = types.read_member(self.source, types.Source, "shard")
+        part = deal(split, num_shards, shard) if num_shards > 1 else None
         asked = (split, num_shards, shard)
         if asked not in self._not_empty:
             self._require_record(part or self.source, split, num_shards, 0 if part else shard)
@@ -212,7 +212,7 @@ class Pipeline:
         return set()
 
     def _require_record(
-        self, source: source_lib.Source, split: str, num_shards: int, shard: int
+        self, source: types.Source, split: str, num_shards: int, shard: int
     ) -> None:
         """Fail if the shard is empty: repeating it would end training at step 0, silently."""
         found = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))

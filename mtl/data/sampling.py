@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import label_counts
 from mtl.data import source as source_lib
@@ -65,7 +65,7 @@ class Power:
     def __call__(
         self,
         records: tf.data.Dataset,
-        source: source_lib.Source,
+        source: types.Source,
         field: spec_lib.Field,
         counts: Mapping[Any, int],
         seed: int,

@@ -7,38 +7,16 @@ csv.Csv.columns = ("age", "workclass", "income")
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, spec
+from mtl import checks
 
 tf1 = tf.compat.v1
 
 # What TensorFlow refuses an example with; the second where its message quotes one that is no text.
 REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
-
-
-class Source(Protocol):
-    """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
-
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split in order, unbatched: lines, serialized protos or dicts.
-
-        Raises:
-          UserError: the split or its files do not exist.
-        """
-
-    def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, Any]:
-        """Turn a batch of raw records into {name: [B, ...]}, ragged for the shape (None,).
-
-        Raises:
-          UserError: when built, if the records lack a field or hold it in another type.
-          InvalidArgumentError: when run, if a record is malformed; `scan` tells which.
-        """
-
-    def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Yield every record in plain Python: (location, {name: value} or what is wrong)."""
 
 
 def check(where: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 
@@ -23,7 +23,7 @@ _BITS, _FACTORS = 31, (1_103_515_245, 1_540_483_477)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subset:
+class Subset(types.Source):
     """A source whose training split is about a share of the rows of another source's.
 
     Whether a row is in it follows from its number and the seed alone: nothing is counted or kept,
@@ -38,7 +38,7 @@ class Subset:
       seed: decides which rows are taken.
     """
 
-    source: source_lib.Source
+    source: types.Source
     share: float
     split: str = "train"
     held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source
 from mtl.files import storage
@@ -26,7 +26,7 @@ _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tfds:
+class Tfds(types.Source):
     """A source that reads tensorflow-datasets; splits may be expressions, such as "train[:80%]".
 
     A dataset that is not prepared yet is prepared at first use: downloaded where it needs that,

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf import message
 
-from mtl import checks
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
 
@@ -24,7 +24,7 @@ _KINDS = {"float32": "float_list", "string": "bytes_list"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TfRecord:
+class TfRecord(types.Source):
     """A source that reads TFRecord files.
 
     Attributes:

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,16 +19,6 @@ from mtl import checks, types
 
 # Quantiles are exact up to this many values and come from a uniform sample of as many beyond it.
 _SAMPLE_SIZE = 1 << 18
-
-
-class Accumulator(Protocol):
-    """Gathers the statistics of one column; its `repr` tells what is gathered and how."""
-
-    def update(self, features: types.Tensors) -> None:
-        """Take in one batch of eager tensors."""
-
-    def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return what goes into statistics.json; what does not fit there goes into files."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -52,9 +42,9 @@ class Moments:
         self._count, self._mean, self._squares = 0.0, 0.0, 0.0
         self._least, self._greatest = np.inf, -np.inf
 
-    def update(self, features: types.Tensors) -> None:
+    def update(self, fields: types.Tensors) -> None:
         """Merge the moments of a batch."""
-        self._merge(np.asarray(self.read(features), np.float64))
+        self._merge(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence["Moments"], widths: Sequence[int]) -> None:
         """Give each of the parts the moments of its elements, so many of these."""
@@ -87,7 +77,7 @@ class Moments:
         }
 
 
-def together(gathered: Sequence[Accumulator]) -> list[Callable[[types.Tensors], None]]:
+def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
     """Return the updates of all of them, those of moments of examples as one."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
@@ -134,9 +124,9 @@ class Quantiles:
         self._random = np.random.default_rng(0)
         self._values, self._keys = None, np.empty(0)
 
-    def update(self, features: types.Tensors) -> None:
+    def update(self, fields: types.Tensors) -> None:
         """Keep the values with the smallest random keys: a uniform sample in bounded memory."""
-        values = np.asarray(self.read(features)).ravel()
+        values = np.asarray(self.read(fields)).ravel()
         # Integers stay integers: float64 rounds those above 2^53.
         values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
         values = values[np.isfinite(values)]
@@ -198,9 +188,9 @@ class Vocabulary:
     def __post_init__(self):
         self._counts = collections.Counter()
 
-    def update(self, features: types.Tensors) -> None:
+    def update(self, fields: types.Tensors) -> None:
         """Count the values of a batch."""
-        self._counts.update(self.read(features).ravel().tolist())
+        self._counts.update(self.read(fields).ravel().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, column, statistics
+from mtl.features import accumulators, column
 from mtl.variables import freezing
 
 Boundaries = int | Sequence[float]
@@ -47,7 +47,7 @@ class Bucketized(column.PerField):
         _check_boundaries("Bucketized.boundaries", self.boundaries)
         column.check_vectors("Bucketized", self.dimension, self.pooling)
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{column: what gathers its quantiles}."""
         if not isinstance(self.boundaries, int):
             return {}
@@ -57,7 +57,7 @@ class Bucketized(column.PerField):
         }
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         boundaries = _boundaries(self.boundaries, output, fitted)
         ids = _buckets(column.numbers("Bucketized", features, field), boundaries)
@@ -66,7 +66,7 @@ class Bucketized(column.PerField):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crossed:
+class Crossed(types.Column):
     """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
 
     A field with several values in a row gives every combination, pooled.
@@ -116,7 +116,7 @@ class Crossed:
         """{column: the fields it reads}."""
         return {column.name(self.prefix, *cross): tuple(cross) for cross in self.crosses}
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{`<prefix>_<field>`: what gathers the quantiles of a field}."""
         return {
             column.name(self.prefix, field): _quantiles("Crossed", field, boundaries)
@@ -124,7 +124,7 @@ class Crossed:
             if isinstance(boundaries, int)
         }
 
-    def __call__(self, features: types.Tensors, fitted: statistics.Statistics) -> types.Tensors:
+    def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """{field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""
         outputs = {}
         for output, fields in self.columns.items():
@@ -136,7 +136,7 @@ class Crossed:
         return outputs
 
     def _categories(
-        self, features: types.Tensors, field: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, fitted: types.Statistics
     ) -> column.Values:
         if field not in self.boundaries:
             return column.tokens("Crossed", features, field)
@@ -173,9 +173,7 @@ def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantile
     )
 
 
-def _boundaries(
-    boundaries: Boundaries, name: str, fitted: statistics.Statistics
-) -> Sequence[float]:
+def _boundaries(boundaries: Boundaries, name: str, fitted: types.Statistics) -> Sequence[float]:
     return fitted.for_column(name)["boundaries"] if isinstance(boundaries, int) else boundaries
 
 

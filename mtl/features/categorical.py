@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import graphs
-from mtl.features import accumulators, column, statistics
+from mtl.features import accumulators, column
 from mtl.files import literals
 from mtl.variables import row_names
 
@@ -74,7 +74,7 @@ class Categorical(column.PerField):
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{column: what gathers its vocabulary}."""
         if self.vocabulary is not None:
             return {}
@@ -94,17 +94,15 @@ class Categorical(column.PerField):
         path = self.vocabulary
         return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
 
-    def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """{column: the categories of its embedding}."""
         return {
-            output: row_names.RowNames(
-                names=self._entries(output, fitted)[0], axis=0, and_unknown=True
-            )
+            output: types.RowNames(names=self._entries(output, fitted)[0], axis=0, and_unknown=True)
             for output in self.columns
         }
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Categorical", features, field)
         entries, size = self._entries(output, fitted)
@@ -112,9 +110,7 @@ class Categorical(column.PerField):
         size += self.num_unknown
         return column.vectors(output, ids, size, self.dimension, self.pooling)
 
-    def _entries(
-        self, output: str, fitted: statistics.Statistics
-    ) -> tuple[tuple[str, ...] | str, int]:
+    def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or the file of it, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
@@ -182,7 +178,7 @@ class Hashed(column.PerField):
         column.check_vectors("Hashed", self.dimension, self.pooling)
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Hashed", features, field)
         to_bucket = tf.strings.to_hash_bucket_fast
@@ -215,7 +211,7 @@ class Identity(column.PerField):
         column.check_vectors("Identity", self.dimension, self.pooling)
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         ids = column.integers("Identity", features, field)
         ids = tf.ragged.map_flat_values(self._known_or_last, ids)

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.features import accumulators, statistics
-from mtl.variables import freezing, row_names
+from mtl.variables import freezing
 
 POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
@@ -27,7 +26,7 @@ Values: TypeAlias = tf.Tensor | tf.RaggedTensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PerField(abc.ABC):
+class PerField(types.Column):
     """A column object that makes one column, `<prefix>_<field>`, of each of its fields.
 
     Attributes:
@@ -52,7 +51,7 @@ class PerField(abc.ABC):
         """{column: the fields it reads}."""
         return {name(self.prefix, field): (field,) for field in self.names}
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{column: what gathers its statistics}; empty where nothing is fitted."""
         return {}
 
@@ -61,12 +60,12 @@ class PerField(abc.ABC):
         """{column: the file that its settings name}; empty where there is none."""
         return {}
 
-    def row_names(self, fitted: statistics.Statistics) -> dict[str, row_names.RowNames]:
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """{column: what the rows of its table stand for}; empty where they have no names."""
         del fitted
         return {}
 
-    def __call__(self, features: types.Tensors, fitted: statistics.Statistics) -> types.Tensors:
+    def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """{field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}."""
         outputs = {}
         for output, (field,) in self.columns.items():
@@ -76,7 +75,7 @@ class PerField(abc.ABC):
 
     @abc.abstractmethod
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """Encode one field as the column `output`."""
 

@@ -69,13 +69,13 @@ def fit_columns(
     statistics.save_statistics({**gathered, **counted}, directory)
 
 
-def _accumulators(parts: Sequence[Any]) -> dict[str, accumulators.Accumulator]:
+def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
     """{column: accumulator} of all that must be fitted."""
     return {name: value for part in parts for name, value in part.accumulators().items()}
 
 
 def encode_columns(
-    columns: Sequence[types.Column], features: types.Tensors, fitted: statistics.Statistics
+    columns: Sequence[types.Column], features: types.Tensors, fitted: types.Statistics
 ) -> dict[str, tf.Tensor]:
     """{field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
 
@@ -86,6 +86,6 @@ def encode_columns(
     inputs: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"):
         for column in columns:
-            with freezing.hold_part(column):
+            with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
                 inputs.update(column(features, fitted))
     return dict(sorted(inputs.items()))

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, column, statistics
+from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("unit", "z_score", "per_image")
 
@@ -50,7 +50,7 @@ class Image(column.PerField):
                 self.shape,
             )
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{column: what gathers the moments of its channels}."""
         if self.normalization != "z_score":
             return {}
@@ -63,7 +63,7 @@ class Image(column.PerField):
         }
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """[B, H, W], [B, H, W, C] or [B] strings -> [B, H, W, C]."""
         pixels = self._pixels(features, field)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, column, statistics
+from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")
 # Up to here float32 holds every integer.
@@ -55,7 +55,7 @@ class Numeric(column.PerField):
         checks.is_a("Numeric.log", self.log, bool, "be True or False")
         checks.is_a("Numeric.missing_flags", self.missing_flags, bool, "be True or False")
 
-    def accumulators(self) -> dict[str, accumulators.Accumulator]:
+    def accumulators(self) -> dict[str, types.Accumulator]:
         """{column: what gathers its moments}."""
         if self.normalization == "none":
             return {}
@@ -68,7 +68,7 @@ class Numeric(column.PerField):
             for output, (field,) in self.columns.items()
         }
 
-    def __call__(self, features: types.Tensors, fitted: statistics.Statistics) -> types.Tensors:
+    def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """{field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
 
         Fields of one number each are taken as the elements of one field: no op for every column.
@@ -89,7 +89,7 @@ class Numeric(column.PerField):
         return encoded
 
     def _together(
-        self, features: types.Tensors, fields: Mapping[str, str], fitted: statistics.Statistics
+        self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         """{column: field [B]} of one type and one precision -> {column: [B, 1] or [B, 2]}."""
         outputs = list(fields)
@@ -104,11 +104,11 @@ class Numeric(column.PerField):
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
 
-    def _entry(self, output: str, fitted: statistics.Statistics) -> Mapping[str, Any] | None:
+    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
         return None if self.normalization == "none" else fitted.for_column(output)
 
     def _encode(
-        self, features: types.Tensors, field: str, output: str, fitted: statistics.Statistics
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """[B] or [B, n] -> [B, n], or [B, 2 n] with flags."""
         entry = self._entry(output, fitted)

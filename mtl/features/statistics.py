@@ -14,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
-from mtl.features import accumulators
+from mtl import checks, types
 from mtl.files import checksums, storage
 from mtl.variables import row_names
 
@@ -24,7 +23,7 @@ _FIX = "Copy it back, or start again in another --model_dir."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(types.Statistics):
     """What columns read when they build their part of the graph.
 
     Attributes:
@@ -41,7 +40,7 @@ class Statistics:
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
         return self.entries[column]
 
-    def holds(self, name: str, accumulator: accumulators.Accumulator) -> bool:
+    def holds(self, name: str, accumulator: types.Accumulator) -> bool:
         """Return whether `name` was fitted, with the same settings."""
         return self.entries.get(name, {}).get("fitted") == repr(accumulator)
 
@@ -50,7 +49,7 @@ class Statistics:
         return os.path.join(self.directory, name)
 
 
-def save_statistics(fitted: Mapping[str, accumulators.Accumulator], directory: str) -> None:
+def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
     """Replace `directory`; written beside it and renamed, so that all files appear or none."""
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)

@@ -8,7 +8,7 @@ income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the ex
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -21,20 +21,8 @@ tf1 = tf.compat.v1
 NAN_PREDICTIONS = "nan_predictions"
 
 
-class Examples(NamedTuple):
-    """Logits, targets and weights of a batch, aligned: [B] or [B, n], logits maybe [B, C].
-
-    Where the weight is 0, the label is missing or does not count: the target is a harmless value
-    and the logits are 0, so that no infinity or NaN gets from there into a sum or a gradient.
-    """
-
-    logits: tf.Tensor
-    targets: tf.Tensor
-    weights: tf.Tensor
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Base:
+class Base(types.Head):
     """One linear layer on the tower, and a loss that is a weighted mean over the labelled rows.
 
     `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled. A label is missing where
@@ -123,22 +111,13 @@ class Base:
         """[B, ...] -> {name: [B, ...]}, such as probabilities and class names."""
         raise NotImplementedError
 
-    def sums(self, examples: Examples) -> dict[str, tf.Tensor | metrics.Total]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
         """Return what the metrics are made of: tensors that add up over rows, and totals."""
         raise NotImplementedError
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of these sums."""
         raise NotImplementedError
-
-    def accumulators(self) -> dict[str, Any]:
-        """{name: what gathers statistics of the labels of the training split}; none by default."""
-        return {}
-
-    def fitted(self, statistics: Any) -> "Base":
-        """Return the head with what its accumulators gathered, from `features.Statistics`."""
-        del statistics
-        return self
 
     # What all heads do.
 
@@ -185,12 +164,12 @@ class Base:
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
-    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> Examples:
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
         """Aligns logits, targets and weights, neutral where a label is missing."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
         mask = counts if logits.shape.rank == counts.shape.rank else counts[:, tf.newaxis]
-        return Examples(tf.where(mask, logits, 0.0), targets, weights)
+        return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         targets, present = self.targets(self.label_of(labels))

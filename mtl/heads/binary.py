@@ -130,7 +130,7 @@ class Binary(base.Base):
         positive, negative = self._values
         return values.one_of([*negative, *positive])
 
-    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> base.Examples:
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
         """As all heads, with logits [B]."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
@@ -162,7 +162,7 @@ class Binary(base.Base):
             "regress": compat.estimator.export.RegressionOutput(probability),
         }
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the scores of either class, calibration by bin, and confusion at the threshold.
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].

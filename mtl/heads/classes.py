@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import compat
+from mtl import compat, types
 from mtl.heads import base, values
-from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,9 @@ class Classes(base.Base):
         return values.class_names(self.classes)
 
     @property
-    def row_names(self) -> row_names.RowNames:
+    def row_names(self) -> types.RowNames:
         """Of the variables that have a column for each class."""
-        return row_names.RowNames(names=self.class_names, axis=-1)
+        return types.RowNames(names=self.class_names, axis=-1)
 
     def _per_class(self, setting: str) -> list[float]:
         """Return the setting as one number above 0 for every class."""

@@ -35,7 +35,7 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EstimatorHead:
+class EstimatorHead(types.Head):
     """Logits from a linear layer; loss, predictions, metrics and signatures from `head`.
 
     Rows without a label are taken out before `head` sees them. Its `weight_column` is looked up
@@ -74,15 +74,6 @@ class EstimatorHead:
     def field(self) -> str:
         """The name of the label field."""
         return self.label or self.name
-
-    def accumulators(self) -> dict[str, Any]:
-        """Nothing is asked of the training split."""
-        return {}
-
-    def fitted(self, statistics: Any) -> "EstimatorHead":
-        """Return the head as it is."""
-        del statistics
-        return self
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """[B, H] -> [B, head.logits_dimension]."""

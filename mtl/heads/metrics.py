@@ -41,12 +41,12 @@ class Total(Protocol):
         """Return what the states of all replicas come to."""
 
 
-def find_directions(head: Any, names: Sequence[str]) -> list[tuple[str, bool]]:
+def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
     """Return those of a head's metrics whose order it declares, with whether higher is better.
 
     They come as in `head.directions`, the one that tells most first.
     """
-    directions = {**getattr(head, "directions", {"average_loss": False}), **_OF_ALL_HEADS}
+    directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
     return [
         (name, higher)
         for pattern, higher in directions.items()

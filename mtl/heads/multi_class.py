@@ -100,7 +100,7 @@ class MultiClass(classes.Classes):
         needed = self.class_counts is None and (self.shots or self.objective.needs_counts)
         return label_counts.accumulators(self.field) if needed else {}
 
-    def fitted(self, statistics: Any) -> "MultiClass":
+    def fitted(self, statistics: types.Statistics) -> "MultiClass":
         """Return the head with the rows of its classes."""
         if not self.accumulators():
             return self
@@ -134,7 +134,7 @@ class MultiClass(classes.Classes):
             "class": tf.gather(tf.constant(self.class_names), class_id),
         }
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """By class: the weight of its rows, and of those that were recognised."""
         logits, targets, weights = examples
         right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)

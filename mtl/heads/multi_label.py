@@ -128,7 +128,7 @@ class MultiLabel(classes.Classes):
             "multi_hot": tf.cast(probabilities >= self.threshold, tf.int64),
         }
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the scores of every class, the confusion over all, and rows without a mistake."""
         logits, targets, weights = examples
         flagged = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)

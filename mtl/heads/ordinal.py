@@ -100,7 +100,7 @@ class Ordinal(classes.Classes):
             "regress": compat.estimator.export.RegressionOutput(predictions["value"]),
         }
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the weight of rows by class, and by how far the prediction is off."""
         logits, targets, weights = examples
         distance = tf.cast(tf.abs(_median(logits) - targets), tf.int32)

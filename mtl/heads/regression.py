@@ -64,11 +64,11 @@ class _Number(base.Base):
             "regress": compat.estimator.export.RegressionOutput(predictions["value"]),
         }
 
-    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> base.Examples:
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
         """As all heads, with logits [B] where there is one."""
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the moments of the labels, the sum of predictions, and those of their errors."""
         logits, targets, weights = examples
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
@@ -194,7 +194,7 @@ class Poisson(_Number):
         """[B], [B] -> [B]."""
         return objectives.poisson_loss(logits, targets)
 
-    def sums(self, examples: base.Examples) -> dict[str, tf.Tensor]:
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return those of every number, and the deviance."""
         logits, targets, weights = examples
         # In float64: great terms cancel where a count is great and its rate right.

@@ -85,10 +85,10 @@ class Alike:
                 targets = tf.identity(targets)
         return targets, first.weights(labels, present)
 
-    def examples(self, logits: types.Tensors, labels: types.Tensors) -> base.Examples:
+    def examples(self, logits: types.Tensors, labels: types.Tensors) -> types.LossInputs:
         """{task: [B, 1]} and {field: [B]} -> [B, T] each."""
         targets, weights = self.targets_and_weights(labels)
-        return base.Examples(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
+        return types.LossInputs(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
 
     def _logits(self, logits: types.Tensors) -> tf.Tensor:
         return tf.concat([logits[head.name] for head in self.heads], axis=1)

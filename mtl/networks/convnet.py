@@ -57,7 +57,7 @@ class Convnet:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""
         hidden, others = trunk.join_images("Convnet", inputs)
-        with freezing.hold_part(self):
+        with freezing.hold_part(self.trainable):
             for index, filters in enumerate(self.filters):
                 hidden = self._block(hidden, filters, f"block_{index}", training)
             hidden = trunk.join_columns("Convnet", {"images": hidden, **others})

@@ -50,7 +50,7 @@ class KerasModel:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, ...]} -> [B, H]."""
-        with freezing.hold_part(self):
+        with freezing.hold_part(self.trainable):
             return self._called(inputs, training)
 
     def _called(self, inputs: types.Tensors, training: bool) -> tf.Tensor:

@@ -40,7 +40,7 @@ class MLP:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, ...]} -> [B, layers[-1]]."""
         hidden = trunk.join_columns("MLP", inputs)
-        with freezing.hold_part(self):
+        with freezing.hold_part(self.trainable):
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )

@@ -53,7 +53,7 @@ class ResNet:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """{column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
         images, others = trunk.join_images("ResNet", inputs)
-        with freezing.hold_part(self):
+        with freezing.hold_part(self.trainable):
             hidden = self._residual(images, training)
         return trunk.join_columns("ResNet", {"images": hidden, **others})
 

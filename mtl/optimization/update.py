@@ -23,7 +23,7 @@ tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Update:
+class Update(types.Update):
     """Regularise, measure, clip and apply, after the UPDATE_OPS of the graph.
 
     Attributes:

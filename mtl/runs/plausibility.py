@@ -105,7 +105,7 @@ class Look:
         head = next(iter(self._unlabelled.values()))
         what = f"the labels of task {head.name!r}, field {_label(head)!r}"
         rule = f"be there in split {self._split!r}"
-        weight = getattr(head, "weight", None)
+        weight = types.read_member(head, types.Head, "weight")
         fix = f"Or all weights, field {weight!r}, are 0." if weight else ""
         found = f"none in {self._rows} rows"
         checks.fail(what, rule, found, fix)
@@ -189,7 +189,7 @@ def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, b
 
 
 def _label(head: types.Head) -> str:
-    return getattr(head, "field", head.name)
+    return types.read_member(head, types.Head, "field")
 
 
 def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
@@ -201,7 +201,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
 
 def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
     """Return the labels that are present as the head understands them; None if it does not say."""
-    if not hasattr(head, "targets") or not hasattr(head, "field"):
+    if not isinstance(head, types.ExampleHead):
         return None
     try:
         targets, present = head.targets(labels[head.field])

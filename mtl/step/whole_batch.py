@@ -19,9 +19,6 @@ from mtl.step import draws, replicas
 
 tf1 = tf.compat.v1
 
-Samples = Callable[[int], Sequence[types.Tensors]]
-"""S -> the losses {task: scalar} of S samples of the rows, which have no row in common."""
-
 
 class Examples(NamedTuple):
     """How a part came about, for what needs the gradient of each of its rows.
@@ -58,19 +55,19 @@ class ForwardPass(NamedTuple):
 
     losses: types.Tensors
     shared: Sequence[tf.Tensor] = ()
-    samples: Samples | None = None
+    samples: types.Samples | None = None
     unweighted: types.Tensors | None = None
     examples: Examples | None = None
 
     def scale_losses(
-        self, weights: types.Tensors, of_samples: Samples | None = None
+        self, weights: types.Tensors, of_samples: types.Samples | None = None
     ) -> "ForwardPass":
         """With every task's loss multiplied by a weight, those of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
 
-        def samples(given: Samples, count: int) -> list[types.Tensors]:
+        def samples(given: types.Samples, count: int) -> list[types.Tensors]:
             factors = of_samples(count) if of_samples else [weights] * count
             return list(map(scale, given(count), factors))
 
@@ -165,6 +162,11 @@ class WholeBatch:
         )
         left = iter(totals)
         return tf.nest.pack_sequence_as(first, [_rebuild(value, left) for value in flat])
+
+
+def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
+    """Return the batch of a step; these losses alone where there is none."""
+    return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 
 def build_batch(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl.transfer import plan
 from mtl.transfer import source as source_lib
 from mtl.variables import averaging, patterns
@@ -34,7 +34,7 @@ class Decision:
     settings: Any
     source: source_lib.Source
     shapes: Mapping[str, Sequence[int]]
-    named: Mapping[str, row_names_lib.RowNames]
+    named: Mapping[str, types.RowNames]
 
     def entry(self, name: str) -> plan.Entry:
         """Return what happens to the variable of this name.
@@ -94,11 +94,12 @@ class Decision:
             row_names_lib.find_row_names(self.named, name),
             self._row_names_there(name, old),
         )
-        if here and there and here.fits(shape) and there.fits(old_shape):
+        fit = row_names_lib.fit_shape
+        if here and there and fit(here, shape) and fit(there, old_shape):
             axis = here.axis % len(shape)
             if _others(shape, axis) == _others(old_shape, there.axis % len(old_shape)):
-                names = there.read()
-                origins = row_names_lib.match_rows(names, here.read(), old_shape[axis], shape[axis])
+                names, own = map(row_names_lib.read_names, (there, here))
+                origins = row_names_lib.match_rows(names, own, old_shape[axis], shape[axis])
                 is_same = np.array_equal(origins, np.arange(old_shape[axis]))
                 is_state = is_optimizers(name, self.shapes)
                 return None if is_same else plan.Rows(origins, axis, len(names), is_state)
@@ -110,11 +111,11 @@ class Decision:
             checks.fail(f"variable {name!r}", rule, old_shape, fix)
         return None
 
-    def _row_names_there(self, name: str, old: str) -> row_names_lib.RowNames | None:
+    def _row_names_there(self, name: str, old: str) -> types.RowNames | None:
         here = row_names_lib.find_row_names(self.named, name)
         for pattern, names in self.settings.row_names.items():
             if here and patterns.matches(pattern, name):
-                return dataclasses.replace(here, names=names)
+                return here._replace(names=names)
         return row_names_lib.find_row_names(self.source.named, old)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, model
+from mtl import checks, model, types
 from mtl.checkpoints import mismatch, run_directory
 from mtl.features import Statistics
 from mtl.files import storage
@@ -100,11 +100,14 @@ class Refit(abc.ABC):
             towers = network.build_towers(features, statistics, training=False)
             logits = network.build_logits(towers)
         head, where = heads[self.task], f"{type(self).__name__}.task"
-        if not hasattr(head, "examples"):
+        if not isinstance(head, types.ExampleHead):
             fix = "EstimatorHead does not tell the examples with a label."
             checks.fail(where, "be of a head of mtl.heads", self.task, fix)
         examples = head.examples(logits[self.task], labels)
-        layer, counts = self._layer(), getattr(heads[self.task], "class_counts", None)
+        layer, counts = (
+            self._layer(),
+            types.read_member(heads[self.task], types.Head, "class_counts"),
+        )
         with tf1.Session() as session:
             saver = self._restored(session)
             session.run([tf1.tables_initializer(), iterator.initializer])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl.checkpoints import run_directory
 from mtl.files import storage
 from mtl.variables import averaging
@@ -41,7 +41,7 @@ class Source:
         return dict(tf.train.list_variables(self.path))
 
     @functools.cached_property
-    def named(self) -> Mapping[str, row_names_lib.RowNames]:
+    def named(self) -> Mapping[str, types.RowNames]:
         """{scope: what the rows stand for}."""
         return row_names_lib.load(self.directory)
 

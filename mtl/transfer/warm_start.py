@@ -115,7 +115,7 @@ class WarmStart:
     def warm_model_fn(
         self,
         model_fn: Callable[..., Any],
-        named: Mapping[str, row_names_lib.RowNames],
+        named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
         """`model_fn`, whose training graph starts from the source, after `prepare`."""
@@ -129,7 +129,7 @@ class WarmStart:
         return warmed
 
     def plan(
-        self, variables: Sequence[tf.Variable], named: Mapping[str, row_names_lib.RowNames]
+        self, variables: Sequence[tf.Variable], named: Mapping[str, types.RowNames]
     ) -> plan_lib.Plan:
         """Decide for every variable.
 

@@ -98,9 +98,9 @@ def check_trainable(part: Any) -> None:
 
 
 @contextlib.contextmanager
-def hold_part(part: Any) -> Iterator[None]:
-    """Freeze for good what is created in it, if `part` has `trainable = False`."""
-    token = _HELD.set(_HELD.get() or not getattr(part, "trainable", True))
+def hold_part(trainable: bool) -> Iterator[None]:
+    """Freeze for good what is created in it, unless it is `trainable`."""
+    token = _HELD.set(_HELD.get() or not trainable)
     try:
         yield
     finally:

@@ -1,10 +1,9 @@
 """What the rows of variables stand for, tokens or classes, so that values can follow their names.
 
-row_names.save({"head/digit/": row_names.RowNames(names=("0", "1"), axis=-1)}, model_dir)
+row_names.save({"head/digit/": types.RowNames(names=("0", "1"), axis=-1)}, model_dir)
 row_names.load(model_dir)                                # also of an exported SavedModel
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl.files import checksums
 
 FILE = "row_names.json"
@@ -23,33 +22,20 @@ _FOLDERS = ("statistics", "assets")
 _EXTRA = "assets.extra"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RowNames:
-    """The names along one axis of a variable.
+def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
+    """Return whether a variable of this shape may have rows of these names."""
+    if not shape:
+        return False
+    size, count = shape[names.axis], len(read_names(names))
+    return size >= count if names.and_unknown else size == count
 
-    Attributes:
-      names: in order; or the path of a file with one on each line.
-      axis: 0 of tables, -1 of last layers, whose columns are the classes.
-      and_unknown: whether rows of unknown names may follow.
-    """
 
-    names: Sequence[str] | str
-    axis: int
-    and_unknown: bool = False
-
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether a variable of this shape may have rows of these names."""
-        if not shape:
-            return False
-        size, count = shape[self.axis], len(self.read())
-        return size >= count if self.and_unknown else size == count
-
-    def read(self) -> list[str]:
-        """Return the names, as strings."""
-        if not isinstance(self.names, str):
-            return [str(name) for name in self.names]
-        with tf.io.gfile.GFile(self.names, "rb") as file:
-            return [name.decode(errors="surrogateescape") for name in split_lines(file.read())]
+def read_names(names: types.RowNames) -> list[str]:
+    """Return the names, as strings."""
+    if not isinstance(names.names, str):
+        return [str(name) for name in names.names]
+    with tf.io.gfile.GFile(names.names, "rb") as file:
+        return [name.decode(errors="surrogateescape") for name in split_lines(file.read())]
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -62,20 +48,20 @@ def split_lines(data: bytes) -> list[bytes]:
     return found if found[-1] else found[:-1]
 
 
-def save(named: Mapping[str, RowNames], model_dir: str) -> None:
+def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     """Write {scope: names} beside the checkpoints; names in files stay where they are."""
     entries = {scope: _entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
 
-def _entry(names: RowNames) -> dict[str, Any]:
-    entry = dataclasses.asdict(names)
+def _entry(names: types.RowNames) -> dict[str, Any]:
+    entry = names._asdict()
     if isinstance(names.names, str):
         entry[checksums.KEY] = checksums.of_file(names.names)
     return entry
 
 
-def load(directory: str) -> dict[str, RowNames]:
+def load(directory: str) -> dict[str, types.RowNames]:
     """{scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
 
     Raises:
@@ -97,9 +83,9 @@ def load(directory: str) -> dict[str, RowNames]:
 
 def _found(
     directory: str, names: Sequence[str] | str, checksum: str | None = None, **settings
-) -> RowNames | None:
+) -> types.RowNames | None:
     if not isinstance(names, str):
-        return RowNames(names=tuple(names), **settings)
+        return types.RowNames(names=tuple(names), **settings)
     base = os.path.basename(names)
     paths = [*(os.path.join(directory, folder, base) for folder in _FOLDERS), names]
     there = list(filter(tf.io.gfile.exists, paths))
@@ -112,7 +98,7 @@ def _found(
         raise checksums.describe_damage(
             there[0], f"it has changed since {directory} was written", fix
         )
-    return RowNames(names=path, **settings)
+    return types.RowNames(names=path, **settings)
 
 
 def seal(model_dir: str) -> None:
@@ -120,7 +106,7 @@ def seal(model_dir: str) -> None:
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
-def find_row_names(named: Mapping[str, RowNames], variable: str) -> RowNames | None:
+def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:
     """Return the names of the innermost scope that holds the variable, if any."""
     scopes = [scope for scope in named if variable.startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None

@@ -3,7 +3,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl.variables import row_names
 
 # What `str.splitlines` cuts at beside \n; the last two also stand at the ends of a name.
@@ -37,8 +37,10 @@ def test_lines_are_those_of_a_lookup_table(tmp_path, content):
     path = tmp_path / f"names-{abs(hash(content))}.txt"
     path.write_bytes(content)
     assert row_names.split_lines(content) == _table(path)
-    named = row_names.RowNames(names=str(path), axis=0)
-    assert [name.encode(errors="surrogateescape") for name in named.read()] == _table(path)
+    named = types.RowNames(names=str(path), axis=0)
+    assert [
+        name.encode(errors="surrogateescape") for name in row_names.read_names(named)
+    ] == _table(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\n\n", b"\na\n", b"a\n\n\n"])
@@ -49,8 +51,8 @@ def test_empty_lines_stay_lines(content):
 @pytest.mark.parametrize("odd", ODD)
 def test_names_come_back_as_they_were_saved(tmp_path, odd):
     names = (f"a{odd}b", "c", odd, "", "\udcff")
-    row_names.save({"head/kind/": row_names.RowNames(names=names, axis=-1)}, str(tmp_path))
-    assert row_names.load(str(tmp_path))["head/kind/"].read() == list(names)
+    row_names.save({"head/kind/": types.RowNames(names=names, axis=-1)}, str(tmp_path))
+    assert row_names.read_names(row_names.load(str(tmp_path))["head/kind/"]) == list(names)
     assert json.loads((tmp_path / row_names.FILE).read_text())
 
 
@@ -61,13 +63,13 @@ def test_rows_behind_an_odd_name_keep_their_places():
 
 def _saved(directory, text="a\nb\n"):
     (directory / "words.txt").write_text(text)
-    named = row_names.RowNames(names=str(directory / "words.txt"), axis=0, and_unknown=True)
+    named = types.RowNames(names=str(directory / "words.txt"), axis=0, and_unknown=True)
     row_names.save({"features/word/": named}, str(directory))
 
 
 def test_a_file_of_names_that_has_changed_is_refused(tmp_path):
     _saved(tmp_path)
-    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+    assert row_names.read_names(row_names.load(str(tmp_path))["features/word/"]) == ["a", "b"]
     (tmp_path / "words.txt").write_text("b\na\n")
     with pytest.raises(
         checks.UserError, match="words.txt is damaged: it has changed since .*row_n"
@@ -81,7 +83,7 @@ def test_of_two_files_of_one_name_the_checksum_tells_which(tmp_path):
     _saved(tmp_path)
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "words.txt").write_text("x\ny\n")
-    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+    assert row_names.read_names(row_names.load(str(tmp_path))["features/word/"]) == ["a", "b"]
 
 
 def test_names_without_a_checksum_are_taken_and_sealed(tmp_path):
@@ -90,7 +92,7 @@ def test_names_without_a_checksum_are_taken_and_sealed(tmp_path):
     entries = json.loads(path.read_text())
     del entries["checksum"], entries["features/word/"]["checksum"]
     path.write_text(json.dumps(entries))
-    assert row_names.load(str(tmp_path))["features/word/"].read() == ["a", "b"]
+    assert row_names.read_names(row_names.load(str(tmp_path))["features/word/"]) == ["a", "b"]
     row_names.seal(str(tmp_path))
     path.write_text(path.read_text().replace("words.txt", "wards.txt"))
     with pytest.raises(checks.UserError, match="row_names.json is damaged"):

@@ -16,7 +16,7 @@ from mtl.step import step_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DynamicWeightAverage:
+class DynamicWeightAverage(types.Weighting):
     """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)`, L(k) of period k.
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
@@ -74,7 +74,7 @@ class DynamicWeightAverage:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FAMO:
+class FAMO(types.Weighting):
     """Fast adaptive multitask optimisation: all losses fall at one rate, without their gradients.
 
     `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then

@@ -16,7 +16,7 @@ from mtl.step import draws
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Equal:
+class Equal(types.Weighting):
     """Every task weighs one: `L = sum_t L_t`."""
 
     reads_losses = False
@@ -28,7 +28,7 @@ class Equal:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fixed:
+class Fixed(types.Weighting):
     """Constant weights: `L = sum_t w_t L_t`.
 
     The weights are used as given and not normalised, so they also scale the learning rate.
@@ -61,7 +61,7 @@ class Fixed:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scheduled:
+class Scheduled(types.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
     Attributes:
@@ -119,7 +119,7 @@ _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomLossWeighting:
+class RandomLossWeighting(types.Weighting):
     """Weights drawn anew at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. W. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus

@@ -13,7 +13,7 @@ from mtl.balancing.weighting import base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeometricLoss:
+class GeometricLoss(types.Weighting):
     """The geometric mean of the losses: `L = (prod_t L_t)^(1/T)`, so `w_t = L / (T L_t)`.
 
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
@@ -38,7 +38,7 @@ class GeometricLoss:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LogLoss:
+class LogLoss(types.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
     The transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu,

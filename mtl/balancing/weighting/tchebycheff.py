@@ -20,7 +20,7 @@ from mtl.step import step_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SmoothTchebycheff:
+class SmoothTchebycheff(types.Weighting):
     """The paper's form: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
     So `w_t = p_t softmax_t(p (L - z) / mu)`, the gradient of g; the weighted losses w_t L_t have
@@ -73,7 +73,7 @@ class SmoothTchebycheff:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SmoothTchebycheffMTL:
+class SmoothTchebycheffMTL(types.Weighting):
     """The form of the authors' multi-task code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
     So `w_t = T softmax_t(log(L / n) / mu) / L_t`. n_t, the nadir, is the task's average loss over

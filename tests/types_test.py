@@ -1,0 +1,127 @@
+"""Parts that are written after `mtl.types` alone, with and without deriving from its protocols."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import compat, heads, types
+from mtl.runs import verbs
+from tests import tiny
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Centred(types.Column):
+    """A number minus its mean over the training split, and a table that does not move."""
+
+    name: str = "centred"
+    trainable: bool = False
+
+    @property
+    def columns(self):
+        return {self.name: ["x"]}
+
+    def accumulators(self):
+        return {self.name: Mean()}
+
+    def row_names(self, fitted):
+        return {self.name: types.RowNames(names=("first", "second", "third"), axis=0)}
+
+    def __call__(self, features, fitted):
+        with tf1.variable_scope(self.name):
+            kernel = tf1.get_variable("kernel", [3, 2], tf.float32)
+        return {self.name: (features["x"] - fitted.for_column(self.name)["mean"]) @ kernel}
+
+
+@dataclasses.dataclass
+class Mean(types.Accumulator):
+    """The mean of `x`."""
+
+    def __post_init__(self):
+        self._rows = []
+
+    def update(self, fields):
+        self._rows.append(fields["x"].numpy())
+
+    def save(self, directory, column):
+        return {"mean": np.concatenate(self._rows).mean(axis=0).tolist()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Absolute(types.Head):
+    """The mean absolute error, of labels that are always there."""
+
+    name: str
+
+    def logits(self, tower):
+        return tower @ tf1.get_variable("kernel", [tower.shape[1], 1], tf.float32)
+
+    def loss(self, logits, labels):
+        return tf.reduce_mean(tf.abs(logits[:, 0] - labels[self.name]))
+
+    def label_weight(self, labels):
+        return tf.cast(tf.size(labels[self.name]), tf.float32)
+
+    def predictions(self, logits):
+        return {"value": logits[:, 0]}
+
+    def metrics(self, logits, labels):
+        return {"average_loss": tf1.metrics.mean(tf.abs(logits[:, 0] - labels[self.name]))}
+
+    def export_outputs(self, logits):
+        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
+
+    def check(self, labels):
+        return None
+
+
+class Halves:
+    """A weighting that does not derive from its protocol, and leaves out `reads_losses`."""
+
+    def __call__(self, losses, step):
+        return {task: 0.5 * loss for task, loss in losses.items()}
+
+
+def _experiment(**parts):
+    made = tiny.make(columns=[Centred()], train_steps=8, checkpoint_steps=4, steps_per_call=1)
+    return dataclasses.replace(made, model=dataclasses.replace(made.model, **parts))
+
+
+@pytest.mark.medium
+def test_parts_of_the_required_members_alone_are_trained(tmp_path):
+    made = _experiment(heads=[Absolute(name="size")], weighting=Halves())
+    metrics, steps = verbs.train(made, str(tmp_path))
+    assert steps == 8
+    assert np.isfinite(metrics["size/average_loss"])
+    kernel = "features/centred/kernel"
+    before, after = (tiny.variables(tmp_path, step)[kernel] for step in (4, 8))
+    np.testing.assert_array_equal(before, after)  # `trainable` of the column.
+    names = json.loads((tmp_path / "row_names.json").read_text())
+    assert names["features/centred/"]["names"] == ["first", "second", "third"]
+    predicted = list(verbs.predict(made, str(tmp_path)))
+    assert set(predicted[0]) == {"size/value"}
+
+
+def test_defaults_of_members_that_a_part_leaves_out():
+    head = Absolute(name="size")
+    for part in (head, types.Head):
+        members = ("field", "weight", "class_names", "class_counts", "balances", "row_names")
+        assert all(hasattr(part, member) for member in members)
+    assert head.field == "size"
+    assert types.read_member(Halves(), types.Weighting, "reads_losses") is True
+    assert types.read_member(tiny.Rows(splits={}), types.Source, "shard")("train", 2, 0) is None
+    assert not isinstance(head, types.ExampleHead)
+    assert isinstance(heads.Binary(name="size"), types.ExampleHead)
+
+
+def test_a_required_member_cannot_be_left_out():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Silent(types.Weighting):
+        """It has no `__call__`."""
+
+    with pytest.raises(TypeError, match="__call__"):
+        Silent()

@@ -105,7 +105,8 @@ def _at_start(
     """Return how well the norms tell them before anything is learned."""
     directory = os.path.join(model_dir, "at_start")
     first = os.path.join(model_dir, "model.ckpt-0")
-    checkpoint_audit.audit_checkpoints(made, model_dir, made.clip_audit, [first], directory)
+    settings = (made.data, made.model, made.run, model_dir, made.clip_audit)
+    checkpoint_audit.audit_checkpoints(*settings, [first], directory)
     found, _ = visits.read(directory)
     return judged(found["norm"], is_wrong[found["id"]])
 

@@ -24,7 +24,7 @@ MODULES = {
     "mtl.freezing": "mtl.variables.freezing",
     "mtl.given_files": "mtl.checkpoints.given_files",
     "mtl.label_counts": "mtl.data.label_counts",
-    "mtl.literals": "mtl.files.literals",
+    "mtl.literals": "mtl.spec.literals",
     "mtl.masks": "mtl.variables.masks",
     "mtl.members": "mtl.runs.members",
     "mtl.memory": "mtl.distribution.memory",

@@ -108,7 +108,7 @@ class MultiTaskModel:
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
         """Return the model with what its heads learned of the training split."""
-        heads = [head.fitted(statistics) for head in self.heads]
+        heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
         return dataclasses.replace(self, heads=heads)
 
     def fill_schedules(self, train_steps: int) -> "MultiTaskModel":

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
-from mtl.files import literals
+from mtl.spec import literals
 
 # Lines that are looked at together to drop the blank ones: one by one costs ten times as much.
 _LINES = 1024
@@ -35,7 +35,7 @@ class Csv(types.Source):
 
     Spaces around a value are dropped, and so are blank lines. A value that holds the delimiter
     stands in double quotes, which follow the delimiter directly; it cannot hold a line break.
-    What is a number `mtl.files.literals` says: 1000 and 1e3 are, 1,000, 1_000 and 0x3E8 are not.
+    What is a number `mtl.spec.literals` says: 1000 and 1e3 are, 1,000, 1_000 and 0x3E8 are not.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.

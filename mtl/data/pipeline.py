@@ -20,7 +20,7 @@ from mtl import spec as spec_lib
 from mtl.data import label_counts, sampling
 from mtl.data import source as source_lib
 from mtl.distribution import memory
-from mtl.files import literals
+from mtl.spec import literals
 
 # What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
 _DATA_ERRORS = (*source_lib.REFUSALS, tf.errors.DataLossError, RuntimeError)

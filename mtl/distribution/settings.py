@@ -224,7 +224,7 @@ class Distribution:
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
             apart = replicas.separate_replicas(when=self.batch_norm == "replica")
-            with self._sharding(place).entered(), apart:
+            with self._sharding(place).cut_tables(), apart:
                 return model_fn(features, labels, mode)
 
         return distributed

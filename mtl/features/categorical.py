@@ -16,7 +16,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.compat import graphs
 from mtl.features import accumulators, column
-from mtl.files import literals
+from mtl.spec import literals
 from mtl.variables import row_names
 
 

@@ -71,7 +71,8 @@ def fit_columns(
 
 def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
     """{column: accumulator} of all that must be fitted."""
-    return {name: value for part in parts for name, value in part.accumulators().items()}
+    of_parts = (types.read_member(part, types.Column, "accumulators")() for part in parts)
+    return {name: value for accumulators in of_parts for name, value in accumulators.items()}
 
 
 def encode_columns(

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.files import literals
 from mtl.heads import base, metrics, objectives, ranking, values
+from mtl.spec import literals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ precision.Precision.xla = True
 """
 
 import contextlib
-import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import ambient, checks, types
 from mtl.step import step_state
 
 tf1 = tf.compat.v1
@@ -74,11 +73,8 @@ class Precision:
         """`step_fn` with networks that compute as set."""
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
-            token = _STEP.set(_Step(self))
-            try:
+            with _STEP.set(_Step(self)):
                 return step_fn(features, labels)
-            finally:
-                _STEP.reset(token)
 
         return step
 
@@ -91,15 +87,11 @@ def run_network(
     What a step infers beside its training has 32 bits, as in evaluation.
     """
     step = _current_step() if training else _Step(PLAIN)
-    token = _STEP.set(step)
-    try:
-        with step.compile_network():
-            inside = {name: step.enter(value) for name, value in inputs.items()}
-            with step.cast_variables():
-                towers = network(inside)
-            outside = {task: step.leave(tower) for task, tower in towers.items()}
-    finally:
-        _STEP.reset(token)
+    with _STEP.set(step), step.compile_network():
+        inside = {name: step.enter(value) for name, value in inputs.items()}
+        with step.cast_variables():
+            towers = network(inside)
+        outside = {task: step.leave(tower) for task, tower in towers.items()}
     return types.Towers(outside, getattr(towers, "shared", ()))
 
 
@@ -229,4 +221,4 @@ def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any
 PLAIN = Precision()
 """Numbers of 32 bits, compiled by TensorFlow alone."""
 
-_STEP: contextvars.ContextVar[_Step | None] = contextvars.ContextVar("precision", default=None)
+_STEP: ambient.Ambient[_Step | None] = ambient.Ambient("precision", default=None)

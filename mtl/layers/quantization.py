@@ -12,14 +12,13 @@ warm-started are the float weights behind them.
 """
 
 import contextlib
-import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import ambient, checks
 from mtl.layers import straight_through
 from mtl.variables import freezing, patterns
 
@@ -148,12 +147,9 @@ class Quantization:
             yield
             return
         scope = _Scope(self, training)
-        token = _SCOPE.set(scope)
-        try:
-            with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=scope.variable):
-                yield
-        finally:
-            _SCOPE.reset(token)
+        here = tf1.get_variable_scope()
+        with _SCOPE.set(scope), tf1.variable_scope(here, custom_getter=scope.variable):
+            yield
         scope.require_used()
 
 
@@ -232,4 +228,4 @@ def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Ten
     return function(values, axes, keepdims=True)
 
 
-_SCOPE: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("quantization", default=None)
+_SCOPE: ambient.Ambient[_Scope | None] = ambient.Ambient("quantization", default=None)

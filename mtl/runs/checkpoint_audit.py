@@ -1,6 +1,6 @@
 """The audit of a run that is trained: its training split, once for each of its checkpoints.
 
-checkpoint_audit.audit_checkpoints(experiment, "runs/digits", settings, paths, output)
+checkpoint_audit.audit_checkpoints(data, model, run, "runs/digits", settings, paths, output)
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from mtl import types
 from mtl.checkpoints import mismatch, run_directory
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import measures, visits
+from mtl.data import pipeline
 from mtl.runs import fitting
 from mtl.variables import patterns
 
@@ -22,7 +23,9 @@ tf1 = tf.compat.v1
 
 
 def audit_checkpoints(
-    experiment: experiment_lib.Experiment,
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    run: experiment_lib.Run,
     model_dir: str,
     settings: audit_lib.ClipAudit,
     paths: Sequence[str],
@@ -33,7 +36,9 @@ def audit_checkpoints(
     Samples come in a random order, the same for all checkpoints, in batches as in training.
 
     Args:
-      experiment: the run's settings.
+      data: of the run.
+      model: the same.
+      run: the same.
       model_dir: holds what the columns learned.
       settings: of the audit.
       paths: of checkpoints.
@@ -43,10 +48,8 @@ def audit_checkpoints(
       UserError: a checkpoint is of another model.
     """
     statistics = fitting.load_statistics(model_dir)
-    model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
-    data = settings.number_rows(
-        experiment.data, (experiment.data.shuffle_buffer, experiment.run.seed)
-    )
+    model = model.fill_schedules(run.train_steps).fitted(statistics)
+    data = settings.number_rows(data, (data.shuffle_buffer, run.seed))
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))

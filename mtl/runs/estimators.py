@@ -1,10 +1,9 @@
-"""The Estimator of a checkpoint, what exports it, and errors of both in one line.
+"""The Estimator of a checkpoint, and what exports it.
 
 estimator = estimators.build_estimator(experiment, "runs/digits", "runs/digits/model.ckpt-500")
 exporter = estimators.build_exporter(experiment, "runs/digits")
 """
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from mtl import compat, scoring, serving
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
-from mtl.runs import diagnosis, fitting
+from mtl.runs import fitting
 
 
 def build_estimator(
@@ -51,12 +50,3 @@ def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> ser
     )
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     return serving.Exporter(experiment.serving, experiment.data.spec, heads, rows, model_dir)
-
-
-def explain_errors(
-    experiment: experiment_lib.Experiment, checkpoint: str | None, *splits: str
-) -> contextlib.AbstractContextManager[None]:
-    """Turn what a user can fix in the data or the checkpoint into one line, within it."""
-    return diagnosis.explain_run_errors(
-        experiment.data, experiment.model.heads, checkpoint, *splits
-    )

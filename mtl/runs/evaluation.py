@@ -18,7 +18,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.monitoring import hooks, summary
-from mtl.runs import estimators, plausibility
+from mtl.runs import diagnosis, estimators, plausibility
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -58,9 +58,10 @@ class Evaluator:
         experiment = self._experiment
         estimator = estimators.build_estimator(experiment, self._model_dir, checkpoint)
         split = experiment.data.eval_split
-        with estimators.explain_errors(experiment, checkpoint, split):
+        data, heads = experiment.data, experiment.model.heads
+        with diagnosis.explain_run_errors(data, heads, checkpoint, split):
             self.metrics = estimator.evaluate(
-                functools.partial(experiment.data.one_pass, split),
+                functools.partial(data.one_pass, split),
                 checkpoint_path=checkpoint,
                 hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget_later)],
             )
@@ -126,7 +127,7 @@ def evaluate(
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     is_own = split == experiment.data.eval_split
     with (
-        estimators.explain_errors(experiment, path, split),
+        diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path, split),
         tempfile.TemporaryDirectory() as scratch,
     ):
         experiment.distribution.resources.take()

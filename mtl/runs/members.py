@@ -1,6 +1,6 @@
 """What the processes of a cluster do beside the chief: work, hold parameters, evaluate.
 
-with members.open_heartbeat(cluster, experiment, model_dir) as beat:
+with members.open_heartbeat(cluster, model_dir, timeout_secs=60) as beat:
     members.serve_parameters(cluster, beat, interruption)         # until the chief is done
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import compat
-from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import heartbeat as heartbeat_lib
 from mtl.distribution import interruption as interruption_lib
@@ -43,15 +42,12 @@ class NoHeartbeat(contextlib.AbstractContextManager):
 
 
 def open_heartbeat(
-    cluster: tf_config.Cluster | None,
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
+    cluster: tf_config.Cluster | None, model_dir: str, timeout_secs: float
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
     """Return the signs of life of this process, and its watch over others."""
     if cluster is None:
         return NoHeartbeat()
-    timeout = experiment.distribution.timeout_secs
-    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched_processes, timeout)
+    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched_processes, timeout_secs)
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:

@@ -7,18 +7,18 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import tensorflow as tf
 
-from mtl import checks, compat, transfer
+from mtl import checkpoints, checks, compat, transfer
 from mtl import experiment as experiment_lib
+from mtl import model as model_lib
 from mtl.checkpoints import given_files, run_directory
 from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
-from mtl.runs import estimators, fitting, plausibility
+from mtl.runs import diagnosis, fitting, plausibility
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
 
@@ -53,70 +53,76 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
         doubts.record_doubts(model_dir, "training", doubts.read_doubts(model_dir, "training"))
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
-    variables, metrics = _evaluation_graph(experiment, model_dir)
-    _check_best(experiment, metrics)
-    _check_moving(experiment, variables, model_dir)
+    variables, metrics = _evaluation_graph(data, model, model_dir)
+    _check_best(experiment.best, model, metrics)
+    _check_moving(model, experiment.run.train_steps, variables, model_dir)
     if experiment.refit and is_new:
-        _refit_classifier(experiment, experiment.refit, model_dir)
+        _refit_classifier(experiment.refit, data, model, experiment.run.train_steps, model_dir)
         return True
     if is_new:
         transfer.forget_warm_start(model_dir)
     if experiment.warm_start and is_new:
-        with open_plan(experiment, model_dir) as plan:
+        with open_plan(experiment.warm_start, data, model, experiment.run, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
     return False
 
 
 @contextlib.contextmanager
-def open_plan(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[transfer.Plan]:
+def open_plan(
+    warm_start: transfer.WarmStart,
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    run: experiment_lib.Run,
+    model_dir: str,
+) -> Iterator[transfer.Plan]:
     """Hold what every variable starts from, in a training graph of one device.
 
     Raises:
       UserError: as `WarmStart.plan`.
     """
-    data, statistics = experiment.data, fitting.load_statistics(model_dir)
-    model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
+    statistics = fitting.load_statistics(model_dir)
+    model = model.fill_schedules(run.train_steps).fitted(statistics)
     with tf.Graph().as_default():
-        tf1.set_random_seed(experiment.run.seed)
+        tf1.set_random_seed(run.seed)
         tf1.train.get_or_create_global_step()
         batches = data.one_pass(data.train_split)
         features, labels = tf1.data.make_initializable_iterator(batches).get_next()
-        mode, precision = compat.estimator.ModeKeys.TRAIN, experiment.run.precision
+        mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
         model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
-        source = cast(transfer.WarmStart, experiment.warm_start)  # Callers have looked.
-        yield source.plan(tf1.global_variables(), model.row_names(statistics))
+        yield warm_start.plan(tf1.global_variables(), model.row_names(statistics))
 
 
 def _evaluation_graph(
-    experiment: experiment_lib.Experiment, model_dir: str
+    data: pipeline.Pipeline, model: model_lib.MultiTaskModel, model_dir: str
 ) -> tuple[list[str], list[str]]:
     """Return the names of what an evaluation has: trainable variables, and metrics.
 
     It runs nothing.
     """
-    data, statistics = experiment.data, fitting.load_statistics(model_dir)
+    statistics = fitting.load_statistics(model_dir)
+    model, mode = model.fitted(statistics), compat.estimator.ModeKeys.EVAL
     with tf.Graph().as_default():
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
         features, labels = batches.get_next()
-        mode, model = compat.estimator.ModeKeys.EVAL, experiment.model.fitted(statistics)
         spec = model.model_fn(features, labels, mode, statistics=statistics)
         variables = [patterns.variable_name(variable) for variable in tf1.trainable_variables()]
     return variables, ["loss", *spec.eval_metric_ops]
 
 
-def _check_best(experiment: experiment_lib.Experiment, metrics: Sequence[str]) -> None:
+def _check_best(
+    best: checkpoints.Best, model: model_lib.MultiTaskModel, metrics: Sequence[str]
+) -> None:
     """Refuse an unknown `best.metric`, or one whose direction is unknown."""
-    best = experiment.best
     checks.one_of("Best.metric", best.metric, metrics)
-    best.with_direction(experiment.model.find_direction(best.metric)).require_direction()
+    best.with_direction(model.find_direction(best.metric)).require_direction()
 
 
 def _check_moving(
-    experiment: experiment_lib.Experiment, variables: Sequence[str], model_dir: str
+    model: model_lib.MultiTaskModel, train_steps: int, variables: Sequence[str], model_dir: str
 ) -> None:
     """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
-    first, last = run_directory.step_of(model_dir), experiment.run.train_steps
-    model, where = experiment.model.fill_schedules(last), "Run.train_steps"
+    first, last = run_directory.step_of(model_dir), train_steps
+    model, where = model.fill_schedules(last), "Run.train_steps"
     if not isinstance(model.update, update_lib.Update):
         return  # When a part of one's own moves what, it does not tell.
     found = idle.find_moving(model.update, model.freezing, variables, last)
@@ -145,18 +151,17 @@ def _check_moving(
 
 
 def _refit_classifier(
-    experiment: experiment_lib.Experiment, refit: refit_lib.Refit, model_dir: str
+    refit: refit_lib.Refit,
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    train_steps: int,
+    model_dir: str,
 ) -> None:
-    data, statistics = experiment.data, fitting.load_statistics(model_dir)
-    split = refit.split_of(data.train_split, data.eval_split)
-    with estimators.explain_errors(experiment, None, split), tf.Graph().as_default():
-        refit(
-            experiment.model.fitted(statistics),
-            data.one_pass(split),
-            statistics,
-            model_dir,
-            experiment.run.train_steps,
-        )
+    statistics = fitting.load_statistics(model_dir)
+    model, split = model.fitted(statistics), refit.split_of(data.train_split, data.eval_split)
+    explained = diagnosis.explain_run_errors(data, model.heads, None, split)
+    with explained, tf.Graph().as_default():
+        refit(model, data.one_pass(split), statistics, model_dir, train_steps)
 
 
 def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:

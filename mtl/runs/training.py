@@ -22,7 +22,7 @@ from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.monitoring import balancing_picture, hooks
-from mtl.runs import estimators, evaluation, fitting, members, preparation
+from mtl.runs import diagnosis, evaluation, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -73,7 +73,8 @@ class Training:
         """Do what this process does of the run, as its place says."""
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
-        with members.open_heartbeat(self._place.cluster, self._experiment, self._model_dir) as beat:
+        timeout_secs = self._experiment.distribution.timeout_secs
+        with members.open_heartbeat(self._place.cluster, self._model_dir, timeout_secs) as beat:
             evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)
             if self._place.job == tf_config.SERVER:
                 members.serve_parameters(self._place.known_cluster, beat, interruption)
@@ -143,7 +144,8 @@ class Training:
         estimator = self._build_estimator(checkpoint, training_hooks, *job.strategy)
         input_fn = functools.partial(self._build_input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
-        explained = estimators.explain_errors(self._experiment, checkpoint, self._data.train_split)
+        heads, split = self._experiment.model.heads, self._data.train_split
+        explained = diagnosis.explain_run_errors(self._data, heads, checkpoint, split)
         with explained, job.interruption.handle_signals():
             if not place.is_chief:
                 job.beat.publish_phase(members.TRAINING)

@@ -18,7 +18,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
 from mtl.files import storage
-from mtl.runs import checkpoint_audit, estimators, fitting, preparation, training
+from mtl.runs import checkpoint_audit, diagnosis, estimators, fitting, preparation, training
 from mtl.runs.evaluation import evaluate
 
 __all__ = [
@@ -64,10 +64,13 @@ def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
       UserError: as `train` would.
     """
     rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
-    checks.require(experiment.warm_start is not None, "Experiment.warm_start", rule, None, fix)
+    warm_start = experiment.warm_start
+    if warm_start is None:
+        checks.fail("Experiment.warm_start", rule, None, fix)
     with tempfile.TemporaryDirectory() as scratch:
-        fitting.fit_statistics(experiment.data, experiment.model, experiment.warm_start, scratch)
-        with preparation.open_plan(experiment, scratch) as plan:
+        fitting.fit_statistics(experiment.data, experiment.model, warm_start, scratch)
+        data, model, run = experiment.data, experiment.model, experiment.run
+        with preparation.open_plan(warm_start, data, model, run, scratch) as plan:
             return plan
 
 
@@ -92,7 +95,7 @@ def predict(
             return data.one_pass(split, with_labels=False)
         return data.one_pass(split).map(lambda features, labels: {**features, **labels})
 
-    with estimators.explain_errors(experiment, path, split):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path, split):
         estimator = estimators.build_estimator(experiment, model_dir, path, keep)
         yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
@@ -129,8 +132,9 @@ def audit_clipping(
         guard = scoring.Protection(files=experiment.files_read)
         guard.check(os.path.join(output, name))
     run_directory.require_writable("--output", output)
-    with estimators.explain_errors(experiment, latest, experiment.data.train_split):
-        checkpoint_audit.audit_checkpoints(experiment, model_dir, settings, paths, output)
+    data, model, run = experiment.data, experiment.model, experiment.run
+    with diagnosis.explain_run_errors(data, model.heads, latest, data.train_split):
+        checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
     return report.write(output, settings, others)
 
 
@@ -140,7 +144,7 @@ def open_scorer(
 ) -> Iterator[scoring.Checkpoint]:
     """Open what predicts every task for serialized tf.Examples, as a checkpoint does."""
     path = run_directory.checkpoint_path(model_dir, checkpoint)
-    with estimators.explain_errors(experiment, path):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
             yield model
@@ -163,6 +167,6 @@ def export(
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     storage.require_plain("--export_dir", export_dir)
     run_directory.require_writable("--export_dir", export_dir)
-    with estimators.explain_errors(experiment, path):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         return estimators.build_exporter(experiment, model_dir)(estimator, export_dir, path, before)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from mtl.files import literals
+from mtl.spec import literals
 
 _LOW, _HIGH = literals.RANGES["int64"]
 

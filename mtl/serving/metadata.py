@@ -14,8 +14,9 @@ import tensorflow as tf
 from mtl import spec as spec_lib
 from mtl import types
 from mtl.compat import saved_model
-from mtl.files import checksums, literals
+from mtl.files import checksums
 from mtl.serving import settings
+from mtl.spec import literals
 
 FILE = "model.json"
 _FOLDER, _ASSETS = "assets.extra", "assets"

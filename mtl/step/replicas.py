@@ -6,13 +6,12 @@ replicas.average_over_replicas(tensor)       # within a network: gradients flow 
 """
 
 import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import ambient, checks
 from mtl.compat import graphs
 
 tf1 = tf.compat.v1
@@ -66,14 +65,9 @@ def are_separate() -> bool:
     return count() == 1 or _ARE_SEPARATE.get()
 
 
-@contextlib.contextmanager
-def separate_replicas(when: bool = True) -> Iterator[None]:
-    """Within it, what is a `mean` over replicas is each one's own."""
-    token = _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
-    try:
-        yield
-    finally:
-        _ARE_SEPARATE.reset(token)
+def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
+    """Have `average_over_replicas` return each replica's own value within it."""
+    return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 
 
 class once:  # noqa: N801, as functools.cached_property
@@ -100,4 +94,4 @@ def _total(strategy: tf.distribute.Strategy, values: list) -> list:
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 
 
-_ARE_SEPARATE: contextvars.ContextVar[bool] = contextvars.ContextVar("apart", default=False)
+_ARE_SEPARATE = ambient.Ambient("replicas are separate", default=False)

@@ -7,7 +7,6 @@ features.Categorical.trainable = False                             # a part by a
 """
 
 import contextlib
-import contextvars
 import dataclasses
 import functools
 import logging
@@ -17,7 +16,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import ambient, checks
 from mtl.compat import shards
 from mtl.variables import patterns, sharding
 
@@ -97,14 +96,9 @@ def check_trainable(part: Any) -> None:
     checks.is_a(where, part.trainable, bool, "be True or False")
 
 
-@contextlib.contextmanager
-def hold_part(trainable: bool) -> Iterator[None]:
+def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:
     """Freeze for good what is created in it, unless it is `trainable`."""
-    token = _HELD.set(_HELD.get() or not trainable)
-    try:
-        yield
-    finally:
-        _HELD.reset(token)
+    return _IS_HELD.set(_IS_HELD.get() or not trainable)
 
 
 def first_step(variable: tf.Variable) -> float:
@@ -172,12 +166,8 @@ def _entered(freezing: Freezing) -> Iterator["_Scope"]:
       UserError: on leaving, if a pattern has matched nothing.
     """
     scope = _Scope(freezing)
-    token = _SCOPE.set(scope)
-    try:
-        with tf.variable_creator_scope(scope.create):
-            yield scope
-    finally:
-        _SCOPE.reset(token)
+    with _SCOPE.set(scope), tf.variable_creator_scope(scope.create):
+        yield scope
     for setting in ("frozen", "until", "entries"):
         for pattern in getattr(freezing, setting):
             patterns.select_variables(
@@ -222,7 +212,7 @@ class _Scope:
         """Create a variable; what is frozen for good is not trainable."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
-        if _HELD.get():
+        if _IS_HELD.get():
             self.held.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
@@ -254,9 +244,9 @@ class _Scope:
 
 
 _NEVER = float("inf")
-_HELD: contextvars.ContextVar[bool] = contextvars.ContextVar("held", default=False)
+_IS_HELD = ambient.Ambient("held", default=False)
 # What the first replica has created in a graph, for the others: {graph: (sizes, held)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )
-_SCOPE: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar("freezing", default=None)
+_SCOPE: ambient.Ambient[_Scope | None] = ambient.Ambient("freezing", default=None)

@@ -2,7 +2,7 @@
 
 distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 
-with sharding.Sharding(servers=4, min_bytes=1 << 26).entered():
+with sharding.Sharding(servers=4, min_bytes=1 << 26).cut_tables():
     table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
 A shard is a variable `<table>/part_<n>`, on the next server each. Everything that chooses variables
@@ -11,13 +11,14 @@ with any number of shards, or none.
 """
 
 import contextlib
-import contextvars
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+
+from mtl import ambient
 
 tf1 = tf.compat.v1
 
@@ -39,14 +40,9 @@ class Sharding:
         num_bytes = math.prod(shape) * tf.float32.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
         """Cut the tables that are made in it."""
-        token = _SHARDING.set(self)
-        try:
-            yield
-        finally:
-            _SHARDING.reset(token)
+        return _SHARDING.set(self)
 
 
 def create_table(
@@ -57,12 +53,9 @@ def create_table(
     count = sharding.count_shards(shape) if sharding else 1
     if count == 1:
         return tf1.get_variable(name, shape, tf.float32, initializer)
-    token = _IS_CUTTING.set(True)
-    try:
+    with _IS_CUTTING.set(True):
         partitioner = tf1.fixed_size_partitioner(count)
         return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
-    finally:
-        _IS_CUTTING.reset(token)
 
 
 def table_name(name: str) -> str:
@@ -70,7 +63,5 @@ def table_name(name: str) -> str:
     return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
 
 
-_SHARDING: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar(
-    "sharding", default=None
-)
-_IS_CUTTING: contextvars.ContextVar[bool] = contextvars.ContextVar("is_cutting", default=False)
+_SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
+_IS_CUTTING = ambient.Ambient("is cutting", default=False)

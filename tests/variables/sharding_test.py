@@ -50,7 +50,7 @@ class Trained:
         model_fn = functools.partial(model.model_fn, statistics=statistics)
         if warm_start:
             model_fn = warm_start.warm_model_fn(model_fn, {}, str(path.parent))
-        with tf.Graph().as_default(), tf1.Session() as session, cut.entered():
+        with tf.Graph().as_default(), tf1.Session() as session, cut.cut_tables():
             tf1.set_random_seed(3)
             tf1.train.create_global_step()
             batch = [{k: tf.constant(v) for k, v in part.items()} for part in (ROWS, LABELS)]
@@ -126,7 +126,7 @@ def test_a_table_starts_warm_whole_or_in_shards(there, here, tmp_path):
 def _noise(servers, rows, kind):
     """What noise adds to the gradient of a table [6, 8], dense; rows are in the batch in order."""
     cut = sharding.Sharding(servers=servers, min_bytes=8)
-    with tf.Graph().as_default(), cut.entered(), tf1.Session() as session:
+    with tf.Graph().as_default(), cut.cut_tables(), tf1.Session() as session:
         tf1.set_random_seed(1)
         tf1.train.create_global_step()
         table = sharding.create_table("table", [6, 8], tf1.zeros_initializer())
@@ -177,5 +177,5 @@ def test_only_tables_are_cut():
         assert own not in tf1.trainable_variables()
         return tf.no_op(), {}
 
-    with tf.Graph().as_default(), CUT.entered():
+    with tf.Graph().as_default(), CUT.cut_tables():
         held.wrap_step(step)(None, None)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from mtl.files import literals
+from mtl.spec import literals
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,4 @@
-"""What an example holds: the one description that reading, training and serving share.
-
-from mtl import spec
-spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1))}
-spec.Spec.labels = {"income": "string"}
-spec.Spec.defaults = {"age": 40.0}                       # of what may be absent
-spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # of all other features of a type
-"""
+"""The fields of an example: types, shapes, missing marks, defaults, and how they are parsed."""
 
 import dataclasses
 import functools
@@ -17,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.files import literals
+from mtl.spec import literals
 
 tf1 = tf.compat.v1
 

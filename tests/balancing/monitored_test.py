@@ -99,14 +99,14 @@ def test_is_nan_when_it_is_not_due():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(checks.UserError, match="Watched.every_steps must be at least 1, got 0"):
+    with pytest.raises(checks.UserError, match="Monitored.every_steps must be at least 1, got 0"):
         monitored.Monitored(every_steps=0)
-    with pytest.raises(checks.UserError, match="Watched.surgery must be a part such as"):
+    with pytest.raises(checks.UserError, match="Monitored.surgery must be a part such as"):
         monitored.Monitored(surgery=surgery.Sum)
-    with pytest.raises(checks.UserError, match="Watched.scopes must be empty on the repr"):
+    with pytest.raises(checks.UserError, match="Monitored.scopes must be empty on the repr"):
         monitored.Monitored(on="representation", scopes={"x": "y"})
-    with pytest.raises(checks.UserError, match="Watched.on must suit the network"):
+    with pytest.raises(checks.UserError, match="Monitored.on must suit the network"):
         training.train(_step_fn(monitored.Monitored(on="representation")), 1, False)
     part = monitored.Monitored(scopes={"x": "^network/c/"})
-    with pytest.raises(checks.UserError, match="Watched.scopes must match a variable"):
+    with pytest.raises(checks.UserError, match="Monitored.scopes must match a variable"):
         training.train(_step_fn(part), 1, False)

@@ -81,12 +81,12 @@ def _model(*own):
 
 def test_a_head_of_ones_own_declares_as_all_do():
     made = _model(_Lifted(name="sign"), heads.Binary(name="sign.b"))
-    assert made.direction("sign/lift/10") is True
-    assert made.direction("sign/calibration_error") is False
-    assert made.direction("sign.b/lift/10") is None
+    assert made.find_direction("sign/lift/10") is True
+    assert made.find_direction("sign/calibration_error") is False
+    assert made.find_direction("sign.b/lift/10") is None
     names = ["sign/auc", "sign/lift/10", "sign.b/pr_auc", "sign.b/auc", "average_loss"]
-    assert made.main_metrics(names) == ["sign/lift/10", "sign.b/auc"]
-    assert made.main_metrics(["loss"]) == []
+    assert made.find_main_metrics(names) == ["sign/lift/10", "sign.b/auc"]
+    assert made.find_main_metrics(["loss"]) == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_head_of_ones_own_declares_as_all_do():
     ],
 )
 def test_the_model_knows_the_direction_of_every_tasks_metrics(metric, higher):
-    assert tiny.make().model.direction(metric) is higher
+    assert tiny.make().model.find_direction(metric) is higher
 
 
 def test_a_direction_that_is_no_bool_is_refused():

@@ -47,8 +47,8 @@ def read(tmp_path, monkeypatch):
         ("from mtl import heads\nx = @heads.Binary.__subclasses__()\n", "line 3: module 'heads.B"),
         ("from mtl import heads\nx = @heads.__loader__.exec_module\n", "line 3: module '_frozen"),
         (
-            "from mtl.checkpoints import run_directory\nx = @run_directory.claimed()\n",
-            "line 3: 'run_directory.claimed' is no part of mtl",
+            "from mtl.checkpoints import run_directory\nx = @run_directory.claim_run()\n",
+            "line 3: 'run_directory.claim_run' is no part of mtl",
         ),
     ],
 )

@@ -102,7 +102,7 @@ class Members:
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:
-    """{name of a process: its TF_CONFIG}, on ports of this machine that are free."""
+    """Return {name of a process: its TF_CONFIG}, on ports of this machine that are free."""
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
     with contextlib.ExitStack() as stack:
         jobs = {

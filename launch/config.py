@@ -115,7 +115,7 @@ def text() -> str:
 
 @contextlib.contextmanager
 def _in_order() -> Iterator[None]:
-    """Within it, gin writes a dictionary in its own order, which it would sort.
+    """Have gin write a dictionary in its own order within it, which it would sort.
 
     Some orders mean something: which rows a split holds out first.
     """

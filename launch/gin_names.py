@@ -123,7 +123,7 @@ class Names:
         return next(iter(found.values()))
 
     def unknown(self, selector: str) -> str:
-        """Why a selector names nothing, and what may have been meant."""
+        """Say why a selector names nothing, and what may have been meant."""
         first, _, last = selector.rpartition(".")
         module = self._modules.get(first)
         what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."

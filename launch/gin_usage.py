@@ -82,7 +82,7 @@ class _Walk:
 
 
 def _problem(binding: gin_files.Binding, walk: _Walk, names: Sequence[str]) -> str:
-    """Why nothing uses a binding."""
+    """Say why nothing uses a binding."""
     if not binding.parameter:
         others = [name for name in names if name != binding.name and "." not in name]
         hint = _setting_hint(binding.name, walk) or checks.nearest(binding.name, others)

@@ -30,7 +30,7 @@ def guard() -> None:
 
 @contextlib.contextmanager
 def finished() -> Iterator[None]:
-    """Within it, Ctrl-C is a KeyboardInterrupt again."""
+    """Have Ctrl-C raise KeyboardInterrupt again within it."""
     sys.excepthook = sys.__excepthook__
     guarded = signal.getsignal(signal.SIGINT) is _end
     try:

@@ -173,7 +173,7 @@ def scope_name(where: str, value: str) -> None:
 
 
 def nearest(value: Any, choices: Iterable[Any]) -> str:
-    """`Did you mean 'x'?` for the closest of `choices`, or nothing."""
+    """Return `Did you mean 'x'?` for the closest of `choices`, or nothing."""
     match = closest(value, choices)
     return f"Did you mean {match!r}?" if match else ""
 

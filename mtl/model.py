@@ -96,7 +96,7 @@ class MultiTaskModel:
         return found[0][1] if found else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Of every task the metric that tells most, among the names of evaluation metrics."""
+        """Return each task's most telling metric, of the names of evaluation metrics."""
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
         for head in self.heads:
@@ -141,7 +141,7 @@ class MultiTaskModel:
         return {**self.column_files, **{what: path for what, path in masks.items() if path}}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """{scope: what the rows of its variables stand for, tokens or classes}."""
+        """Return {scope: what the rows of its variables stand for, tokens or classes}."""
         named: dict[str, types.RowNames] = {}
         for column in self.columns:
             of_column = types.read_member(column, types.Column, "row_names")(statistics)
@@ -198,7 +198,7 @@ class MultiTaskModel:
     def _infer(
         self, features: Any, labels: Any, mode: str, statistics: features_lib.Statistics
     ) -> compat.estimator.EstimatorSpec:
-        """Of evaluation and prediction."""
+        """Build the graph of evaluation or of prediction."""
         logits = self.infer_logits(features, statistics)
         averaged = types.read_member(self.update, types.Update, "average")
         scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged else None
@@ -272,7 +272,7 @@ class MultiTaskModel:
     def _pass_forward(
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
     ) -> whole_batch.ForwardPass:
-        """From features and labels to losses, of these rows and of samples of them."""
+        """Pass features and labels forward to losses, of these rows and of samples of them."""
         logits, shared = self._build_outputs(features, statistics, training=True)
 
         def samples(count: int) -> list[types.Tensors]:
@@ -289,7 +289,15 @@ class MultiTaskModel:
     def infer_logits(
         self, features: types.Tensors, statistics: features_lib.Statistics
     ) -> types.Tensors:
-        """{field: [B, ...]} -> {task: [B, C]}, as in evaluation: no example depends on another."""
+        """Compute logits as in evaluation, where no example depends on another.
+
+        Args:
+          features: {field: [B, ...]}.
+          statistics: what the columns learned.
+
+        Returns:
+          {task: [B, C]}.
+        """
         return self._build_outputs(features, statistics, training=False)[0]
 
     def _build_outputs(
@@ -304,7 +312,7 @@ class MultiTaskModel:
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
-        """{field: [B, ...]} -> {task: [B, H]}."""
+        """Build the towers: {field: [B, ...]} -> {task: [B, H]}."""
         inputs = features_lib.encode_columns(self.columns, features, statistics)
         with tf1.variable_scope("network"):
             return precision_lib.run_network(
@@ -312,7 +320,7 @@ class MultiTaskModel:
             )
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
-        """{task: [B, H]} -> {task: [B, C]}."""
+        """Build the logits: {task: [B, H]} -> {task: [B, C]}."""
         logits = {}
         for head in self.heads:
             trainable = types.read_member(head, types.Head, "trainable")

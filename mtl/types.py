@@ -174,19 +174,28 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """[B, H] -> [B, C]."""
+        """Compute logits: [B, H] -> [B, C]."""
 
     @abc.abstractmethod
     def loss(self, logits: tf.Tensor, labels: Tensors) -> tf.Tensor:
-        """[B, C] and {label: [B, ...]} -> the weighted mean over the labelled rows, a scalar."""
+        """Compute the loss.
+
+        [B, C] and {label: [B, ...]} -> the weighted mean over the labelled rows, a scalar.
+        """
 
     @abc.abstractmethod
     def label_weight(self, labels: Tensors) -> tf.Tensor:
-        """{label: [B, ...]} -> the sum of weights that the mean is divided by, a scalar."""
+        """Sum the weights of the labels.
+
+        {label: [B, ...]} -> the sum of weights that the mean is divided by, a scalar.
+        """
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C] -> {name: [B, ...]}, such as probabilities and class names."""
+        """Predict from logits.
+
+        [B, C] -> {name: [B, ...]}, such as probabilities and class names.
+        """
 
     @abc.abstractmethod
     def metrics(self, logits: tf.Tensor, labels: Tensors) -> Metrics:
@@ -194,7 +203,10 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def export_outputs(self, logits: tf.Tensor) -> dict[str, object]:
-        """{kind: `tf.estimator.export.ExportOutput`}; kinds are predict, classify and regress."""
+        """Return {kind: `tf.estimator.export.ExportOutput`}.
+
+        Kinds are predict, classify and regress.
+        """
 
     @abc.abstractmethod
     def check(self, labels: Mapping[str, PythonValue]) -> str | None:
@@ -269,15 +281,18 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B, ...] labels -> targets and whether they are present, [B] or [B, n]."""
+        """Parse labels: [B, ...] labels -> targets and whether they are present, [B] or [B, n]."""
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C] -> {name: [B, ...]}."""
+        """Predict from logits: [B, C] -> {name: [B, ...]}."""
 
     @abc.abstractmethod
     def examples(self, logits: tf.Tensor, labels: Tensors) -> LossInputs:
-        """[B, C] and {label: [B, ...]} -> what the losses are computed from."""
+        """Align logits, targets and weights.
+
+        [B, C] and {label: [B, ...]} -> what the losses are computed from.
+        """
 
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

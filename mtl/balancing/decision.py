@@ -18,13 +18,13 @@ tf1 = tf.compat.v1
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """[T, T] -> [T]: whether a task has a gradient, a finite one."""
+    """Find the tasks with a gradient, a finite one: [T, T] -> [T] bool."""
     squares = tf.linalg.diag_part(gramian)
     return (squares > 0) & tf.math.is_finite(squares)
 
 
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
-    """[T, T] -> 0, or NaN where a task's gradient is not finite: it decides nothing, yet it counts.
+    """Return 0, or NaN where a task's gradient is not finite: it decides nothing, yet it counts.
 
     Added to what is decided, it lets the update see such a step.
     """
@@ -36,7 +36,7 @@ def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
 def _find_taking_part(
     method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor
 ) -> tf.Tensor:
-    """[T]: whether a task takes part; by its loss where products are those of different rows."""
+    """Find the tasks that take part, [T]; by losses where products are those of different rows."""
     if method.samples == 1:
         return find_present(gramian)
     finite = tf.math.is_finite(losses) & tf.math.is_finite(tf.linalg.diag_part(gramian))
@@ -56,7 +56,7 @@ def decide_weights(
     every_steps: int,
     average: float,
 ) -> tf.Tensor:
-    """[T] float64: what each task's gradient weighs in this step.
+    """Decide what each task's gradient weighs in this step, [T] float64.
 
     Args:
       method: decides.
@@ -127,13 +127,13 @@ def _choose(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_chosen(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """`whole` with the chosen entries along every axis replaced by `part`."""
+    """Return `whole` with the chosen entries along every axis replaced by `part`."""
     axes = tf.meshgrid(*[chosen] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
 
 def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Norms of the tasks' gradients, cosines of their pairs, and the share that conflict."""
+    """Return norms of the tasks' gradients, cosines of their pairs, and the share that conflict."""
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
     pairs = [(a, b) for a in range(len(names)) for b in range(a)]

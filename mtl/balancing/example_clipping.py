@@ -128,7 +128,7 @@ class ExampleClipping(types.Surgery):
     def _clip_single(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Of a part that is one example."""
+        """Clip the gradient of a pass that holds one example."""
         gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         there = [gradient for gradient in gradients if gradient is not None]
@@ -138,7 +138,11 @@ class ExampleClipping(types.Surgery):
         )
 
     def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
-        """Of gradients of shares of the batch's mean: B times such a gradient is the example's."""
+        """Return the factor that bounds each example's gradient.
+
+        The gradients given are shares of the batch's mean: B times such a gradient is the
+        example's own.
+        """
         squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # By rounding.
         return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
 
@@ -161,7 +165,7 @@ def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
 
 
 def _squared_norms(made: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
-    """[B] float64, of the gradients of B examples by several variables."""
+    """Return the squared norms of the gradients of B examples by several variables, [B] float64."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)

@@ -38,7 +38,7 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> "Factors | None":
-        """From gradients that a task each has; None where thin matrices do not make them up."""
+        """Build from one gradient for each task; None unless thin matrices make them up."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -55,7 +55,7 @@ class Factors:
         return tf.stack(self.gradients)
 
     def multiply_pairs(self) -> tf.Tensor:
-        """[S, S] inner products, float64."""
+        """Return [S, S] inner products, float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
         both = tf.linalg.matmul(left, left, transpose_a=True)
         both *= tf.linalg.matmul(right, right, transpose_a=True)
@@ -63,7 +63,7 @@ class Factors:
         return tf.linalg.matmul(chosen, both @ chosen, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """[T] -> the weighted sum of the gradients [P, Q]."""
+        """Turn [T] into the weighted sum of the gradients [P, Q]."""
         own = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(own, self.left.dtype), self.right, transpose_b=True
@@ -75,7 +75,7 @@ class Factors:
 
 
 def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of a `MatMul` [P, C], [Q, C]."""
+    """Split a `MatMul` into its factors, [P, C] and [Q, C]."""
     left, right = product.inputs
     if product.get_attr("transpose_a"):
         left = tf.transpose(left)

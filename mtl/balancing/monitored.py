@@ -65,7 +65,7 @@ class Monitored(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
+        """Combine gradients as `surgery` does, and monitor them.
 
         The scalars are those of the surgery, and `surgery/norm/<task>`,
         `surgery/cosine/<task>/<task>` and `surgery/conflicts`, also with `<scope>/` in front.
@@ -99,7 +99,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """{prefix of the names: indices of variables}."""
+        """Return {prefix of the names: indices of variables}."""
         compared = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

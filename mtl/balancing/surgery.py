@@ -236,7 +236,7 @@ class Combine(types.Surgery):
     def _combine_by_decisions(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Of the weighted losses, in one pass."""
+        """Combine the weighted losses, and take their gradient in one pass."""
         size, compared = len(losses), self._list_compared(batch_gradients.first)
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, compared, self._take_deciding
@@ -253,7 +253,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """With the losses that decide: of two samples, where the method takes some."""
+        """Return the tasks with the losses that decide; some methods take them of two samples."""
         if self._weighing.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)

@@ -44,7 +44,7 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
-        """From T gradients of one variable, None for a task that does not reach it."""
+        """Build from T gradients of one variable, None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
@@ -54,12 +54,15 @@ class Leaf:
         return factors.Factors.from_gradients(tasks, dense) or cls(tasks, tf.stack(dense))
 
     def multiply_pairs(self) -> tf.Tensor:
-        """[S, S] inner products, float64: rows of float32 lose nothing and cannot overflow."""
+        """Return [S, S] inner products, float64.
+
+        Rows of float32 lose nothing and cannot overflow.
+        """
         flat = tf.cast(tf.reshape(self.rows, [len(self.tasks), -1]), tf.float64)
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """[T] -> the weighted sum of the gradients."""
+        """Turn [T] into the weighted sum of the gradients."""
         own = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, own, transpose_a=True)
@@ -108,7 +111,7 @@ def _is_first_axis(axis: tf.Tensor) -> bool:
 
 
 def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
-    """[T, T] inner products of the tasks' gradients over all leaves, float64; 0 where absent."""
+    """Return the tasks' inner products over all leaves, [T, T] float64; 0 where absent."""
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
         chosen = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
@@ -174,7 +177,7 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Of the variables with these indices, or of the representation."""
+        """Return the leaves of the variables with these indices, or of the representation."""
         if self.representation:
             return self._at_representation
         return build_leaves([self.at_variables[n] for n in compared])
@@ -192,7 +195,7 @@ class TaskGradients:
         return differentiate_tasks(self.losses, places, self.representation)
 
     def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
-        """Gradients of `sum_t weights[t] loss[t]` for the chosen variables, in one pass."""
+        """Return gradients of `sum_t weights[t] loss[t]` for the chosen variables, in one pass."""
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
             [loss * tf.cast(weights[t], loss.dtype) for t, loss in enumerate(self.losses)]
@@ -204,7 +207,7 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """N gradients from the combined ones of the representation.
+        """Return N gradients from the combined ones of the representation.
 
         What lies below the representation gets its gradient from there in one pass, and everything
         else that is shared from the weighted losses.
@@ -219,7 +222,7 @@ class TaskGradients:
         return self.complete(added)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """N gradients: those given of the shared variables, and of each other one its own."""
+        """Return N gradients: those given for shared variables, and each other variable's own."""
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
@@ -272,7 +275,11 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """N gradients: the combined ones, and of all that was not compared the weighted losses'."""
+        """Return N gradients.
+
+        They are the combined ones where gradients were compared, and those of the weighted losses
+        elsewhere.
+        """
         rest = [n for n in tasks.shared if n not in compared]
         others = self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
         return tasks.complete({**others, **dict(zip(compared, combined, strict=True))})
@@ -319,7 +326,7 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """N times T gradients -> N leaves."""
+    """Turn N times T gradients into N leaves."""
     # Factors have what is asked of leaves.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
@@ -327,6 +334,6 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def differentiate_tasks(
     losses: Sequence[tf.Tensor], places: Sequence, stop: Sequence[tf.Tensor] = ()
 ) -> Columns:
-    """[T] losses and [N] places -> N times T gradients."""
+    """Turn [T] losses and [N] places into N times T gradients."""
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

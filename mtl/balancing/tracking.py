@@ -54,7 +54,7 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
 
 
 def _present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
-    """[T]: whether any of a task's gradients is not zero."""
+    """Return [T]: whether any of a task's gradients is not zero."""
     found = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:
         count = len(leaf.tasks)

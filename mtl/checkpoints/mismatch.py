@@ -17,7 +17,9 @@ tf1 = tf.compat.v1
 
 
 def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:
-    """`model_fn`, refusing `checkpoint` before anything is restored if it does not fit its graph.
+    """Return `model_fn`, which refuses a checkpoint that does not fit its graph.
+
+    It does so before anything is restored.
 
     Training needs a place for every saved variable; other modes leave out the optimizer's. A run
     of a version whose averages knew no decays of rows goes on from averages that are as of now.

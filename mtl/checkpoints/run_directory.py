@@ -189,7 +189,7 @@ def _list(directory: str, paths: Sequence[str]) -> None:
 
 
 def _opens(checkpoint: str) -> Exception | None:
-    """Why not even the step can be read; None where it can."""
+    """Say why not even the step can be read; None where it can."""
     try:
         tf.train.load_variable(checkpoint, "global_step")
     except _READ_ERRORS as error:
@@ -312,7 +312,7 @@ def _written(model_dir: str) -> list[str]:
 
 
 def _notes(model_dir: str) -> dict[str, bytes]:
-    """{path: content} of the small files that a start writes before a checkpoint is restored."""
+    """Return {path: content} of the small files that a start writes before it restores."""
     found = {}
     for path in (os.path.join(model_dir, name) for name in _NOTES):
         if tf.io.gfile.exists(path):

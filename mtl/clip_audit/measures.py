@@ -83,14 +83,14 @@ def measure(
 
 
 def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-    """[B]."""
+    """Return the loss of every example, [B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
 
 
 def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
-    """`norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`."""
+    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`."""
     scopes = _grouped(found.squares, _scope)
     total = tf.add_n(list(found.squares.values()))
     blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
@@ -103,7 +103,7 @@ def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
-    """`norm` of the mean gradient and, of each layer, the mean of the examples' norms."""
+    """Return `norm` of the mean gradient and, of each layer, the mean of the examples' norms."""
     count = tf.cast(tf.size(found.products), tf.float32)
     layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
     means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
@@ -112,7 +112,7 @@ def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Of squares in float64, in float32; rounding may take them below 0."""
+    """Take roots of squares in float64, as float32; rounding may take squares below 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -124,7 +124,7 @@ def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> di
 
 
 def _scope(name: str) -> str:
-    """`network`, `features`, `head/<task>`."""
+    """Return `network`, `features`, `head/<task>`."""
     return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
 
 

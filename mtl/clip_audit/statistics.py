@@ -78,26 +78,26 @@ class _Groups:
         self.is_last = self.number == self.sizes[self.sample] - 1
 
     def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """[N] -> [S], over the rows of a mask."""
+        """Turn [N] into [S], over the rows of a mask."""
         weights = np.asarray(values, np.float64)
         if mask is not None:
             weights = np.where(mask, weights, 0.0)
         return np.bincount(self.sample, weights, minlength=len(self.ids))
 
     def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """[N] -> [S], NaN of samples without a row; values that are NaN do not count."""
+        """Turn [N] into [S], NaN of samples without a row; values that are NaN do not count."""
         mask = mask & ~np.isnan(values)
         counts = self.sums(np.ones(len(values)), mask)
         return _ratio(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """[N] -> [S], NaN of samples without a row."""
+        """Turn [N] into [S], NaN of samples without a row."""
         found = np.full(len(self.ids), -np.inf)
         np.maximum.at(found, self.sample[mask], values[mask])
         return np.where(np.isinf(found), np.nan, found)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """[N] -> [S], NaN of samples without a row."""
+        """Turn [N] into [S], NaN of samples without a row."""
         sample, values = self.sample[mask], values[mask]
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
@@ -177,7 +177,7 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """{label: (samples, mean norm of the task's gradient, share of visits above)} of one task."""
+    """Return {label: (samples, mean norm, share of visits above)} for one task's gradients."""
     labels = samples[f"label/{task}"]
     return {
         float(label): (

@@ -53,5 +53,8 @@ def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def _sizes() -> list[int]:
-    """1 to 8, and from there on eight steps to each doubling: at most an eighth is padding."""
+    """Return the sizes that rows are padded to.
+
+    They are 1 to 8, and eight to each doubling from there on: at most an eighth is padding.
+    """
     return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

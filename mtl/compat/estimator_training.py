@@ -105,12 +105,12 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
 
 
 def estimator_train(estimator, train_distributed_fn: Callable, hooks) -> Any:
-    """`Estimator.train` on a remote cluster."""
+    """Run `Estimator.train` on a remote cluster."""
     return _run_as_client(estimator, "train", train_distributed_fn, hooks)
 
 
 def estimator_evaluate(estimator, evaluate_distributed_fn: Callable, hooks) -> Any:
-    """`Estimator.evaluate` on a remote cluster."""
+    """Run `Estimator.evaluate` on a remote cluster."""
     return _run_as_client(estimator, "eval", evaluate_distributed_fn, hooks)
 
 

@@ -17,7 +17,7 @@ def apply_reduced(
     gradients_and_variables: Sequence[tuple[Any, tf.Variable]],
     when: tf.Tensor | bool = True,
 ) -> tf.Operation:
-    """As `optimizer.apply_gradients`, for gradients that are equal in every replica.
+    """Apply gradients that are equal in every replica, as `optimizer.apply_gradients` does.
 
     Args:
       optimizer: of TensorFlow 1.

@@ -30,7 +30,7 @@ def edited(directory: str) -> Iterator[Any]:
 
 
 def assets(meta_graph: Any) -> dict[str, str]:
-    """{name of the constant that held a file's path: the name of the file in the SavedModel}."""
+    """Return {constant that held a file's path: name of the file in the SavedModel}."""
     found = [*meta_graph.asset_file_def]
     packed = meta_graph.collection_def.get(tf.compat.v1.saved_model.ASSETS_KEY)
     for asset in packed.any_list.value if packed else ():

@@ -58,7 +58,10 @@ def find(
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
-    """`source` with every `num_shards`-th of the split's files; None where there are fewer."""
+    """Return `source` with every `num_shards`-th of the split's files.
+
+    Returns None where it has fewer files.
+    """
     if len(paths) < num_shards:
         return None
     # The paths that were found have the folder in them.

@@ -83,7 +83,7 @@ class Idx(types.Source):
         )
 
     def _arrays(self, split: str) -> dict[str, _Array]:
-        """{field: what its file holds}; fails unless all hold as many rows."""
+        """Return {field: what its file holds}; fails unless all hold as many rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
@@ -110,7 +110,7 @@ class Idx(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor]:
-        """{field: bytes [B]} -> {name: [B, ...]}."""
+        """Decode a batch: {field: bytes [B]} -> {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         return {name: self._decode(batch, field) for name, field in fields.items()}
 

@@ -37,12 +37,12 @@ class LabelCounts:
 
 
 def accumulators(label: str) -> dict[str, LabelCounts]:
-    """{name in the statistics: what gathers the counts of this field}."""
+    """Return {name in the statistics: what gathers the counts of this field}."""
     return {_name(label): LabelCounts(label=label)}
 
 
 def read_counts(statistics: types.Statistics, label: str) -> dict[int | str, int]:
-    """{value of the label: its rows in the training split}, from the statistics."""
+    """Return {value of the label: its rows in the training split}, from the statistics."""
     entry = statistics.for_column(_name(label))
     return dict(zip(entry["values"], entry["counts"], strict=True))
 

@@ -154,7 +154,7 @@ class LongTail(types.Source):
         return records.filter(lambda _, keep: keep).map(lambda record, _: record)
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """As the source does."""
+        """Decode a batch as the source does."""
         return self.source.decode(batch, spec, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:

@@ -40,13 +40,13 @@ class Numbered(types.Source):
                 checks.whole("Numbered.shuffle", number, least)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """{"row": number, "record": the source's}."""
+        """Return the records as {"row": number, "record": the source's}."""
         numbers = tf.data.Dataset.range(tf.int64.max)
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """As the source does, with the numbers [B] as the field `ROW`."""
+        """Decode a batch as the source does, with the numbers [B] as the field `ROW`."""
         values = self.source.decode(batch["record"], _without_row(spec), with_labels)
         return {**values, ROW: batch["row"]}
 

@@ -91,7 +91,7 @@ class Pipeline:
         statistics: Any = None,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Batches of ({feature: [B, ...]}, {label: [B, ...]}).
+        """Return batches of ({feature: [B, ...]}, {label: [B, ...]}).
 
         Args:
           split: which part of the source, such as `train_split`.

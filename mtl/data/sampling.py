@@ -131,7 +131,7 @@ def _powers(counts: np.ndarray, exponent: float) -> np.ndarray:
 
 
 def _of_label(labels: tf.Tensor, known: list[Any], times: tf.Tensor) -> tf.Tensor:
-    """[B] labels -> how often each is due, 1 where it is not known."""
+    """Turn [B] labels into how often each is due, 1 where it is not known."""
     hits = tf.equal(labels[:, tf.newaxis], tf.constant(known, labels.dtype))
     due = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), due, tf.ones_like(due))

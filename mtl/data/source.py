@@ -28,7 +28,7 @@ def check(where: str, value: Any) -> None:
 def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
-    """Batches of raw records, ragged where their sizes differ."""
+    """Return batches of raw records, ragged where their sizes differ."""
     specs = tf.nest.flatten(records.element_spec)
     if all(spec.shape.is_fully_defined() for spec in specs):
         return records.batch(batch_size, drop_remainder)

@@ -80,7 +80,10 @@ class Tfds(types.Source):
     def decode(
         self, batch: Mapping[str, Any], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """{theirs: [B, ...]} -> {name: [B, ...]}, cast where nothing can be lost."""
+        """Decode a batch.
+
+        {theirs: [B, ...]} -> {name: [B, ...]}, cast where nothing can be lost.
+        """
         fields = spec.fields if with_labels else spec.feature_fields
         return {name: self._decode(batch, field) for name, field in fields.items()}
 

@@ -58,7 +58,7 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """`config`, whose session is told this beside what Estimator tells it by itself."""
+    """Return `config`, whose session is told this beside what Estimator tells it by itself."""
     merged = tf1.ConfigProto(allow_soft_placement=True)
     # One pass of the graph optimizer, which is Estimator's default too.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1

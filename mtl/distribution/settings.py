@@ -105,7 +105,7 @@ class Communication:
         )
 
     def reduction(self, on_cpu: bool) -> tf.distribute.CrossDeviceOps | None:
-        """Within a machine; None for TensorFlow's choice."""
+        """Return how to reduce within a machine; None for TensorFlow's choice."""
         if on_cpu:
             # What TensorFlow chooses by default waits forever for itself on two CPU cores.
             return tf.distribute.ReductionToOneDevice()
@@ -220,7 +220,7 @@ class Distribution:
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """`model_fn`, with tables cut and batches normalised as set."""
+        """Return `model_fn`, with tables cut and batches normalised as set."""
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
             apart = replicas.separate_replicas(when=self.batch_norm == "replica")
@@ -255,7 +255,7 @@ class Distribution:
 
 
 def _tell(place: Place) -> None:
-    """Which devices are used, and how many GPUs were found."""
+    """Log which devices are used, and how many GPUs were found."""
     gpus = tf.config.list_physical_devices("GPU")
     if place.replicas > 1 or gpus:
         name = place.cluster.name if place.cluster else "this process"

@@ -119,7 +119,7 @@ def read_cluster() -> Cluster | None:
 
 @contextlib.contextmanager
 def hide_cluster() -> Iterator[None]:
-    """Within it an Estimator sees no cluster: for what one process does by itself."""
+    """Have an Estimator see no cluster within it: for what one process does by itself."""
     given = os.environ.pop(_VARIABLE, None)
     try:
         yield

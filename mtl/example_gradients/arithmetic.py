@@ -110,7 +110,7 @@ def _reduced(given: Given) -> list[State] | None:
 
 
 def _matmul(given: Given) -> list[State] | None:
-    """[..., M, K] by [..., K, N]; examples along K would be added up."""
+    """Multiply [..., M, K] by [..., K, N]; examples along K would be added up."""
     op, rank = given.op, given.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [op.get_attr(name) for name in names]

@@ -55,7 +55,7 @@ class Gradients:
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
     ) -> dict[str, gradient_forms.ExampleGradients]:
-        """{use: cotangents} -> {variable: gradients of all examples}, of those that have any."""
+        """Turn {use: cotangents} into {variable: gradients of all examples}, if it has any."""
         made = {}
         for name, own in self._uses.items():
             there = [use for use in own if cotangents[use.output.name] is not None]
@@ -92,7 +92,7 @@ class Gradients:
     def _by_example(
         self, values: tf.Tensor, layout: layouts.Layout, core: Sequence[int]
     ) -> tf.Tensor:
-        """[..., *core] -> [B, T, *core], from where examples lie."""
+        """Turn [..., *core] into [B, T, *core], from where examples lie."""
         if layout.before == sizes.ONE:
             is_apart = layout.axis == 0 and layout.inner == sizes.ONE
             if is_apart and values.shape.rank == 2 + len(core):
@@ -158,7 +158,7 @@ class Gradients:
     def _through(
         self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """From gradients by what a variable was made into to gradients by the variable."""
+        """Turn gradients by what a variable was made into, into gradients by the variable."""
         # Rows, the one other kind, are of the variable itself and never come here.
         built = [
             part.built()

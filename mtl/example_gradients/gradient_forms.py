@@ -26,7 +26,7 @@ class ExampleGradients(Protocol):
         """Yield the tensors."""
 
     def squared_norms(self) -> tf.Tensor:
-        """[B]."""
+        """Return the squared norms: [B]."""
 
     def scaled(self, factors: tf.Tensor) -> "ExampleGradients":
         """Return each of them times its own of the factors [B]."""
@@ -73,7 +73,7 @@ class Products(NamedTuple):
     cotangents: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """`sum_st <x_is, x_it> <d_is, d_it>`."""
+        """Return the squared norms: `sum_st <x_is, x_it> <d_is, d_it>`."""
         grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
@@ -151,7 +151,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
-    """Of pairs of a weight, a scalar, and a part of the same variable."""
+    """Add up pairs of a weight, a scalar, and the gradients of the same variable."""
     return Plain(tf.add_n([weight * _flat(part.gradients) for weight, part in parts]))
 
 

@@ -53,7 +53,7 @@ def _sliced(op: tf.Operation) -> tf.Tensor:
 
 
 def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
-    """With zeros around; the odd one comes at the end."""
+    """Pad images with zeros around; the odd one comes at the end."""
     missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]

@@ -109,7 +109,7 @@ class Proof:
         return found is not None and None not in found
 
     def examples(self, axis: int, dims: Sequence[sizes.Size]) -> layouts.Layout:
-        """Of a tensor with one entry of each example along an axis."""
+        """Return the layout of a tensor with one entry of each example along an axis."""
         return layouts.along("", self.count, axis, dims)
 
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:

@@ -40,7 +40,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
 
 def _apart_from_layouts(given: Given) -> list[State] | None:
-    """Of ops that no tensor with a layout enters, or of whose inputs only sizes count."""
+    """Handle ops that no tensor with a layout enters, or of whose inputs only sizes count."""
     op = given.op
     is_size = sizes.is_made(op) and (op.type == "Shape" or not given.placed)
     if is_size and given.known.is_of_one(given.output):
@@ -73,7 +73,7 @@ def _are_lengths(given: Given) -> bool:
 
 
 def _total(given: Given) -> list[State] | None:
-    """Of a sum over examples: what is as well a sum of what each of them makes of it."""
+    """Handle a sum over examples: what is as well a sum of what each of them makes of it."""
     kind, states = given.op.type, given.states
     is_one = states.count(TOTAL) == 1 and not given.placed
     if kind == "StopGradient":

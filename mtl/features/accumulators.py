@@ -149,7 +149,7 @@ class Quantiles:
 
 
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
-    """[N] -> ascending boundaries of buckets b[i-1] <= x < b[i] that hold about equally many.
+    """Return ascending boundaries of buckets b[i-1] <= x < b[i] that hold about equally many.
 
     Values that fill a bucket alone are set apart first, so that a field which is mostly zero still
     spends its buckets on the rest. Where one lies amid a bucket of the rest, it cuts that in two.

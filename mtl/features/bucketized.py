@@ -48,7 +48,7 @@ class Bucketized(column.PerField):
         column.check_vectors("Bucketized", self.dimension, self.pooling)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{column: what gathers its quantiles}."""
+        """Return {column: what gathers its quantiles}."""
         if not isinstance(self.boundaries, int):
             return {}
         return {
@@ -117,7 +117,7 @@ class Crossed(types.Column):
         return {column.name(self.prefix, *cross): tuple(cross) for cross in self.crosses}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{`<prefix>_<field>`: what gathers the quantiles of a field}."""
+        """Return {`<prefix>_<field>`: what gathers the quantiles of a field}."""
         return {
             column.name(self.prefix, field): _quantiles("Crossed", field, boundaries)
             for field, boundaries in self.boundaries.items()
@@ -125,7 +125,7 @@ class Crossed(types.Column):
         }
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """{field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""
+        """Encode columns: {field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""
         outputs = {}
         for output, fields in self.columns.items():
             ids = self._cross([self._categories(features, field, fitted) for field in fields])
@@ -178,7 +178,7 @@ def _boundaries(boundaries: Boundaries, name: str, fitted: types.Statistics) -> 
 
 
 def _buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:
-    """Numbers -> int64 ids in [0, len(boundaries) + 2), of the same shape."""
+    """Turn numbers into int64 ids in [0, len(boundaries) + 2), of the same shape."""
     bucket = _bucket_of_integers if values.dtype.is_integer else _bucket_of_floats
     return tf.ragged.map_flat_values(bucket, values, boundaries)
 

@@ -75,7 +75,7 @@ class Categorical(column.PerField):
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{column: what gathers its vocabulary}."""
+        """Return {column: what gathers its vocabulary}."""
         if self.vocabulary is not None:
             return {}
         return {
@@ -95,7 +95,7 @@ class Categorical(column.PerField):
         return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """{column: the categories of its embedding}."""
+        """Return {column: the categories of its embedding}."""
         return {
             output: types.RowNames(names=self._entries(output, fitted)[0], axis=0, and_unknown=True)
             for output in self.columns
@@ -133,7 +133,7 @@ def _tokens(features: types.Tensors, field: str) -> np.ndarray:
 
 
 def _table(entries: tuple[str, ...] | str, num_unknown: int) -> tf.lookup.StaticVocabularyTable:
-    """Of a vocabulary, or of a file with one; it is made once in a graph."""
+    """Build the table of a vocabulary, or of a file with one; it is made once in a graph."""
     # A key that is no string stays out of saved graphs.
     kept = graphs.outermost_graph().get_collection_ref((entries, num_unknown))
     if not kept:

@@ -52,7 +52,7 @@ class PerField(types.Column):
         return {name(self.prefix, field): (field,) for field in self.names}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{column: what gathers its statistics}; empty where nothing is fitted."""
+        """Return {column: what gathers its statistics}; empty where nothing is fitted."""
         return {}
 
     @property
@@ -61,12 +61,12 @@ class PerField(types.Column):
         return {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """{column: what the rows of its table stand for}; empty where they have no names."""
+        """Return {column: what the rows of its table stand for}; empty where they have no names."""
         del fitted
         return {}
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """{field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}."""
+        """Encode columns: {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}."""
         outputs = {}
         for output, (field,) in self.columns.items():
             with tf.compat.v1.variable_scope(output):
@@ -81,7 +81,7 @@ class PerField(types.Column):
 
 
 def name(prefix: str, *fields: str) -> str:
-    """`<prefix>_<field>[_x_<field>...]`, with what no scope can hold replaced by '_'."""
+    """Return `<prefix>_<field>[_x_<field>...]`, with what no scope can hold replaced by '_'."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{'_x_'.join(fields)}")
 
 
@@ -148,7 +148,7 @@ def flat(values: Values) -> tf.Tensor:
 
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
-    """1 / spread as float32, and 0 where a value never varies."""
+    """Return 1 / spread as float32, and 0 where a value never varies."""
     given = np.asarray(spread, np.float64)
     return np.divide(1, given, out=np.zeros_like(given), where=given > 0).astype(np.float32)
 
@@ -172,7 +172,7 @@ def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling:
 
 
 def _pool(looked_up: Values, pooling: str) -> tf.Tensor:
-    """[B, n, D] or [B, (L), D] -> [B, D]."""
+    """Turn [B, n, D] or [B, (L), D] into [B, D]."""
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":
         return total

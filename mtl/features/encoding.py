@@ -70,7 +70,7 @@ def fit_columns(
 
 
 def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
-    """{column: accumulator} of all that must be fitted."""
+    """Return {column: accumulator} of all that must be fitted."""
     of_parts = (types.read_member(part, types.Column, "accumulators")() for part in parts)
     return {name: value for accumulators in of_parts for name, value in accumulators.items()}
 
@@ -78,7 +78,9 @@ def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
 def encode_columns(
     columns: Sequence[types.Column], features: types.Tensors, fitted: types.Statistics
 ) -> dict[str, tf.Tensor]:
-    """{field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
+    """Encode columns.
+
+    {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
 
     The inputs come in order of their names: what a network makes of them does not depend on the
     order of the columns. A field that no column reads is no input.

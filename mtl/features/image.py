@@ -51,7 +51,7 @@ class Image(column.PerField):
             )
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{column: what gathers the moments of its channels}."""
+        """Return {column: what gathers the moments of its channels}."""
         if self.normalization != "z_score":
             return {}
         return {
@@ -65,7 +65,7 @@ class Image(column.PerField):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        """[B, H, W], [B, H, W, C] or [B] strings -> [B, H, W, C]."""
+        """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
         pixels = self._pixels(features, field)
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
@@ -80,7 +80,7 @@ class Image(column.PerField):
         return pixels.reshape(-1, pixels.shape[-1])
 
     def _pixels(self, features: types.Tensors, field: str) -> tf.Tensor:
-        """[B, H, W, C], divided by the greatest value."""
+        """Return [B, H, W, C], divided by the greatest value."""
         values = features[field]
         if values.dtype == tf.string:
             values = self._decode(values, field)

@@ -56,7 +56,7 @@ class Numeric(column.PerField):
         checks.is_a("Numeric.missing_flags", self.missing_flags, bool, "be True or False")
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """{column: what gathers its moments}."""
+        """Return {column: what gathers its moments}."""
         if self.normalization == "none":
             return {}
         return {
@@ -69,7 +69,7 @@ class Numeric(column.PerField):
         }
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
-        """{field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
+        """Encode columns: {field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
 
         Fields of one number each are taken as the elements of one field: no op for every column.
         """
@@ -91,7 +91,7 @@ class Numeric(column.PerField):
     def _together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """{column: field [B]} of one type and one precision -> {column: [B, 1] or [B, 2]}."""
+        """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
         outputs = list(fields)
         entries = [self._entry(output, fitted) for output in outputs]
         (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
@@ -110,7 +110,7 @@ class Numeric(column.PerField):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        """[B] or [B, n] -> [B, n], or [B, 2 n] with flags."""
+        """Turn [B] or [B, n] into [B, n], or [B, 2 n] with flags."""
         entry = self._entry(output, fitted)
         values = self._values(features, field, self._precision(entry))
         numbers, known = self._normalised(values, [entry])
@@ -121,7 +121,10 @@ class Numeric(column.PerField):
     def _normalised(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B, n] and the statistics of these n, in one entry or several; with which are known."""
+        """Normalise [B, n] by the statistics of these n, in one entry or several.
+
+        With the values comes which of them are known.
+        """
         known = tf.math.is_finite(values)
         # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
         numbers = tf.where(known, values, tf.zeros_like(values))
@@ -133,14 +136,14 @@ class Numeric(column.PerField):
         return numbers, known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
-        """[N, n] of an eager batch, to be measured: integers as they are."""
+        """Read an eager batch to be measured, [N, n]: integers as they are."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
             return values.numpy()[:, np.newaxis]  # At a tenth of the time of three ops.
         return self._values(features, field, tf.float64).numpy()
 
     def _precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """In which type integers become numbers: as narrow as the training split allows."""
+        """Return in which type integers become numbers: as narrow as the training split allows."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
@@ -148,7 +151,7 @@ class Numeric(column.PerField):
         return tf.float32 if greatest <= limit else tf.float64
 
     def _values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
-        """[B, n], before normalisation: floats as float32, integers in the given type."""
+        """Return [B, n], before normalisation: floats as float32, integers in the given type."""
         values = column.numbers("Numeric", features, field)
         if isinstance(values, tf.RaggedTensor) or values.shape.rank not in (1, 2):
             fix = f"Its batches have shape {values.shape}; a Bucketized column takes lists."

@@ -99,7 +99,7 @@ def sync(paths: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
-    """Within it, an operation on files that fails is a UserError: `what` cannot be written."""
+    """Turn a failing operation on files within it into a UserError: `what` cannot be written."""
     try:
         yield
     except tf.errors.OpError as error:

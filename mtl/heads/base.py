@@ -89,7 +89,7 @@ class Base(types.Head):
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B, ...] labels -> targets and whether they are present, [B] or [B, n].
+        """Parse labels: [B, ...] labels -> targets and whether they are present, [B] or [B, n].
 
         Labels out of range fail through `checked`.
         """
@@ -108,7 +108,10 @@ class Base(types.Head):
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, ...] -> {name: [B, ...]}, such as probabilities and class names."""
+        """Predict from logits.
+
+        [B, ...] -> {name: [B, ...]}, such as probabilities and class names.
+        """
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
@@ -122,12 +125,12 @@ class Base(types.Head):
     # What all heads do.
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """[B, H] -> [B, size]."""
+        """Compute logits: [B, H] -> [B, size]."""
         initializer = tf1.constant_initializer(self.initial_bias())
         return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """[B, size] and {field: [B, ...]} -> a scalar.
+        """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
 
         Raises:
           InvalidArgumentError: when run, on a label or a weight out of range.
@@ -137,11 +140,13 @@ class Base(types.Head):
         return objectives.weighted_mean(losses, examples.weights)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """{field: [B, ...]} -> the sum of the weights, a scalar."""
+        """Sum the weights of the labels: {field: [B, ...]} -> the sum of the weights, a scalar."""
         return tf.reduce_sum(self._targets_and_weights(labels)[1])
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """[B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
+        """Build the metrics.
+
+        [B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
 
         `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as a prediction or
         as the loss. One such row makes NaN of every metric but those of the labels alone.
@@ -296,5 +301,5 @@ def check_share(where: str, value: float) -> None:
 
 
 def logit(share: float) -> float:
-    """log(share / (1 - share))."""
+    """Return log(share / (1 - share))."""
     return math.log(share / (1 - share))

@@ -95,14 +95,17 @@ class Binary(base.Base):
         return (1,), self.negative or (0,)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B] -> 1.0 for positives, else 0.0."""
+        """Parse labels: [B] -> 1.0 for positives, else 0.0."""
         targets, present, valid = self.parsed(label)
         if valid is not None:
             targets = self.checked(targets, valid, label, self.rule(label.dtype))
         return targets, present
 
     def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """[...] -> targets, which are present, and which are in range; None where any label is."""
+        """Return targets, which labels are present, and which are in range.
+
+        The last is None where any label is in range.
+        """
         positive, negative = (self._typed(label, given) for given in self._values)
         present, hits = values.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
@@ -126,22 +129,25 @@ class Binary(base.Base):
         return not negative or value in (*positive, *negative)
 
     def rule(self, dtype: Any) -> str:
-        """`be one of ...`."""
+        """Return the rule, `be one of ...`."""
         positive, negative = self._values
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """As all heads, with logits [B]."""
+        """Align examples as all heads do, with logits [B]."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[...], [...] -> [...]."""
+        """Compute the loss of every example: [...], [...] -> [...]."""
         return objectives.binary_cross_entropy(
             logits, targets, self.positive_weight, self.label_smoothing, self.focal_gamma
         )
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, 1] -> probability float32, class_id int64 and class string, all [B]."""
+        """Predict from logits.
+
+        [B, 1] -> probability float32, class_id int64 and class string, all [B].
+        """
         probability = tf.sigmoid(tf.squeeze(logits, -1))
         class_id = tf.cast(probability >= self.threshold, tf.int64)
         return {

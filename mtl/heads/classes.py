@@ -47,7 +47,7 @@ class Classes(base.Base):
         return values.per_class(where, given, self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B] -> class ids, int64, and which of them are present."""
+        """Parse labels: [B] -> class ids, int64, and which of them are present."""
         ids, valid = values.class_ids(label, self.class_names)
         ids = self.checked(ids, valid, label, self.rule(label.dtype))
         return tf.maximum(ids, 0), ids >= 0
@@ -57,7 +57,7 @@ class Classes(base.Base):
         return values.knows_class(value, self.class_names)
 
     def rule(self, dtype: Any) -> str:
-        """`be in [0, C)` or `be one of ...`."""
+        """Return the rule, `be in [0, C)` or `be one of ...`."""
         return values.class_rule(dtype, self.class_names)
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Linear:
     has_bias = True
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
-        """[B, H] -> [B, size]."""
+        """Compute logits: [B, H] -> [B, size]."""
         initializer = tf1.constant_initializer(initial_bias)
         return layers.dense(tower, size, "logits", bias_initializer=initializer)
 
@@ -38,7 +38,7 @@ class Scaled(Linear):
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
-        """[B, H] -> [B, size]."""
+        """Compute logits: [B, H] -> [B, size]."""
         logits = super().__call__(tower, size, initial_bias)
         with tf1.variable_scope("logits"):
             offset = tf1.get_variable("scale_offset", [size], initializer=tf1.zeros_initializer())
@@ -63,7 +63,7 @@ class Cosine:
         checks.positive("Cosine.scale", self.scale)
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
-        """[B, H] -> [B, size]."""
+        """Compute logits: [B, H] -> [B, size]."""
         del initial_bias
         with tf1.variable_scope("logits"):
             kernel = tf1.get_variable("kernel", [tower.shape[-1], size], tower.dtype)

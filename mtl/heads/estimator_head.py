@@ -76,20 +76,23 @@ class EstimatorHead(types.Head):
         return self.label or self.name
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """[B, H] -> [B, head.logits_dimension]."""
+        """Compute logits: [B, H] -> [B, head.logits_dimension]."""
         return layers.dense(tower, self.head.logits_dimension, "logits")
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """[B, C] and {field: [B, ...]} -> a scalar."""
+        """Compute the loss: [B, C] and {field: [B, ...]} -> a scalar."""
         logits, label, fields = self._labelled(logits, labels)
         return self.head.loss(label, logits, features=fields)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """{field: [B, ...]} -> the number of rows with a label, a scalar."""
+        """Sum the weights of the labels.
+
+        {field: [B, ...]} -> the number of rows with a label, a scalar.
+        """
         return tf.reduce_sum(tf.cast(self._rows(labels), tf.float32))
 
     def _rows(self, labels: types.Tensors) -> tf.Tensor:
-        """[B]: whether a row has a label."""
+        """Return [B]: whether a row has a label."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
         present = values.are_present(labels[self.field])
         return present if present.shape.rank == 1 else tf.reduce_all(present, axis=-1)
@@ -97,7 +100,7 @@ class EstimatorHead(types.Head):
     def _labelled(
         self, logits: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """Logits, label and dense label fields of the rows that have a label."""
+        """Return logits, label and dense label fields of the rows that have a label."""
         rows = self._rows(labels)
         fields = {
             name: tf.boolean_mask(field, rows)
@@ -107,7 +110,7 @@ class EstimatorHead(types.Head):
         return tf.boolean_mask(logits, rows), fields[self.field], fields
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C] -> what the head predicts, under its own names."""
+        """Predict from logits: [B, C] -> what the head predicts, under its own names."""
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
@@ -139,6 +142,6 @@ class EstimatorHead(types.Head):
         return {_KINDS[kind]: outputs[kind] for kind in _KINDS if kind in outputs}
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """None: what such a head accepts is known to itself alone."""
+        """Return None: what such a head accepts is known to itself alone."""
         del labels
         return None

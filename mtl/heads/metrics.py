@@ -185,7 +185,7 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
 
 
 def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
-    """[B, C], [B] -> [B]: the chance that the target is among the first k, ties broken at random.
+    """Return the chance that the target is among the first k, ties broken at random, [B].
 
     A tie is no hit of its own: C equal logits hit with a chance of k / C.
     """
@@ -209,7 +209,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
 
 
 def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """[B] x 3 -> [15]: the weight by which probabilities exceed targets, by probability."""
+    """Sum by probability the weight by which probabilities exceed targets: [B] x 3 -> [15]."""
     bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
     return count_in_bins(bins, weights * (probabilities - targets), CALIBRATION_BINS)
 

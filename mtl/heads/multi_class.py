@@ -118,15 +118,18 @@ class MultiClass(classes.Classes):
         return 0.0 if self.prior is None else list(map(math.log, self._per_class("prior")))
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """[B, H] -> [B, C]."""
+        """Compute logits: [B, H] -> [B, C]."""
         return self.classifier(tower, self.size, self.initial_bias())
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B, C], [B] -> [B]."""
+        """Compute the loss of every example: [B, C], [B] -> [B]."""
         return self.objective(logits, targets, softmax.Classes(self.class_names, self._counts))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B]."""
+        """Predict from logits.
+
+        [B, C] -> probabilities float32 [B, C], class_id int64 [B] and class string [B].
+        """
         class_id = tf.argmax(logits, axis=-1)
         return {
             "probabilities": tf.nn.softmax(logits),

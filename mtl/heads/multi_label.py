@@ -79,7 +79,10 @@ class MultiLabel(classes.Classes):
         return 0.0 if self.prior is None else list(map(base.logit, self._per_class("prior")))
 
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and what of it is present."""
+        """Parse labels.
+
+        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and what of it is present.
+        """
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)
         kinds, shape = (tf.int64, tf.float32), (self.size,)
@@ -114,14 +117,14 @@ class MultiLabel(classes.Classes):
         return super().criterion(given)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B, C], [B, C] -> [B, C]."""
+        """Compute the loss of every example: [B, C], [B, C] -> [B, C]."""
         weights = self._per_class("positive_weight")
         return objectives.binary_cross_entropy(
             logits, targets, weights, self.label_smoothing, self.focal_gamma
         )
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C] -> probabilities float32 and multi_hot int64, both [B, C]."""
+        """Predict from logits: [B, C] -> probabilities float32 and multi_hot int64, both [B, C]."""
         probabilities = tf.sigmoid(logits)
         return {
             "probabilities": probabilities,

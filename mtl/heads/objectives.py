@@ -27,7 +27,9 @@ def binary_cross_entropy(
     label_smoothing: float = 0.0,
     focal_gamma: float = 0.0,
 ) -> tf.Tensor:
-    """`w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)` with p = sigmoid(logit); [...] -> [...].
+    """Return `w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)` with p = sigmoid(logit).
+
+    Logits and targets have one shape, which is that of the losses.
 
     Focal: Lin, Goyal, Girshick, He and Dollár, "Focal Loss for Dense Object Detection", 2017,
     arXiv:1708.02002; its alpha is `positive_weight` here. Smoothing: Szegedy et al., "Rethinking
@@ -60,7 +62,7 @@ def softmax_cross_entropy(
     label_smoothing: float = 0.0,
     focal_gamma: float = 0.0,
 ) -> tf.Tensor:
-    """`w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)` with p = softmax(logits).
+    """Return `w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)` with p = softmax(logits).
 
     Two classes with logits (0, x) give `binary_cross_entropy` of x.
 
@@ -86,36 +88,36 @@ def softmax_cross_entropy(
 
 
 def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
-    """log(1 - p_y), from the other classes' logits: 1 - p would round to 0 near p = 1."""
+    """Return log(1 - p_y), from the other classes' logits: 1 - p would round to 0 near p = 1."""
     own = tf.one_hot(class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool)
     others = tf.where(own, logits.dtype.min, logits)
     return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
 def _error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """`p - y` as p has it; targets of more bits lose none before the difference is taken."""
+    """Return `p - y` as p has it; targets of more bits lose none before the difference is taken."""
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """`(p - y)^2`."""
+    """Return `(p - y)^2`."""
     return tf.square(_error(predictions, targets))
 
 
 def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """`|p - y|`."""
+    """Return `|p - y|`."""
     return tf.abs(_error(predictions, targets))
 
 
 def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
-    """`(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
+    """Return `(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
     error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
     return 0.5 * inner**2 + delta * (error - inner)
 
 
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """`log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
+    """Return `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
     error = absolute_error(predictions, targets)
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
@@ -135,13 +137,13 @@ def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
 
 
 def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """`rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
+    """Return `rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
     counts = tf.cast(counts, log_rates.dtype)
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """`2 (count log(count / rate) - (count - rate))`, which is 0 for a perfect rate."""
+    """Return `2 (count log(count / rate) - (count - rate))`, which is 0 for a perfect rate."""
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))

@@ -69,19 +69,22 @@ class Ordinal(classes.Classes):
         return [thresholds[0], *(math.log(math.expm1(step)) for step in steps)]
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """[B, H] -> [B, C - 1], falling: the logits of y > 0, y > 1, ..."""
+        """Compute logits: [B, H] -> [B, C - 1], falling: the logits of y > 0, y > 1, ..."""
         score = layers.dense(tower, 1, "logits", use_bias=False)
         initializer = tf1.constant_initializer(self.initial_bias())
         raw = tf1.get_variable("thresholds", [self.size], tf.float32, initializer)
         return score - tf.cumsum(tf.concat([raw[:1], tf.nn.softplus(raw[1:])], 0))
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B, C - 1], [B] -> [B]."""
+        """Compute the loss of every example: [B, C - 1], [B] -> [B]."""
         above = tf.cast(targets[:, tf.newaxis] > tf.range(self.size, dtype=tf.int64), tf.float32)
         return tf.reduce_sum(objectives.binary_cross_entropy(logits, above), axis=-1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, C - 1] -> probabilities [B, C]; class_id int64, class string and value, all [B]."""
+        """Predict from logits.
+
+        [B, C - 1] -> probabilities [B, C]; class_id int64, class string and value, all [B].
+        """
         class_id = _median(logits)
         return {
             "probabilities": _probabilities(logits),
@@ -123,7 +126,7 @@ class Ordinal(classes.Classes):
 
 
 def _probabilities(logits: tf.Tensor) -> tf.Tensor:
-    """[B, C - 1] falling logits -> [B, C], each precise however small.
+    """Turn [B, C - 1] falling logits into [B, C], each precise however small.
 
     A difference of sigmoids near 1 is 0 below 6e-8. For `a >= b` it is the product
     `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))`.
@@ -137,5 +140,5 @@ def _probabilities(logits: tf.Tensor) -> tf.Tensor:
 
 
 def _median(logits: tf.Tensor) -> tf.Tensor:
-    """[B, C - 1] -> [B]: the number of thresholds that y is more likely above than not."""
+    """Turn [B, C - 1] into [B]: the number of thresholds that y is more likely above than not."""
     return tf.reduce_sum(tf.cast(logits > 0, tf.int64), axis=-1)

@@ -212,7 +212,10 @@ class _Histogram:
 
 
 def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
-    """`auc` and `pr_auc`, means over the classes for which they are defined, and their bounds."""
+    """Return `auc` and `pr_auc` with their bounds.
+
+    They are means over the classes for which they are defined.
+    """
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
 
@@ -227,7 +230,9 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """[C]: the share of (positive, negative) pairs in the right order, ties by half; its bound.
+    """Return the share of (positive, negative) pairs in the right order, ties by half, [C].
+
+    With it comes its bound.
 
     NaN where a class of labels is absent. The bound is half of the share of pairs within a cell
     where cells hold different scores, else 0.
@@ -243,7 +248,9 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """[C]: the area under the precision-recall curve, as recall steps times precision; its bound.
+    """Return the area under the precision-recall curve, as recall steps times precision, [C].
+
+    With it comes its bound.
 
     NaN where there are no positives. The bound takes in every order of the scores within a cell
     where cells hold different ones, else it is 0.
@@ -266,7 +273,7 @@ def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
 
 
 def _above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
-    """[N]: the weight at or above the score of each cell, in its class."""
+    """Return [N]: the weight at or above the score of each cell, in its class."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 

@@ -32,7 +32,7 @@ class _Number(base.Base):
         return logits
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[B] or [B, n] -> the same shape, and which of them are present.
+        """Parse labels: [B] or [B, n] -> the same shape, and which of them are present.
 
         Integers become float64, since float32 is exact up to 2^24 only.
         """
@@ -52,7 +52,7 @@ class _Number(base.Base):
         return math.isfinite(value) and bool(self.in_range(value))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[B, n] -> value float32, [B] where n is 1 and [B, n] otherwise."""
+        """Predict from logits: [B, n] -> value float32, [B] where n is 1 and [B, n] otherwise."""
         value = self.value(logits)
         return {"value": tf.squeeze(value, -1) if self.size == 1 else value}
 
@@ -65,7 +65,7 @@ class _Number(base.Base):
         }
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """As all heads, with logits [B] where there is one."""
+        """Align examples as all heads do, with logits [B] where there is one."""
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
@@ -148,7 +148,7 @@ class Regression(_Number):
         return "be a finite number"
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B, ...], [B, ...] -> [B, ...]."""
+        """Compute the loss of every example: [B, ...], [B, ...] -> [B, ...]."""
         settings = {"delta": self.huber_delta} if self.loss_type == "huber" else {}
         return objectives.REGRESSION[self.loss_type](logits, targets, **settings)
 
@@ -191,7 +191,7 @@ class Poisson(_Number):
         return "be a finite count of at least 0"
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """[B], [B] -> [B]."""
+        """Compute the loss of every example: [B], [B] -> [B]."""
         return objectives.poisson_loss(logits, targets)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:

@@ -35,7 +35,7 @@ class Margin(Protocol):
     """Whether it makes up for the shares of the classes, as a balanced sampler does."""
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
-        """[B, C], [B] and [C] -> [B, C]."""
+        """Compute losses: [B, C], [B] and [C] -> [B, C]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class CrossEntropy:
         return any(part.balances for part in self._by_counts)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
-        """[B, C], [B] -> [B]."""
+        """Compute losses: [B, C], [B] -> [B]."""
         if self.margin is not None:
             logits = self.margin(logits, targets, self._counts(classes))
         return objectives.softmax_cross_entropy(

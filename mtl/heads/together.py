@@ -25,7 +25,10 @@ FROM = 16
 def compute_losses(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
-    """{task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads."""
+    """Compute the losses.
+
+    {task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads.
+    """
     found: dict[str, tf.Tensor] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
@@ -36,7 +39,10 @@ def compute_losses(
 
 
 def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
-    """{field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads."""
+    """Sum the weights.
+
+    {field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads.
+    """
     found: dict[str, tf.Tensor] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
@@ -49,7 +55,10 @@ def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dic
 def build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> types.Metrics:
-    """{task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}."""
+    """Build the metrics.
+
+    {task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}.
+    """
     found: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
     for part in _parts(heads):
         if isinstance(part, Alike):
@@ -71,11 +80,11 @@ class Alike:
     heads: Sequence[binary.Binary]
 
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
-        """[T] -> {task: scalar}."""
+        """Turn [T] into {task: scalar}."""
         return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
 
     def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """{field: [B]} -> [B, T] and [B, T]; fails when run on a label out of range."""
+        """Turn {field: [B]} into [B, T] and [B, T]; fails when run on a label out of range."""
         first = self.heads[0]
         label = tf.stack([head.label_of(labels) for head in self.heads], axis=1)
         targets, present, valid = first.parsed(label)
@@ -86,7 +95,7 @@ class Alike:
         return targets, first.weights(labels, present)
 
     def examples(self, logits: types.Tensors, labels: types.Tensors) -> types.LossInputs:
-        """{task: [B, 1]} and {field: [B]} -> [B, T] each."""
+        """Align logits, targets and weights: {task: [B, 1]} and {field: [B]} -> [B, T] each."""
         targets, weights = self.targets_and_weights(labels)
         return types.LossInputs(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
 
@@ -94,18 +103,21 @@ class Alike:
         return tf.concat([logits[head.name] for head in self.heads], axis=1)
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """{task: [B, 1]} and {field: [B]} -> [T]."""
+        """Compute the loss: {task: [B, 1]} and {field: [B]} -> [T]."""
         examples = self.examples(logits, labels)
         own = self.heads[0].losses(examples.logits, examples.targets)
         total = tf.reduce_sum(examples.weights * own, 0)
         return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 0))
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """{field: [B]} -> [T]."""
+        """Sum the weights of the labels: {field: [B]} -> [T]."""
         return tf.reduce_sum(self.targets_and_weights(labels)[1], 0)
 
     def metrics(self, logits: types.Tensors, labels: types.Tensors) -> types.Metrics:
-        """{task: [B, 1]} and {field: [B]} -> {"<task>/<metric>": (value, update)}."""
+        """Build the metrics.
+
+        {task: [B, 1]} and {field: [B]} -> {"<task>/<metric>": (value, update)}.
+        """
         first, examples = self.heads[0], self.examples(logits, labels)
         own, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
         is_nan = counts & (tf.math.is_nan(self._logits(logits)) | tf.math.is_nan(own))

@@ -138,7 +138,7 @@ def class_rule(dtype: Any, names: Sequence[str]) -> str:
 
 
 def one_of(choices: Iterable[Any]) -> str:
-    """`be one of a, b, c`, shortened where there are many."""
+    """Return `be one of a, b, c`, shortened where there are many."""
     texts = [show(choice) for choice in choices]
     more = f", ... ({len(texts)} in all)" if len(texts) > _MAX_LISTED else ""
     return f"be one of {', '.join(texts[:_MAX_LISTED])}{more}"

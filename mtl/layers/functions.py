@@ -35,7 +35,10 @@ def dense(
     use_bias: bool = True,
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
-    """[B, D] -> [B, units]: `activation(inputs @ kernel + bias)`, kernel Glorot-uniform."""
+    """Apply a dense layer, [B, D] -> [B, units]: `activation(inputs @ kernel + bias)`.
+
+    The kernel starts Glorot-uniform.
+    """
     with tf1.variable_scope(name):
         inputs = quantization.quantize_inputs(inputs)
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
@@ -56,7 +59,7 @@ def conv(
     use_bias: bool = True,
     padding: str = "same",
 ) -> tf.Tensor:
-    """[B, H, W, D] -> [B, H / stride, W / stride, filters], padded to keep the borders.
+    """Convolve [B, H, W, D] to [B, H / stride, W / stride, filters], padded to keep the borders.
 
     With the padding "valid" H and W lose `size - 1` first.
     """
@@ -78,7 +81,7 @@ def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
-    """[B, H, W, C] -> [B, H / size, W / size, C], both rounded up: the largest of each square."""
+    """Take the largest of each square: [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
     names = {"MaxPool": _MAX_POOL}
     with tf1.get_default_graph().gradient_override_map(names):
         return tf.nn.max_pool2d(images, size, size, "SAME")
@@ -166,7 +169,10 @@ def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> t
 def _normalise_fused(
     images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-    """Normalised images, and the moments of their batch: a third of the time of the parts."""
+    """Return normalised images and the moments of their batch.
+
+    It takes a third of the time of its parts.
+    """
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
     return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
@@ -212,7 +218,10 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
 def embedding(
     ids: tf.Tensor, vocabulary_size: int, dimension: int, name: str = "embedding"
 ) -> tf.Tensor:
-    """[...] ids in [0, vocabulary_size) -> [..., dimension]; its gradient is IndexedSlices."""
+    """Look up ids in [0, vocabulary_size), [...] -> [..., dimension].
+
+    The gradient of the table is IndexedSlices.
+    """
     initializer = tf1.truncated_normal_initializer(stddev=dimension**-0.5)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
     return tf.nn.embedding_lookup(table, ids)

@@ -70,7 +70,7 @@ class Precision:
         checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """`step_fn` with networks that compute as set."""
+        """Return `step_fn` with networks that compute as set."""
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
             with _STEP.set(_Step(self)):
@@ -108,7 +108,7 @@ def current_dtype() -> tf.DType:
 
 
 def current_loss_scale() -> "LossScale | None":
-    """Of the step that is being built; None where gradients are not scaled."""
+    """Return the loss scale of the step being built; None where gradients are not scaled."""
     return _current_step().scale
 
 
@@ -150,7 +150,7 @@ class _Step:
 
     @contextlib.contextmanager
     def compile_network(self) -> Iterator[None]:
-        """Within it XLA compiles, if it is to, ops and their gradients."""
+        """Have XLA compile ops and their gradients within it, if it is to."""
         if not self._xla:
             yield
             return
@@ -158,16 +158,16 @@ class _Step:
             yield
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
-        """Into the network; its gradient comes out unscaled."""
+        """Cast a value into the network; its gradient comes out unscaled."""
         return self._cast(value, self.dtype, lambda gradient, scale: gradient / scale)
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
-        """Out of the network; its gradient goes in scaled."""
+        """Cast a value out of the network; its gradient goes in scaled."""
         return self._cast(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
-        """Within it what is asked for in the numbers of the network is a float32 variable, cast."""
+        """Give a network that asks for variables of its own type float32 ones, cast."""
         if self.dtype == tf.float32:
             yield
             return

@@ -54,7 +54,7 @@ class Uniform:
         checks.require(2 <= self.bits <= 16, "Uniform.bits", "be in 2 .. 16", self.bits)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """[...] and the largest magnitude -> [...]."""
+        """Quantise: [...] and the largest magnitude -> [...]."""
         return straight_through.round_uniformly(values, self.bits, bound)
 
 
@@ -76,7 +76,7 @@ class Binary:
         checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """[...] -> [...]."""
+        """Quantise: [...] -> [...]."""
         del bound
         signs = straight_through.sign(values)
         if not self.scaled:
@@ -101,7 +101,7 @@ class Ternary:
         checks.positive("Ternary.threshold", self.threshold)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """[...] -> [...]."""
+        """Quantise: [...] -> [...]."""
         del bound
         sizes = tf.abs(values)
         least = self.threshold * _over_units(tf.reduce_mean, sizes)

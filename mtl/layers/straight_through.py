@@ -36,7 +36,7 @@ def round_to_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """1 where x is at least 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
+    """Return 1 where x is at least 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
     return replace_gradient(
         lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped
     )(x)

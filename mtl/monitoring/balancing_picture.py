@@ -52,7 +52,7 @@ def draw(model_dir: str) -> str | None:
 
 
 def read(model_dir: str) -> dict[tuple[str, str], Curves]:
-    """{(scope, kind): curves}, in the order of `_TITLES`, from the event files of a run.
+    """Return {(scope, kind): curves}, in the order of `_TITLES`, from the event files of a run.
 
     Of a step that was written twice, as after a restore, the last counts; values that are not
     finite are left out.
@@ -77,7 +77,7 @@ def _events(path: str) -> Iterator[tf.compat.v1.Event]:
 
 
 def _recent(cosines: Curves) -> dict[tuple[str, str], float]:
-    """{"a/b": {step: cosine}} -> {(a, b): mean over the last quarter of the steps}."""
+    """Turn {"a/b": {step: cosine}} into {(a, b): mean over the last quarter of the steps}."""
     means: dict[tuple[str, str], float] = {}
     for pair, points in cosines.items():
         first, last = min(points), max(points)

@@ -41,7 +41,7 @@ class _Axis(NamedTuple):
 
 
 def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
-    """{name: {step: value}} -> a panel with a line for each."""
+    """Draw lines: {name: {step: value}} -> a panel with a line for each."""
     steps = _Axis(0, max(max(points) for points in curves.values()) or 1, False)
     values = _Axis.spanning([value for points in curves.values() for value in points.values()])
     parts = [_text(0, -14, title, "start", bold=True)]
@@ -65,7 +65,10 @@ def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
-    """{(row, column): value in [-1, 1]} of a symmetric matrix -> a panel; red is below 0."""
+    """Draw a matrix.
+
+    {(row, column): value in [-1, 1]} of a symmetric matrix -> a panel; red is below 0.
+    """
     names = list(dict.fromkeys(name for pair in cells for name in pair))
     size = min(40.0, _HEIGHT / len(names))
     both = {**cells, **{(b, a): value for (a, b), value in cells.items()}}

@@ -50,7 +50,7 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
         self.on_step(run_context, int(step), values, *more)
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """`step` is the global step; `values` are those of `result.names`; more as fetched."""
+        """Act on a step: `values` are those of `result.names`; more as fetched."""
         raise NotImplementedError
 
 

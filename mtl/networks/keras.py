@@ -49,7 +49,7 @@ class KerasModel:
         checks.require(callable(self.build), "KerasModel.build", rule, self.build)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """{column: [B, ...]} -> [B, H]."""
+        """Build the trunk: {column: [B, ...]} -> [B, H]."""
         with freezing.hold_part(self.trainable):
             return self._called(inputs, training)
 
@@ -117,7 +117,7 @@ def _hold(made: Any) -> None:
 
 @contextlib.contextmanager
 def _weights_given(made: Any) -> Iterator[None]:
-    """Within it layers have what the scope's getter makes of their weights in place of these.
+    """Have layers use what the scope's getter makes of their weights in place of these.
 
     Raises:
       UserError: if a weight that it makes something of is not an attribute of a layer.
@@ -144,7 +144,7 @@ def _weights_given(made: Any) -> Iterator[None]:
 
 
 def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """{id of a weight: the weight, and what the getter makes of it} where that is another."""
+    """Return {id of a weight: the weight, and what the getter makes of it} if they differ."""
     made = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype

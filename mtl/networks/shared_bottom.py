@@ -36,7 +36,10 @@ class SharedBottom:
             checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", 2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared."""
+        """Build the trunk.
+
+        {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared.
+        """
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))
         towers = {task: self._towered(hidden, task, training) for task in tasks}

@@ -18,7 +18,7 @@ class Trunk(Protocol):
     """A network body that knows no tasks."""
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """{column: [B, D] or [B, H, W, C]} -> [B, H]."""
+        """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H]."""
 
 
 def check_settings(
@@ -40,7 +40,7 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """{column: ...} -> all images, stacked to [B, H, W, sum of C], and the other columns."""
+    """Stack all images to [B, H, W, sum of C], and return the other columns beside them."""
     found = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     others = {column: value for column, value in inputs.items() if column not in found}
     fix = "Give it an Image column, or use MLP."
@@ -52,7 +52,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """{column: [B, ...]} -> [B, D]: every input flattened, joined in the order given."""
+    """Flatten every input and join them in the order given: {column: [B, ...]} -> [B, D]."""
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
     flattened = []
     for column, value in inputs.items():
@@ -72,7 +72,10 @@ def dense_layers(
     batch_norm: bool,
     training: bool,
 ) -> tf.Tensor:
-    """[B, D] -> [B, sizes[-1]]: scopes hidden_0, hidden_1, ...; norm before the activation."""
+    """Stack dense layers, [B, D] -> [B, sizes[-1]], in the scopes hidden_0, hidden_1, ...
+
+    The norm comes before the activation.
+    """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)

@@ -55,7 +55,10 @@ class AGC:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del norm
         return [
             gradient
@@ -83,7 +86,7 @@ class AGC:
 
 
 def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Of each unit, float32."""
+    """Return the norm of each unit, float32."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
         return tf.cast(tf.reduce_sum(tf.cast(values, dtype) ** 2, axes, keepdims=True), tf.float64)
@@ -122,7 +125,10 @@ class AutoClip:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del variables
         with tf1.variable_scope("auto_clip"):
             seen, count = self._seen(norm)

@@ -51,7 +51,10 @@ class GlobalNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del variables
         return [
             scale_gradient(gradient, find_factor(norm, self.max_norm)) for gradient in gradients
@@ -79,7 +82,10 @@ class Norm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
@@ -109,7 +115,10 @@ class AverageNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
@@ -139,7 +148,10 @@ class Value:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del variables, norm
         return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
@@ -172,7 +184,9 @@ class ByPattern:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """N gradients (rows merged), N variables, their global norm -> N gradients.
+        """Bound the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
 
         Raises:
           UserError: if a pattern matches no variable, or only those of patterns before it.
@@ -216,7 +230,7 @@ def _scaled_alone(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """[N] values of N variables -> [N], of a shard the sum over all shards of its table."""
+    """Turn [N] values of N variables into [N], of a shard the sum over all shards of its table."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):

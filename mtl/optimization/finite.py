@@ -139,7 +139,7 @@ class Checked:
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
-    """N gradients -> the same with 0 for entries that are not finite, and the number of those."""
+    """Replace entries that are not finite by 0; return their number too."""
     counts = []
 
     def zero(values: tf.Tensor) -> tf.Tensor:

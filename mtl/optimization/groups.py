@@ -67,7 +67,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """N gradients and N variables -> N gradients, 0 where an entry does not move, or not yet."""
+    """Set gradients to 0 where an entry does not move, or not yet: N gradients -> N gradients."""
     return list(map(_masked, gradients, variables))
 
 
@@ -122,7 +122,7 @@ def apply_groups(
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """For each variable whether its optimizer moves rows of a table that have no gradient, too.
+    """Say for each variable whether its optimizer moves rows of a table without a gradient, too.
 
     Of TensorFlow's own only Adam does; one of yours may say so by an attribute of this name.
     """
@@ -169,7 +169,7 @@ def _groups(
 
 
 def _owners(variables: Sequence[tf.Variable], own: Sequence[str]) -> dict[str, str]:
-    """{variable name: the pattern of its optimizer}."""
+    """Return {variable name: the pattern of its optimizer}."""
     owners: dict[str, str] = {}
     for pattern in own:
         left = [

@@ -49,7 +49,9 @@ class Regularization:
     def __call__(
         self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
     ) -> tuple[list[types.Gradient], tf.Tensor | None]:
-        """N gradients (rows merged) and N variables -> N gradients and R, None without penalties.
+        """Add penalties to N gradients (rows merged) of N variables.
+
+        Return R too, None without any.
 
         Raises:
           UserError: if a pattern matches no variable.
@@ -74,7 +76,7 @@ class Regularization:
 def _factors(
     where: str, by_pattern: Mapping[str, float], variables: Sequence[tf.Variable]
 ) -> dict[str, float]:
-    """{variable name: summed factor} of the variables that a pattern matches."""
+    """Return {variable name: summed factor} of the variables that a pattern matches."""
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
         selected = patterns.select_variables(where, pattern, [*variables, *freezing.frozen_names()])

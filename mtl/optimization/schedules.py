@@ -221,7 +221,7 @@ def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """`part`, in whose settings schedules without `decay_steps` decay over so many steps."""
+    """Return `part`, whose schedules without `decay_steps` decay over so many steps."""
     if type(part) in (list, tuple):
         items = [fill_decay_steps(item, steps) for item in part]
         return type(part)(items) if _differ(items, part) else part

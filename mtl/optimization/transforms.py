@@ -36,7 +36,10 @@ class Centralization:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Change the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del norm
         return list(map(_centered, gradients, variables))
 
@@ -81,7 +84,10 @@ class Noise:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """N gradients (rows merged), N variables, their global norm -> N gradients."""
+        """Change the gradients.
+
+        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))

@@ -76,7 +76,7 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         losses: types.Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """N gradients, N variables, {task: loss} -> the op of one step, and scalars to watch.
+        """Build the op of one step: N gradients, N variables, {task: loss} -> the op, and monitors.
 
         The scalars are `learning_rate`, `gradient_norm` (global, with regularisation, before
         clipping) and, where there is any, `regularization`, `loss_scale`, and how many steps or

@@ -178,7 +178,7 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
 
 
 def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
-    """{field that a column reads: whether it can hold text}."""
+    """Return {field that a column reads: whether it can hold text}."""
     return {
         field: not isinstance(column, features_lib.Image)
         for column in model.columns

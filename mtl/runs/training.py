@@ -120,13 +120,16 @@ class Training:
             return job.evaluator.metrics or {}, steps
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
-        """Why there is nothing to train; "" where there is."""
+        """Say why there is nothing to train; "" where there is."""
         if keeper.should_stop():
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""
 
     def _announce_start(self, evaluator: evaluation.Evaluator, step: int) -> None:
-        """Once the model is restored: what is refused, is refused before."""
+        """Log that training starts, once the model is restored: what is refused.
+
+        Is refused before.
+        """
         evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.tasks)
@@ -156,7 +159,10 @@ class Training:
         return run_directory.step_of(self._model_dir) - first
 
     def _input_state(self) -> input_state.InputState:
-        """Of this process; workers that do not train in step do not wait for each other's."""
+        """Return the input state of this process.
+
+        Workers that do not train in step do not wait for each other's.
+        """
         settings = (self._data, self._run.seed, self._place.workers)
         readers = self._place.workers if self._place.is_synchronous else 1
         rank = self._place.known_cluster.rank if readers > 1 else 0
@@ -291,7 +297,7 @@ class Training:
         }
 
     def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
-        """Up to which step checkpoints need not be kept for an evaluation."""
+        """Return up to which step checkpoints need not be kept for an evaluation."""
         return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
 
     def _checkpoint_evaluator(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:

@@ -101,7 +101,7 @@ def _array(values: Values) -> Values:
 
 
 def _json(values: Values) -> pa.Array:
-    """[B, ...] -> JSON [B]."""
+    """Turn [B, ...] into JSON [B]."""
     if not isinstance(values, np.ndarray):
         return pa.array([json.dumps(_plain(value)) for value in values], pa.string())
     texts = _scalars(values.ravel(), json.dumps)
@@ -116,7 +116,7 @@ def _json(values: Values) -> pa.Array:
 
 
 def _cells(values: Values) -> pa.Array:
-    """[B, ...] -> text [B]; the parts of a list are separated by "|", row by row."""
+    """Turn [B, ...] into text [B]; the parts of a list are separated by "|", row by row."""
     if not isinstance(values, np.ndarray):
         return pa.array([_cell(_plain(value)) for value in values], pa.string())
     flat = values.reshape(len(values), -1)
@@ -125,7 +125,10 @@ def _cells(values: Values) -> pa.Array:
 
 
 def _arrow(values: Values) -> pa.Array:
-    """[B, ...] -> numbers and texts [B], or lists of them, of a type that says nothing of B."""
+    """Turn [B, ...] into numbers and texts [B], or lists of them.
+
+    Of a type that says nothing of B.
+    """
     if not isinstance(values, np.ndarray):
         return _ragged(values) if _is_ragged(values) else _inferred(list(map(_plain, values)))
     arrays = _typed(values.ravel())
@@ -185,7 +188,10 @@ def _quoted(cells: pa.Array) -> pa.Array:
 
 
 def _scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
-    """[N] -> texts [N]: numbers in the fewest digits that read back the same, bytes by `write`."""
+    """Turn [N] into texts [N]: numbers in the fewest digits that read back the same.
+
+    Bytes by `write`.
+    """
     if values.dtype.kind in "OSU":
         # Names of classes and the like: few that differ.
         encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()

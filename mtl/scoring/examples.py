@@ -21,7 +21,7 @@ _LOW, _HIGH = literals.RANGES["int64"]
 
 
 def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
-    """{field: B values, arrays or lists} -> serialized tf.Examples [B]."""
+    """Serialize rows: {field: B values, arrays or lists} -> serialized tf.Examples [B]."""
     parts = [part for name, values in columns.items() for part in _parts(name, values)]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     return joined.to_numpy(zero_copy_only=False)

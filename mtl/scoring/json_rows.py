@@ -80,7 +80,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-    """`make` of each row; a ValueError becomes a UserError that names the line."""
+    """Return `make` of each row; a ValueError becomes a UserError that names the line."""
     made: list[Any] = []
     try:
         for row in rows:

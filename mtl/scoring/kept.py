@@ -17,7 +17,7 @@ _LENGTH = "\0length"
 
 
 def keep_fields(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """`model_fn` whose predictions come behind these features of the same rows."""
+    """Return `model_fn` whose predictions come behind these features of the same rows."""
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec, fields = model_fn(features, labels, mode), {}

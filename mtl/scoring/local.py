@@ -65,7 +65,10 @@ class _InSession:
         examples: Any,
         outputs: Any,
     ):
-        """`examples` and the values of `outputs` are tensors, or their names; `files` its own."""
+        """Take `examples` and the values of `outputs` as tensors or their names.
+
+        `files` its own.
+        """
         there = filter(tf.io.gfile.exists, files)
         self.identity, self.digest = identity, " ".join(map(checksums.of_file, there))
         self._names = sorted(outputs)

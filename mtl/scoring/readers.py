@@ -111,7 +111,7 @@ class Reader:
         return self._formats[self._format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Why a model refused a chunk: the row that is wrong, if it is found."""
+        """Say why a model refused a chunk: the row that is wrong, if it is found."""
         format_name = self._format(chunk.path)
         unit = "records" if format_name == "tfrecord" else "lines"
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"

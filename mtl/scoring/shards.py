@@ -59,7 +59,7 @@ class Plan:
         return cast(str, self.output)
 
     def shards(self) -> dict[str | None, list[str]]:
-        """{output file: the inputs whose predictions it holds}."""
+        """Return {output file: the inputs whose predictions it holds}."""
         if not self.is_folder:
             return {self.output: list(self.inputs)}
         found: dict[str | None, list[str]] = {}

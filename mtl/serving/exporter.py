@@ -115,7 +115,7 @@ class Exporter:
         return written
 
     def _assets_extra(self) -> dict[str, str]:
-        """{name: path} of what the run says about its rows."""
+        """Return {name: path} of what the run says about its rows."""
         row_names.load(self._model_dir)  # Fails if it is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
@@ -153,7 +153,7 @@ class EachEvaluation(compat.estimator.Exporter):
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """`export` for a run that must not end by it: says why, and keeps the version before."""
+    """Return `export` for a run that must not end by it: says why, and keeps the version before."""
 
     def attempted(*args: Any) -> str | None:
         try:

@@ -43,7 +43,7 @@ def fold_constants(graph: graphs.Graph) -> None:
 
 
 def _values(graph: graphs.Graph) -> dict[str, np.ndarray]:
-    """{name: value} of all nodes that depend on constants alone."""
+    """Return {name: value} of all nodes that depend on constants alone."""
     with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
         fixed, found = set(), {}

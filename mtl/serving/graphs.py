@@ -33,7 +33,7 @@ class Graph:
         return tf.make_ndarray(node.attr["value"].tensor)
 
     def readers(self) -> dict[str, list[Any]]:
-        """{name: the nodes that read it}, a node once for each of its inputs."""
+        """Return {name: the nodes that read it}, a node once for each of its inputs."""
         readers = collections.defaultdict(list)
         for node in self.nodes.values():
             for reference in node.input:

@@ -53,7 +53,7 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
 
 
 def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
-    """{raw input: an empty array} of the raw inputs that a client may leave out."""
+    """Return {raw input: an empty array} of the raw inputs that a client may leave out."""
     defaults = {}
     for name, field in spec.feature_fields.items():
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
@@ -100,7 +100,7 @@ def _num_rows(
 
 
 def _filled(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """[B or 0, ...] -> [B, ...]."""
+    """Turn [B or 0, ...] into [B, ...]."""
     if field.default is None:
         return values
     missing = count - tf.shape(values, tf.int64)[0]

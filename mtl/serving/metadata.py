@@ -26,7 +26,7 @@ _FIX = "Export it again with launch.export."
 def describe_export(
     serving: settings.Serving, spec: spec_lib.Spec, heads: Sequence[types.Head]
 ) -> dict[str, Any]:
-    """Name, inputs and tasks of a model, and what made it."""
+    """Return name, inputs and tasks of a model, and what made it."""
     return {
         "model": serving.model_name,
         "inputs": {name: _field(field) for name, field in spec.feature_fields.items()},
@@ -72,7 +72,7 @@ def read_metadata(directory: str) -> dict[str, Any]:
 
 
 def list_files(directory: str) -> dict[str, str]:
-    """{file: checksum} of the graph and the vocabularies of the SavedModel in `directory`."""
+    """Return {file: checksum} of the graph and the vocabularies of a SavedModel."""
     folder = os.path.join(directory, _ASSETS)
     names = sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
     paths = [saved_model.FILE, *(os.path.join(_ASSETS, name) for name in names)]

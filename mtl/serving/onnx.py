@@ -133,7 +133,7 @@ def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Within it, tf2onnx logs no tracebacks of what it stumbles over."""
+    """Keep tf2onnx from logging tracebacks of what it stumbles over within it."""
     logger = logging.getLogger("tf2onnx")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -45,7 +45,7 @@ class Rows:
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]
 
     def dense(self, name: str) -> np.ndarray:
-        """[N, ...] of a feature of fixed length."""
+        """Return [N, ...] of a feature of fixed length."""
         field = self.spec.fields[name]
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])
@@ -57,7 +57,7 @@ class Rows:
         return np.concatenate([np.zeros([0], dtype), *rows]).astype(dtype), lengths
 
     def raw(self) -> dict[str, np.ndarray]:
-        """{raw input: array} of all rows."""
+        """Return {raw input: array} of all rows."""
         raw: dict[str, np.ndarray] = {}
         for name, field in self.spec.feature_fields.items():
             if field.is_ragged:

@@ -20,7 +20,7 @@ from mtl.serving import inputs, settings
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
-    """`model_fn`, whose predictions have the export outputs that `serving` asks for."""
+    """Return `model_fn`, whose predictions have the export outputs that `serving` asks for."""
 
     def chosen(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
@@ -70,7 +70,10 @@ def _taken(meta_graph: Any) -> dict[str, bytes]:
 
 
 def _final_name(written: str) -> str:
-    """`raw:serving_default` -> `raw`, `raw:<task>` -> `raw/<task>`; others stay as they are."""
+    """Return `raw:serving_default` -> `raw`, `raw:<task>` -> `raw/<task>`.
+
+    Others stay as they are.
+    """
     prefix, colon, name = written.partition(":")
     if not colon:
         return written

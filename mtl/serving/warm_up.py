@@ -72,7 +72,7 @@ def write(
 
 
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
-    """{signature: the inputs of each of its requests} of the Predict calls of an export."""
+    """Return {signature: the inputs of each of its requests} of the Predict calls of an export."""
     found: dict[str, list[dict[str, np.ndarray]]] = {}
     paths = list(filter(tf.io.gfile.exists, [os.path.join(directory, "assets.extra", FILE)]))
     logs = (PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(paths))

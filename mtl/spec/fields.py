@@ -268,7 +268,10 @@ class Spec:
         return {name: field.cast(parsed[name]) for name, field in fields.items()}
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """{field: value} of one example -> a serialized tf.Example, as `parse` takes it."""
+        """Serialize an example.
+
+        {field: value} of one example -> a serialized tf.Example, as `parse` takes it.
+        """
         feature = {name: self.fields[name].proto(value) for name, value in values.items()}
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)

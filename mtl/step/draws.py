@@ -23,7 +23,9 @@ def draw_for_slice(index: tf.Tensor | int) -> contextlib.AbstractContextManager[
 
 
 def make_step_seed(name: str) -> tf.Tensor:
-    """[2] int32 of the run's seed, the scope with `name`, the slice of the batch, and the step.
+    """Make a seed of the run, the scope with `name`, the slice of the batch and the step.
+
+    [2] int32.
 
     For stateless draws. The graph must hold a global step.
     """
@@ -36,7 +38,7 @@ def make_step_seed(name: str) -> tf.Tensor:
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
-    """[2] int32 of the run and the global step, the same for every slice of the batch.
+    """Make a seed of the run and the step, the same for every slice of the batch, [2] int32.
 
     A scheme of its own, older than `step_seed`: runs that go on have to draw as they did.
     """

@@ -79,7 +79,7 @@ def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
 
 
 def take_roots(squares: tf.Tensor) -> tf.Tensor:
-    """Of float64, as float32; what is finite stays so, at most float32's largest."""
+    """Take roots of float64 as float32; what is finite stays so, at most float32's largest."""
     own = tf.sqrt(squares)
     bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)
     return tf.cast(bounded, tf.float32)

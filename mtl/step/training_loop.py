@@ -65,7 +65,7 @@ def run_repeatedly(
     last_step: int,
     due_every: tuple[int, ...],
 ) -> StepResult:
-    """Up to `steps_per_call` steps per session call.
+    """Take up to `steps_per_call` steps per session call.
 
     Args:
       step_fn: one training step; it is traced once, as the body of a `tf.while_loop`.

@@ -62,7 +62,7 @@ class ForwardPass(NamedTuple):
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
     ) -> "ForwardPass":
-        """With every task's loss multiplied by a weight, those of S samples by `of_samples(S)`."""
+        """Multiply every task's loss by a weight, those of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}

@@ -16,7 +16,7 @@ from mtl.transfer import source as source_lib
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
-    """{variable: value} of a checkpoint, of the latest in a model_dir, or of a SavedModel.
+    """Return {variable: value} of a checkpoint, of the latest in a model_dir, or of a SavedModel.
 
     Raises:
       UserError: if there is none, or if it is damaged.

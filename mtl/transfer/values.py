@@ -73,7 +73,7 @@ def _rows_path(model_dir: str) -> str:
 
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
-    """Of copies each reads all of it, of shards each its part."""
+    """Read values of variables: of copies each reads all of it, of shards each its part."""
     for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 

@@ -118,7 +118,7 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """`model_fn`, whose training graph starts from the source, after `prepare`."""
+        """Return `model_fn`, whose training graph starts from the source, after `prepare`."""
 
         def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)

@@ -83,7 +83,7 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """N gradients, N variables that are about to move -> of tables the rows that will, as they are.
+    """Return the rows that are about to move, as they are, of N gradients and N variables.
 
     Of tables whose optimizer moves rows without a gradient, too, these are all rows. What has a
     dense gradient needs no values: of it all moves at every step.

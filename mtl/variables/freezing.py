@@ -79,7 +79,10 @@ class Freezing:
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """`step_fn` with its variables frozen; also watches `frozen_weights`, if there are any."""
+        """Return `step_fn` with its variables frozen.
+
+        Also watches `frozen_weights`, if there are any.
+        """
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _entered(self) as scope:
@@ -204,7 +207,7 @@ class _Scope:
         return _NEVER if is_held else self.freezing.first_step(variable)
 
     def frozen(self) -> dict[str, float]:
-        """{name: the step up to which it is frozen} of what would be trainable."""
+        """Return {name: the step up to which it is frozen} of what would be trainable."""
         steps = {name: self.first_step(name) for name in self.sizes}
         return {name: step for name, step in steps.items() if step}
 
@@ -223,7 +226,7 @@ class _Scope:
         return variable
 
     def in_words(self) -> str:
-        """`Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
+        """Return `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen = self.frozen()
         words = f"Frozen: {len(frozen)} of {len(self.sizes)} variables, "
         words += (

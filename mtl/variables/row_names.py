@@ -62,7 +62,7 @@ def _entry(names: types.RowNames) -> dict[str, Any]:
 
 
 def load(directory: str) -> dict[str, types.RowNames]:
-    """{scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
+    """Return {scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
 
     Raises:
       UserError: a file is not as it was written.
@@ -113,7 +113,7 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
 
 
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
-    """For each of the new rows the old one of the same name, and -1 where there is none.
+    """Find for each of the new rows the old one of the same name, and -1 where there is none.
 
     Rows of the unknown go over where there are as many as before: what they stand for hangs on
     their number, by a hash.

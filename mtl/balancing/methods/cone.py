@@ -102,7 +102,7 @@ def _signs(pair: tf.Tensor) -> tf.Tensor:
 
 
 def _determinant(pair: tf.Tensor) -> tf.Tensor:
-    """`u0^2 - |u1|^2`."""
+    """Return `u0^2 - |u1|^2`."""
     return tf.maximum(tf.reduce_sum(_signs(pair) * pair**2), _ROUNDING * pair[0] ** 2)
 
 
@@ -113,7 +113,7 @@ def _one(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _product(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """`u o v`: the numbers' products, and (u'v, u0 v1 + v0 u1) of the pairs."""
+    """Return `u o v`: the numbers' products, and (u'v, u0 v1 + v0 u1) of the pairs."""
     (p, q), numbers = (u[-size:], v[-size:]), u[:-size] * v[:-size]
     first = tf.tensordot(p, q, 1)[tf.newaxis]
     return tf.concat([numbers, first, p[0] * q[1:] + q[0] * p[1:]], 0)

@@ -121,6 +121,6 @@ class Random(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """[T], above 0 with sum 1."""
+        """Return the weights of the tasks, [T], above 0 with sum 1."""
         draws = tf.random.stateless_normal(tf.shape(tasks.norms), tasks.seed, dtype=tf.float64)
         return tf.nn.softmax(draws)

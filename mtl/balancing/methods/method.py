@@ -51,7 +51,7 @@ class Tasks:
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """[T] bool: which of them has the name; None is the first task of the model.
+        """Return [T] bool: which of them has the name; None is the first task of the model.
 
         Raises:
           UserError: if no task of the model has it.
@@ -87,12 +87,15 @@ class Method:
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """{name: [T] or [T, T]}: what is kept from step to step; nothing by default."""
+        """Return {name: [T] or [T, T]}: what is kept from step to step; nothing by default."""
         del num_tasks
         return {}
 
     def weights(self, tasks: Tasks) -> tf.Tensor:
-        """[T] float64: the update is `sum_t weights[t] gradient[t]`."""
+        """Return the weights of the tasks.
+
+        [T] float64: the update is `sum_t weights[t] gradient[t]`.
+        """
         raise NotImplementedError
 
     def __call__(self, tasks: Tasks) -> tuple[tf.Tensor, State]:
@@ -115,5 +118,5 @@ class CoordinateMethod:
         return None
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        """Gradients [S, ...] of the tasks -> [...]."""
+        """Combine gradients: [S, ...] of the tasks -> [...]."""
         raise NotImplementedError

@@ -97,5 +97,5 @@ class DBMTL(method.Method):
         return self.rate
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """[T], at least 1."""
+        """Return the weights of the tasks, [T], at least 1."""
         return tf.reduce_max(tasks.norms) / tasks.norms

@@ -18,12 +18,12 @@ _GREATEST_WEIGHT = 1e30
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """{task: scalar} -> [T] float64, in which no gradient flows."""
+    """Turn {task: scalar} into [T] float64, in which no gradient flows."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """{task: scalar} -> [T] float64, in which no gradient flows.
+    """Turn {task: scalar} into [T] float64, in which no gradient flows.
 
     Raises:
       InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
@@ -52,7 +52,7 @@ def are_present(values: tf.Tensor) -> tf.Tensor:
 
 
 def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
-    """[T] and {task: scalar} -> {task: weight * loss}; the weights are constants to gradients."""
+    """Multiply losses by weights [T], which are constants to gradients."""
     weights = tf.stop_gradient(tf.minimum(weights, _GREATEST_WEIGHT))
     return {
         task: tf.cast(weights[t], loss.dtype) * loss
@@ -61,21 +61,21 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
 
 
 def take_logarithms(losses: types.Tensors) -> types.Tensors:
-    """{task: scalar} -> {task: log(loss)}, and 0 with no gradient where a task is absent."""
+    """Turn {task: scalar} into {task: log(loss)}, and 0 with no gradient where a task is absent."""
     return {
         task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
     }
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """[T] -> [T], over those `among` [T] is true for; 0 elsewhere, and where there are none."""
+    """Return the softmax over the tasks that `among` [T] is true for, and 0 elsewhere."""
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
 
 
 def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> list[Any]:
-    """{task: value} -> T values in the order of the losses.
+    """Turn {task: value} into T values in the order of the losses.
 
     Raises:
       UserError: if the setting does not name every task of the model, and no other.

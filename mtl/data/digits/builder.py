@@ -66,7 +66,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 
 
 def _rows() -> Iterator[list[int]]:
-    """64 pixels, row by row, and the digit."""
+    """Return 64 pixels, row by row, and the digit."""
     file = importlib.resources.files("mtl.data.digits") / "digits.csv.gz"
     with file.open("rb") as compressed, gzip.open(compressed, "rt") as lines:
         yield from (list(map(int, row)) for row in csv.reader(lines))

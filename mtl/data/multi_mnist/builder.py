@@ -91,7 +91,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _shares() -> np.ndarray:
-    """[28, 36]: how much of each new row lies in each old one; rows sum to 1."""
+    """Return [28, 36]: how much of each new row lies in each old one; rows sum to 1."""
     new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
     old = np.arange(_CANVAS)
     overlap = np.minimum(new + _CANVAS / _SIZE, old + 1) - np.maximum(new, old)

@@ -150,12 +150,20 @@ class Combine(types.Surgery):
           UserError: on the representation, if the network has none; if a pattern of `scopes`
             matches no shared variable.
         """
+        # With one task there is nothing to decide, and the plain gradient costs one pass.
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
         whole = whole_batch.or_losses(batch, losses)
         if self.per_replica:
             whole = whole.without_replicas()
         batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
+        # Three ways to combine, from what the method has to see:
+        # - by coordinate: it chooses among the tasks' values entry by entry (as GradDrop does), so it
+        #   needs every gradient of the whole batch side by side;
+        # - by decisions: its weights are kept over some steps, or come from samples of the batch.
+        #   Weights are known before the gradient is, which is then that of one weighted sum;
+        # - by weights: it decides at every step from inner products (PCGrad, MGDA, ...). The tasks'
+        #   gradients were taken for these products, and are added up without another pass.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing.samples > 1:
@@ -193,6 +201,8 @@ class Combine(types.Surgery):
         monitors = decision.monitor_weights(weights, list(losses))
         return gradients, monitors | decision.monitor_gramian(gramian, list(losses))
 
+    # Inner products of the whole batch need its whole gradients: those of the passes are added up
+    # first, since the product of two sums is not the sum of products.
     def _compare_parameters(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
@@ -216,6 +226,8 @@ class Combine(types.Surgery):
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
+        # Passes share no row, and each has activations of its own. Side by side these are one long
+        # vector, whose inner products are the sums of those of the passes.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
@@ -308,6 +320,7 @@ class Combine(types.Surgery):
             own = own if own is None else tf.boolean_mask(own, there)
             seed = draws.make_balancing_seed(index)
             values = self._choosing(tf.boolean_mask(leaf.rows, there), own, seed)
+            # A task left out for a NaN would hide it from the update, which has to refuse the step.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             chosen.append(leaf.to_gradient(values))
         return chosen

@@ -65,6 +65,7 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
+        # Two chiefs in one folder would delete each other's checkpoints. Workers share the chief's.
         alone = run_directory.lock_run if self._place.is_chief else contextlib.nullcontext
         with alone(self._model_dir), tf_config.confine_server(self._place.cluster):
             return self._take_part()
@@ -86,6 +87,7 @@ class Training:
 
     def _train_or_follow(self, job: "_Context") -> tuple[dict[str, Any], int]:
         """Do what the chief and the workers do."""
+        # Workers: the chief prepares and repairs the folder first, and says when it is done.
         if not self._place.is_chief:
             told = job.beat.wait_for(members.CHIEF, members.TRAINING)
             if told["phase"] == heartbeat.DONE:
@@ -97,11 +99,16 @@ class Training:
                 return {}, self._train_from(job, checkpoint, hooks.Callbacks())
         # Before the pass over the data: this is known from the settings.
         self._data.require_memory(self._data.batch_size // self._place.workers)
+        # What a killed process left half-written goes before anything reads the folder.
         run_directory.repair_run(self._model_dir)
+        # From here on a mistake, or Ctrl-C, takes back what this start has written, until `keep` is
+        # called: with the first step, from which on it is a run.
         with run_directory.claim_run(self._model_dir) as keep:
             if preparation.prepare_run(self._experiment, self._model_dir):
                 self._on_start()
                 keep()
+            # A run that was killed between a checkpoint and its evaluation would never know whether
+            # that one is the best.
             job.evaluator.catch_up()
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
@@ -111,6 +118,7 @@ class Training:
                 job.evaluator.forget_later()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
+            # Beside parameter servers the chief waits until variables have values: see `Leading`.
             if not self._place.has_servers:
                 members.announce_training(job.beat, checkpoint)
             start = functools.partial(self._announce_start, job.evaluator, step)
@@ -179,6 +187,8 @@ class Training:
             model_dir=self._model_dir,
             train_distribute=strategy,
             tf_random_seed=self._run.seed,
+            # All that Estimator saves, logs and counts by itself assumes one step per session call
+            # and counts from where the process started: `Saving` and our hooks do it instead.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             keep_checkpoint_max=saving.ALL_CHECKPOINTS,
@@ -199,6 +209,7 @@ class Training:
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
         )
+        # From the inside out; docs/follow_a_batch.md draws this stack.
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
         model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and not checkpoint:
@@ -243,6 +254,8 @@ class Training:
             statistics=fitting.load_statistics(self._model_dir),
             start_step=first,
         )
+        # An iterator of ours, not a dataset handed to Estimator: its position is saved with every
+        # checkpoint, and the loop over steps calls `get_next` in its body.
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         inputs.watch(iterator, trusted=self._data.sampler is not None)

@@ -131,9 +131,13 @@ class WholeBatch:
         """Return the parts of this replica alone."""
         return dataclasses.replace(self, ignores_replicas=True)
 
+    # The first slice is built outside the loop: it creates the variables, and shows which results
+    # are sparse. The others run one by one in a `tf.while_loop`, so that a slice's activations are
+    # freed before the next one needs the memory.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
         with tf.control_dependencies(self.updates if update else []):
+            # Control dependencies reach into a loop by its inputs alone.
             one = tf.identity(tf.constant(1))
         start = [tensor for value in flat for tensor in _list_tensors(value)]
 
@@ -193,6 +197,8 @@ def build_batch(
     def weights_of(count: int, labels: Any) -> list[types.Tensors]:
         return [label_weights(take_every(labels, first, count)) for first in range(count)]
 
+    # A loss is a mean over labelled rows, and the mean of means is not the mean: with a label in
+    # every row of one slice and in few of another, each slice has to count by its labels.
     @functools.cache  # Replicas meet once, outside of any loop: the first slice comes first.
     def totals(count: int) -> list[types.Tensors]:
         return replicas.sum_over_replicas(weights_of(count, labels))
@@ -207,7 +213,7 @@ def build_batch(
             built = _attach_examples(
                 forward, own, lambda size, row: build_pass(index * size + row, count * size)
             )
-        if count * replicas.count() == 1:
+        if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
             return built
 
         def shares(count: int) -> list[types.Tensors]:
@@ -238,6 +244,7 @@ def _attach_examples(
     examples = Examples(
         given=batch,
         count=size,
+        # UPDATE_OPS of a forward pass are moving averages: its rows are normalised together.
         are_independent=_num_updates() == before,
         row=functools.partial(row, size),
     )
@@ -257,6 +264,7 @@ def _withhold_collections() -> Iterator[list[tf.Operation]]:
     before = [len(collection) for collection in collections]
     updates: list[tf.Operation] = []
     yield updates
+    # Tensors of a loop's body cannot be read outside of it, and the first slice has left its own.
     updates += collections[0][before[0] :]
     for collection, length in zip(collections, before, strict=True):
         del collection[length:]

@@ -61,3 +61,14 @@ def test_the_index_names_every_page():
     linked = {(INDEX.parent / target).resolve() for target in _LINK.findall(INDEX.read_text())}
     pages = set((ROOT / "docs").glob("*.md")) - {INDEX}
     assert pages <= linked, f"missing in docs/index.md: {sorted(p.name for p in pages - linked)}"
+
+
+def test_the_page_that_follows_a_batch_names_what_is_there():
+    page = (ROOT / "docs" / "follow_a_batch.md").read_text()
+    lacking = []
+    for path, names in re.findall(r"^\| \d+ \| `([\w/.]+)`, ((?:`[\w.]+`(?:, )?)+)", page, re.M):
+        text = (ROOT / path).read_text()
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", names):
+            if not re.search(rf"(?:def|class) {name}\b", text):
+                lacking.append(f"{path}: {name}")
+    assert not lacking, "\n".join(lacking)

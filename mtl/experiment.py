@@ -104,7 +104,7 @@ class Experiment:
             example = f"be built, such as @{kind.__name__}()"
             checks.is_a(f"Experiment.{name}", getattr(self, name), kind, example)
         if self.refit is not None:
-            checks.require_part("Experiment.refit", self.refit, "refit.TauNormalized", 5)
+            checks.require_part("Experiment.refit", self.refit, "refit.TauNormalized", arguments=5)
         if self.warm_start is not None:
             example = "be built, such as @transfer.WarmStart()"
             checks.is_a("Experiment.warm_start", self.warm_start, transfer.WarmStart, example)

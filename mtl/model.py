@@ -67,17 +67,21 @@ class MultiTaskModel:
                 where = f"directions[{name!r}] of head {head.name!r}"
                 checks.is_a(where, higher, bool, "be True or False")
         checks.unique("MultiTaskModel.heads", self.tasks)
-        checks.require_part("MultiTaskModel.network", self.network, "networks.SharedBottom", 3)
-        checks.require_part("MultiTaskModel.update", self.update, "update.Update", 3)
-        checks.require_part("MultiTaskModel.weighting", self.weighting, "weighting.Equal", 2)
-        checks.require_part("MultiTaskModel.surgery", self.surgery, "surgery.Sum")
+        checks.require_part(
+            "MultiTaskModel.network", self.network, "networks.SharedBottom", arguments=3
+        )
+        checks.require_part("MultiTaskModel.update", self.update, "update.Update", arguments=3)
+        checks.require_part(
+            "MultiTaskModel.weighting", self.weighting, "weighting.Equal", arguments=2
+        )
+        checks.require_part("MultiTaskModel.surgery", self.surgery, "surgery.Sum", arguments=3)
         example = "be built, such as @freezing.Freezing()"
         checks.is_a("MultiTaskModel.freezing", self.freezing, freezing_lib.Freezing, example)
         example = "be built, such as @quantization.Quantization()"
         kind = quantization_lib.Quantization
         checks.is_a("MultiTaskModel.quantization", self.quantization, kind, example)
         for column in self.columns:
-            checks.require_part("MultiTaskModel.columns", column, "features.Numeric", 2)
+            checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
 
     @property
     def tasks(self) -> tuple[str, ...]:

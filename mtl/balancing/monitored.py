@@ -45,7 +45,7 @@ class Monitored(types.Surgery):
     scopes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        checks.require_part("Monitored.surgery", self.surgery, "surgery.Sum")
+        checks.require_part("Monitored.surgery", self.surgery, "surgery.Sum", arguments=3)
         checks.is_a("Monitored.every_steps", self.every_steps, int, "be a number of steps")
         checks.at_least("Monitored.every_steps", self.every_steps, 1)
         checks.mapping("Monitored.scopes", self.scopes, "map names to patterns")

@@ -134,7 +134,7 @@ class LongTail(types.Source):
         checks.is_a("LongTail.split", self.split, str, "name a split")
         checks.whole("LongTail.seed", self.seed, 0)
         checks.one_of("LongTail.label_type", self.label_type, ["int64", "string"])
-        checks.require_part("LongTail.profile", self.profile, "long_tail.Exponential", 1)
+        checks.require_part("LongTail.profile", self.profile, "long_tail.Exponential", arguments=1)
         checks.mapping("LongTail.held_out", self.held_out, "map splits to rows of each class")
         for split, rows in self.held_out.items():
             where = f"LongTail.held_out[{split!r}]"

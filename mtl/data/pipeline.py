@@ -73,7 +73,7 @@ class Pipeline:
             checks.is_a(f"Pipeline.{name}", getattr(self, name), str, "name a split")
         checks.is_a("Pipeline.cache", self.cache, bool, "be True or False")
         if self.sampler is not None:
-            checks.require_part("Pipeline.sampler", self.sampler, "sampling.Power", 6)
+            checks.require_part("Pipeline.sampler", self.sampler, "sampling.Power", arguments=6)
             checks.one_of(
                 f"{type(self.sampler).__name__}.label", self.sampler.label, self.spec.labels
             )

@@ -61,10 +61,14 @@ class MultiClass(classes.Classes):
             self._per_class("prior")
             rule = "be left out, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
-        checks.require_part(self._where("objective"), self.objective, "softmax.CrossEntropy", 3)
-        checks.require_part(self._where("classifier"), self.classifier, "classifiers.Linear", 3)
+        checks.require_part(
+            self._where("objective"), self.objective, "softmax.CrossEntropy", arguments=3
+        )
+        checks.require_part(
+            self._where("classifier"), self.classifier, "classifiers.Linear", arguments=3
+        )
         if self.shots is not None:
-            checks.require_part(self._where("shots"), self.shots, "shots.Shots", 2)
+            checks.require_part(self._where("shots"), self.shots, "shots.Shots", arguments=2)
         self.objective.check(self.class_names)
         self._check_counts()
         checks.whole(self._where("recall_limit"), self.recall_limit, 0)

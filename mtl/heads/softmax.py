@@ -149,7 +149,9 @@ class CrossEntropy:
         checks.rate("CrossEntropy.label_smoothing", self.label_smoothing)
         checks.at_least("CrossEntropy.focal_gamma", self.focal_gamma, 0)
         if self.margin is not None:
-            checks.require_part("CrossEntropy.margin", self.margin, "softmax.LogitAdjustment", 3)
+            checks.require_part(
+                "CrossEntropy.margin", self.margin, "softmax.LogitAdjustment", arguments=3
+            )
         if callable(self.class_weights):
             example = "softmax.EffectiveNumber"
             checks.require_part("CrossEntropy.class_weights", self.class_weights, example, 1)

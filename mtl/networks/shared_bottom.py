@@ -31,9 +31,9 @@ class SharedBottom:
     tower: Trunk | None = None
 
     def __post_init__(self):
-        checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", 2)
+        checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", arguments=2)
         if self.tower is not None:
-            checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", 2)
+            checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", arguments=2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the trunk.

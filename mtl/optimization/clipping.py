@@ -176,7 +176,9 @@ class ByPattern:
         checks.require(bool(self.parts), "ByPattern.parts", "not be empty", self.parts)
         patterns.check_patterns("ByPattern.parts", list(self.parts))
         for pattern, part in self.parts.items():
-            checks.require_part(f"ByPattern.parts[{pattern!r}]", part, "clipping.GlobalNorm", 3)
+            checks.require_part(
+                f"ByPattern.parts[{pattern!r}]", part, "clipping.GlobalNorm", arguments=3
+            )
 
     def __call__(
         self,

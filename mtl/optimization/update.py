@@ -64,10 +64,12 @@ class Update(types.Update):
             checks.require_part("Update.clipping", self.clipping, "clipping.GlobalNorm")
         checks.is_a("Update.transforms", self.transforms, (list, tuple), "be a list of parts")
         for part in self.transforms:
-            checks.require_part("Update.transforms", part, "transforms.Centralization", 3)
+            checks.require_part("Update.transforms", part, "transforms.Centralization", arguments=3)
         groups.check_groups("Update.rates", self.rates)
         if self.average is not None:
-            checks.require_part("Update.average", self.average, "averaging.ExponentialAverage", 3)
+            checks.require_part(
+                "Update.average", self.average, "averaging.ExponentialAverage", arguments=3
+            )
         checks.one_of("Update.if_not_finite", self.if_not_finite, finite.POLICIES)
 
     def __call__(

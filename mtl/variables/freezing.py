@@ -68,7 +68,7 @@ class Freezing:
         checks.mapping("Freezing.entries", self.entries, "map patterns to masks")
         patterns.check_patterns("Freezing.entries", list(self.entries))
         for pattern, mask in self.entries.items():
-            checks.require_part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", 2)
+            checks.require_part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", arguments=2)
         checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
     def first_step(self, variable: tf.Variable | str) -> float:

@@ -80,7 +80,10 @@ def _statistics(run):
 
 
 def _names(run):
-    return {scope: (names.read(), names.axis) for scope, names in row_names.load(run).items()}
+    return {
+        scope: (row_names.read_names(names), names.axis)
+        for scope, names in row_names.load(run).items()
+    }
 
 
 def _best(run):

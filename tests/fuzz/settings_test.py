@@ -65,7 +65,8 @@ def _fits(annotation, value):
     if annotation is str:
         return isinstance(value, str) and "\0" not in value
     if getattr(annotation, "_is_protocol", False):
-        names = [name for name in vars(annotation) if not name.startswith("_")]
+        required = getattr(annotation, "__abstractmethods__", ())
+        names = [name for name in vars(annotation) if name in required and name[0] != "_"]
         is_callable = callable(value) or "__call__" not in vars(annotation)
         is_built = not isinstance(value, type)
         return is_callable and is_built and all(hasattr(value, name) for name in names[:1])

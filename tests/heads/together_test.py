@@ -58,9 +58,8 @@ def _alone(function):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", ["losses", "metrics"])
-def test_equal_heads_have_together_what_they_have_alone(name, rows):
-    function = getattr(together, name)
+@pytest.mark.parametrize("function", [together.compute_losses, together.build_metrics])
+def test_equal_heads_have_together_what_they_have_alone(function, rows):
     both = [lambda x, y: function(_HEADS, x, y), _alone(function)]
     one, other = (_run(made, *rows, num_batches=4) for made in both)
     assert sorted(one) == sorted(other) and list(one)[0].startswith("t0")

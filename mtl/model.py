@@ -21,8 +21,10 @@ from mtl.heads import metrics as metrics_lib
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.layers import quantization as quantization_lib
+from mtl.networks import trunk
 from mtl.optimization import schedules
 from mtl.step import gradients as gradients_lib
+from mtl.step import monitors as monitors_lib
 from mtl.step import summaries, training_loop, whole_batch
 from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
@@ -238,6 +240,7 @@ class MultiTaskModel:
         # One pass through the network, or one for each slice of the batch on each replica.
         forward = functools.partial(self._pass_forward, statistics)
         batch = whole_batch.build_batch(forward, self._sum_label_weights, features, labels, slices)
+        of_network = monitors_lib.take()
         # Slices keep no activations: summing their losses before surgery takes a pass of its own.
         # Where no value of a loss decides, the first slice stands in for all.
         reads = self._reads_losses
@@ -267,7 +270,7 @@ class MultiTaskModel:
             with summaries.drop_summaries():  # The audit builds the network once more.
                 observe(features, labels, weights)
         train_op, of_update = self.update(gradients, variables, losses)
-        monitors = {"loss": total, **monitors, **of_update}
+        monitors = {"loss": total, **monitors, **of_update, **of_network}
         for task, loss in losses.items():
             monitors[f"{task}/loss"] = loss
             monitors[f"weight/{task}"] = weights[task]
@@ -308,7 +311,9 @@ class MultiTaskModel:
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> tuple[types.Tensors, Sequence[tf.Tensor]]:
         """Return the logits of every head, and the outputs of the network that tasks share."""
-        with self.quantization.quantize_network(training):
+        # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
+        is_apart = training and not self.adds_losses
+        with self.quantization.quantize_network(training), trunk.separate_tasks(is_apart):
             towers = self.build_towers(features, statistics, training)
             logits = self.build_logits(towers)
         return logits, towers.shared

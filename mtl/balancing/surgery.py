@@ -158,8 +158,8 @@ class Combine(types.Surgery):
             whole = whole.without_replicas()
         batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
         # Three ways to combine, from what the method has to see:
-        # - by coordinate: it chooses among the tasks' values entry by entry (as GradDrop does), so it
-        #   needs every gradient of the whole batch side by side;
+        # - by coordinate: it chooses among the tasks' values entry by entry, as GradDrop does.
+        #   It needs every gradient of the whole batch side by side;
         # - by decisions: its weights are kept over some steps, or come from samples of the batch.
         #   Weights are known before the gradient is, which is then that of one weighted sum;
         # - by weights: it decides at every step from inner products (PCGrad, MGDA, ...). The tasks'

@@ -134,7 +134,9 @@ class Quantization:
             checks.mapping(where, given, "map patterns to quantizers")
             patterns.check_patterns(where, list(given))
             for pattern, quantizer in given.items():
-                checks.require_part(f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", 2)
+                checks.require_part(
+                    f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", arguments=2
+                )
 
     @contextlib.contextmanager
     def quantize_network(self, training: bool) -> Iterator[None]:
@@ -151,6 +153,11 @@ class Quantization:
         with _SCOPE.set(scope), tf1.variable_scope(here, custom_getter=scope.variable):
             yield
         scope.require_used()
+
+
+def is_active() -> bool:
+    """Return whether something may be quantised in what is being built."""
+    return _SCOPE.get() is not None
 
 
 def quantize_inputs(values: tf.Tensor) -> tf.Tensor:

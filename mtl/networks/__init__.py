@@ -8,7 +8,20 @@ networks.MLP.dropout = 0.1
 from mtl.networks.convnet import Convnet
 from mtl.networks.keras import KerasModel
 from mtl.networks.mlp import MLP
+from mtl.networks.mmoe import MMoE, OMoE
+from mtl.networks.ple import PLE
 from mtl.networks.resnet import ResNet
 from mtl.networks.shared_bottom import SharedBottom
+from mtl.networks.single_task import SingleTask
 
-__all__ = ["MLP", "Convnet", "KerasModel", "ResNet", "SharedBottom"]
+__all__ = [
+    "MLP",
+    "PLE",
+    "Convnet",
+    "KerasModel",
+    "MMoE",
+    "OMoE",
+    "ResNet",
+    "SharedBottom",
+    "SingleTask",
+]

@@ -6,11 +6,12 @@ networks.MLP.dropout = 0.1
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import layers, types
+from mtl.layers import copies
 from mtl.networks import trunk
 from mtl.variables import freezing
 
@@ -44,3 +45,21 @@ class MLP:
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )
+
+    def build_copies(
+        self, inputs: types.Tensors | tf.Tensor, scopes: Sequence[str], training: bool
+    ) -> tf.Tensor:
+        """Build one in each scope: {column: [B, ...]} for all, or [N, B, D] -> [N, B, H]."""
+        is_shared = isinstance(inputs, Mapping)
+        hidden: tf.Tensor = trunk.join_columns("MLP", inputs) if is_shared else inputs
+        with freezing.hold_part(self.trainable):
+            for index, size in enumerate(self.layers):
+                name = f"hidden_{index}"
+                hidden = copies.dense(hidden, size, name, scopes, use_bias=not self.batch_norm)
+                if self.batch_norm:
+                    hidden = copies.batch_norm(hidden, f"{name}_norm", scopes, training)
+                hidden = layers.ACTIVATIONS[self.activation](hidden)
+                hidden = layers.dropout(hidden, self.dropout, f"{scopes[0]}/{name}", training)
+        if hidden.shape.rank == 2:  # No layers: every copy passes the inputs on.
+            return tf.stack([hidden] * len(scopes))
+        return hidden

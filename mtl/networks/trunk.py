@@ -1,17 +1,18 @@
-"""What a trunk is, and how trunks join inputs.
+"""What a trunk is, how trunks join inputs, and how several copies of one are built.
 
 Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H]
 hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
 hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import tensorflow as tf
 
-from mtl import checks, layers, types
+from mtl import ambient, checks, layers, types
 
 
 class Trunk(Protocol):
@@ -19,6 +20,63 @@ class Trunk(Protocol):
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H]."""
+
+
+def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
+    """Build parts that belong to one task each by themselves within it, not as one product.
+
+    A variable of a task that is stacked with those of others has a gradient of zeros by the others'
+    losses, not None: it would pass for shared, and surgery would weigh it as such.
+    """
+    return _ARE_SEPARATE.set(when)
+
+
+def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
+    """Return which tasks are built at once: all of them, or one by one (see `separate_tasks`)."""
+    return [[task] for task in tasks] if _ARE_SEPARATE.get() else [list(tasks)]
+
+
+def build_towers(
+    tower: Trunk | None, inputs: Sequence[tf.Tensor], tasks: Sequence[str], training: bool
+) -> dict[str, tf.Tensor]:
+    """Build a tower for each task in `tower_<task>`: T of [B, D] -> {task: [B, H]}."""
+    if tower is None:
+        return dict(zip(tasks, inputs, strict=True))
+    given = dict(zip(tasks, inputs, strict=True))
+    towers: dict[str, tf.Tensor] = {}
+    for group in group_tasks(tasks):
+        scopes = [f"tower_{task}" for task in group]
+        made = build_copies(tower, [given[task] for task in group], scopes, training)
+        towers |= zip(group, made, strict=True)
+    return towers
+
+
+def build_copies(
+    part: Trunk,
+    inputs: types.Tensors | Sequence[tf.Tensor],
+    scopes: Sequence[str],
+    training: bool,
+) -> list[tf.Tensor]:
+    """Build a trunk once in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
+
+    A trunk that has a method `build_copies` of these arguments builds all of them at once.
+
+    Args:
+      part: the trunk.
+      inputs: columns that all copies share, or what each of them gets.
+      scopes: where the variables of each copy lie.
+      training: as for the trunk.
+    """
+    at_once = getattr(part, "build_copies", None)
+    if at_once is not None and len(scopes) > 1:
+        given = inputs if isinstance(inputs, Mapping) else tf.stack(inputs)
+        return tf.unstack(at_once(given, scopes, training), len(scopes))
+    outputs = []
+    for index, scope in enumerate(scopes):
+        own = inputs if isinstance(inputs, Mapping) else {"inputs": inputs[index]}
+        with tf.compat.v1.variable_scope(scope):
+            outputs.append(part(own, training))
+    return outputs
 
 
 def check_settings(
@@ -84,3 +142,6 @@ def dense_layers(
         hidden = layers.ACTIVATIONS[activation](hidden)
         hidden = layers.dropout(hidden, dropout, f"{name}_dropout", training)
     return hidden
+
+
+_ARE_SEPARATE = ambient.Ambient("tasks are separate", default=False)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import tensorflow as tf
 
 from mtl import types
-from mtl.step import draws, replicas
+from mtl.step import draws, monitors, replicas
 
 tf1 = tf.compat.v1
 
@@ -259,7 +259,7 @@ def _num_updates() -> int:
 def _withhold_collections() -> Iterator[list[tf.Operation]]:
     """Take out of the graph's collections what belongs to a slice; give its UPDATE_OPS."""
     names = tf1.GraphKeys
-    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES)
+    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, monitors.COLLECTION)
     collections = [tf1.get_collection_ref(key) for key in keys]
     before = [len(collection) for collection in collections]
     updates: list[tf.Operation] = []

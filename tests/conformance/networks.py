@@ -100,4 +100,88 @@ NETWORKS = [
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
     ),
+    Network(
+        name="single_task",
+        gin="networks/single_task.gin",
+        configurable="SingleTask",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="mmoe",
+        gin="networks/mmoe.gin",
+        configurable="MMoE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="omoe",
+        gin="networks/omoe.gin",
+        configurable="OMoE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="dselect_k",
+        gin="networks/dselect_k.gin",
+        configurable="MMoE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="cgc",
+        gin="networks/cgc.gin",
+        configurable="PLE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="ple",
+        gin="networks/ple.gin",
+        configurable="PLE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="mmoe_of_images",
+        gin="""
+            from mtl.networks import gates
+            networks.MMoE.expert = @networks.Convnet()
+            networks.MMoE.num_experts = 3
+            networks.MMoE.gate = @gates.Softmax()
+            networks.Convnet.filters = [4]
+            networks.Convnet.layers = [5]
+            gates.Softmax.layers = [6]
+            gates.Softmax.dropout = 0.3
+        """,
+        configurable="MMoE",
+        inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
+        hidden=5,
+    ),
+    Network(
+        name="ple_of_three_levels",
+        gin="""
+            networks.PLE.experts = [@networks.MLP(), @networks.MLP(), @networks.MLP()]
+            networks.PLE.num_specific = 1
+            networks.PLE.num_shared = 3
+            networks.MLP.layers = [6]
+            networks.MLP.batch_norm = True
+            networks.MLP.dropout = 0.1
+        """,
+        configurable="PLE",
+        inputs={"numeric_a": (3,)},
+        hidden=6,
+        tasks=("click", "click_long"),  # A name that is the start of another.
+    ),
+    Network(
+        name="single_task_keras",
+        gin="""
+            from tests.networks import keras_models
+            networks.SingleTask.trunk = @networks.KerasModel()
+            networks.KerasModel.build = @keras_models.functional
+        """,
+        configurable="SingleTask",
+        inputs={"image_a": (8, 8, 3)},
+        hidden=5,
+    ),
 ]

@@ -1,0 +1,253 @@
+"""How much a task takes of each expert, and what is shown of it.
+
+scopes, names = ["gate_income", "gate_age"], ["expert_0", "expert_1", "expert_2"]
+mixed = gates.build_mixtures(gates.Softmax(), inputs, experts, scopes, names, training)
+
+mmoe.MMoE.gate = @gates.Softmax()
+gates.Softmax.dropout = 0.1
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from mtl import checks, layers
+from mtl.networks import trunk
+from mtl.step import draws, monitors
+
+tf1 = tf.compat.v1
+
+
+class Gate(Protocol):
+    """Weighs experts, for each example anew."""
+
+    def __call__(
+        self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
+    ) -> tf.Tensor:
+        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """`softmax(W x / temperature)`, W [D, E] without a bias, as in the papers of MMoE and PLE.
+
+    Attributes:
+      layers: units of hidden layers before W, with ReLU; none by default.
+      temperature: above 0; below 1 sharpens.
+      dropout: the share of experts that a training step leaves out, in [0, 1). The weights of the
+        others are divided by their sum; where all are left out, all stay. It keeps a gate from
+        relying on one expert (Z. Zhao et al., "Recommending What Video to Watch Next", RecSys 2019,
+        https://doi.org/10.1145/3298689.3346997, section 4.2.1, with 0.1).
+    """
+
+    layers: Sequence[int] = ()
+    temperature: float = 1.0
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        trunk.check_sizes("Softmax.layers", self.layers)
+        checks.positive("Softmax.temperature", self.temperature)
+        checks.rate("Softmax.dropout", self.dropout)
+
+    def __call__(
+        self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
+    ) -> tf.Tensor:
+        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1."""
+        logits = []
+        for scope in scopes:
+            with tf1.variable_scope(scope):
+                hidden = trunk.dense_layers(inputs, self.layers, "relu", 0.0, False, training)
+                logits.append(layers.dense(hidden, num_experts, "weights", use_bias=False))
+        stacked = tf.cast(tf.stack(logits, axis=1), tf.float32)
+        weights = tf.nn.softmax(stacked / self.temperature)
+        if training and self.dropout:
+            weights = self._drop(weights, scopes[0])
+        return tf.cast(weights, inputs.dtype)
+
+    def _drop(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
+        drawn = tf.random.stateless_uniform(
+            tf.shape(weights), draws.make_step_seed(f"{scope}/drop")
+        )
+        kept = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
+        total = tf.reduce_sum(kept, axis=-1, keepdims=True)
+        # Divided where the sum is 0, both branches of the `where` would have a NaN in the gradient.
+        is_empty = tf.equal(total, 0)
+        safe = tf.where(is_empty, tf.ones_like(total), total)
+        return tf.where(is_empty, weights, kept / safe)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DSelectK:
+    """Chooses k of E experts with binary codes that training can move: `sum_i p_i r(s(z_i))`.
+
+    H. Hazimeh et al., "DSelect-k: Differentiable Selection in the Mixture of Experts with
+    Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. Each of k selectors has a
+    number z for each of the log2(E) bits of an expert's place, rounded up. The smooth step s turns
+    it into the probability of a 1 (0 below -gamma/2, 1 above gamma/2, a cubic between), r(e) is the
+    product over the bits, and p the softmax of k numbers. Both come from the inputs by a linear
+    map, and are plain variables where `static` is True.
+
+    An entropy penalty, added to REGULARIZATION_LOSSES, makes each selector settle on one expert:
+    `entropy * sum_i H(r_i)`, a mean over the batch. Where E is no power of 2, codes that stand for
+    no expert are penalised too, by `1 / sum_e r(e)` with the same factor (appendix of the paper).
+    Unlike in the paper, the weights of the experts are then divided by their sum.
+
+    Attributes:
+      k: how many experts a gate takes at most, at least 1.
+      gamma: the width of the smooth step, above 0.
+      entropy: the factor of the penalty, at least 0.
+      static: whether a gate chooses the same experts for every example.
+    """
+
+    k: int = 2
+    gamma: float = 1.0
+    entropy: float = 1e-3
+    static: bool = False
+
+    def __post_init__(self):
+        checks.whole("DSelectK.k", self.k, 1)
+        checks.positive("DSelectK.gamma", self.gamma)
+        checks.at_least("DSelectK.entropy", self.entropy, 0)
+        checks.is_a("DSelectK.static", self.static, bool, "be True or False")
+
+    def __call__(
+        self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
+    ) -> tf.Tensor:
+        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1.
+
+        Raises:
+          UserError: k is more than the experts.
+        """
+        fits = self.k <= num_experts
+        checks.require(fits, "DSelectK.k", f"be at most {num_experts}, the experts", self.k)
+        gates = []
+        for scope in scopes:
+            with tf1.variable_scope(scope):
+                gates.append(self._gate(tf.cast(inputs, tf.float32), num_experts, training))
+        return tf.cast(tf.stack(gates, axis=1), inputs.dtype)
+
+    def _gate(self, inputs: tf.Tensor, num_experts: int, training: bool) -> tf.Tensor:
+        """Build one gate, [B, D] -> [B, E]."""
+        num_bits = max(1, math.ceil(math.log2(num_experts)))
+        codes = tf.reshape(
+            self._numbers(inputs, self.k * num_bits, "codes"), [-1, self.k, num_bits]
+        )
+        shares = tf.nn.softmax(self._numbers(inputs, self.k, "shares"))
+        ones = smooth_step(codes, self.gamma)[:, :, tf.newaxis]  # [B, k, 1, bits]
+        places = tf.range(num_experts)[:, tf.newaxis] // 2 ** tf.range(num_bits) % 2  # [E, bits]
+        chosen = tf.reduce_prod(tf.where(tf.equal(places, 1), ones, 1 - ones), axis=-1)  # [B, k, E]
+        if training and self.entropy:
+            tf1.add_to_collection(
+                tf1.GraphKeys.REGULARIZATION_LOSSES, self.entropy * self._penalty(chosen)
+            )
+        # Codes of no expert may hold some of the probability: the rest is what counts.
+        weights = tf.reduce_sum(shares[:, :, tf.newaxis] * chosen, axis=1)
+        total = tf.reduce_sum(weights, axis=-1, keepdims=True)
+        spread = tf.fill(tf.shape(weights), 1 / num_experts)
+        safe = tf.where(total > _LEAST, total, tf.ones_like(total))
+        return tf.where(total > _LEAST, weights / safe, spread)
+
+    def _numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
+        """Return `count` numbers for each example, [B, count]."""
+        # Small and different numbers: at 0 all selectors would choose alike, and stay alike.
+        uniform = tf1.random_uniform_initializer(-self.gamma / 100, self.gamma / 100)
+        if self.static:
+            numbers = tf1.get_variable(name, [count], tf.float32, uniform)
+            return tf.tile(numbers[tf.newaxis], [tf.shape(inputs)[0], 1])
+        with tf1.variable_scope(name):
+            kernel = tf1.get_variable("kernel", [inputs.shape[-1], count], tf.float32)
+            bias = tf1.get_variable("bias", [count], tf.float32, uniform)
+            return tf.linalg.matmul(inputs, kernel) + bias
+
+    def _penalty(self, chosen: tf.Tensor) -> tf.Tensor:
+        """Return the entropy of the selectors, [B, k, E] -> a scalar, and what no expert has."""
+        total = tf.maximum(tf.reduce_sum(chosen, axis=-1), _LEAST)
+        shares = chosen / total[..., tf.newaxis]
+        logarithms = tf.math.log(tf.maximum(shares, _LEAST))
+        entropy = -tf.reduce_sum(shares * logarithms, axis=-1)
+        is_whole = math.log2(chosen.shape[-1]).is_integer()
+        lost = tf.zeros_like(total) if is_whole else 1 / total
+        return tf.reduce_mean(tf.reduce_sum(entropy + lost, axis=-1))
+
+
+_LEAST = 1e-6
+
+
+def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
+    """Return 0 below -gamma/2, 1 above gamma/2, and a cubic with a continuous slope between.
+
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2`; its derivative is 0 outside of the interval.
+    """
+    bounded = tf.clip_by_value(numbers / gamma, -0.5, 0.5)
+    return -2 * bounded**3 + 1.5 * bounded + 0.5
+
+
+def build_mixtures(
+    gate: Gate,
+    inputs: tf.Tensor,
+    experts: tf.Tensor,
+    scopes: Sequence[str],
+    names: Sequence[str],
+    training: bool,
+) -> list[tf.Tensor]:
+    """Build a gate in each scope, and weigh the experts by it: [B, D] -> N of [B, H].
+
+    Args:
+      gate: weighs.
+      inputs: what the gates see.
+      experts: [B, E, H].
+      scopes: N, of the gates.
+      names: E, which monitors call the experts by.
+      training: as for the gate.
+    """
+    weights = gate(inputs, scopes, len(names), training)
+    _monitor(scopes, names, weights, experts, training)
+    # One small product an example; a sum over experts would build N times their outputs.
+    return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
+
+
+def _monitor(
+    scopes: Sequence[str],
+    names: Sequence[str],
+    weights: tf.Tensor,
+    experts: tf.Tensor,
+    training: bool,
+) -> None:
+    """Show what gates do in a training step, for TensorBoard.
+
+    `gate/<scope>/<expert>` is the mean weight of an expert, `gate/<scope>/entropy` the mean entropy
+    of the weights as a share of the greatest possible, `gate/<scope>/dead_units` the share of the
+    units of its experts that are 0 for every example, and `gate/<scope>/similarity` the mean cosine
+    of pairs of experts: 1 where all experts say the same.
+
+    Args:
+      scopes: N, of the gates.
+      names: E, of the experts.
+      weights: [B, N, E].
+      experts: [B, E, H].
+      training: nothing is shown outside of training.
+    """
+    if not training:
+        return
+    prefix = tf1.get_variable_scope().name.partition("/")[2]
+    weights, experts = (tf.stop_gradient(tf.cast(x, tf.float32)) for x in (weights, experts))
+    means = tf.reduce_mean(weights, axis=0)
+    logarithms = tf.math.log(tf.maximum(weights, _LEAST))
+    most = max(math.log(len(names)), _LEAST)
+    entropies = -tf.reduce_mean(tf.reduce_sum(weights * logarithms, axis=-1), axis=0) / most
+    dead = tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(experts, 0), axis=0), tf.float32))
+    flat = tf.transpose(experts, [1, 0, 2])
+    flat = tf.math.l2_normalize(tf.reshape(flat, [len(names), -1]), axis=1)
+    cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
+    pairs = max(len(names) * (len(names) - 1), 1)
+    similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
+    for place, scope in enumerate(scopes):
+        where = "/".join(filter(None, ["gate", prefix, scope]))
+        for index, name in enumerate(names):
+            monitors.add(f"{where}/{name}", means[place, index])
+        monitors.add(f"{where}/entropy", entropies[place])
+        monitors.add(f"{where}/dead_units", dead)
+        monitors.add(f"{where}/similarity", similarity)

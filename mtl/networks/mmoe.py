@@ -1,0 +1,94 @@
+"""Experts that all tasks share, and gates by which each task weighs them.
+
+networks.MMoE.expert = @expert/networks.MLP()
+networks.MMoE.num_experts = 8
+networks.MMoE.tower = @tower/networks.MLP()
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.layers import precision
+from mtl.networks import gates, trunk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MMoE(types.Network):
+    """h[task] = tower[task](sum_e g[task, e](x) f[e](x)).
+
+    J. Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
+    Mixture-of-Experts", KDD 2018, https://doi.org/10.1145/3219819.3220007. Experts start from
+    different draws: equal ones would get equal gradients and stay equal. Gates see the columns,
+    flattened and joined.
+
+    Attributes:
+      expert: built `num_experts` times; variables in `expert_<i>`.
+      num_experts: at least 1; with 1 the network is a shared bottom, without gates.
+      tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
+        to the head.
+      gate: weighs the experts; variables in `gate_<task>`.
+    """
+
+    expert: trunk.Trunk
+    num_experts: int = 8
+    tower: trunk.Trunk | None = None
+    gate: gates.Gate = gates.Softmax()
+
+    def __post_init__(self):
+        kind = type(self).__name__
+        checks.require_part(f"{kind}.expert", self.expert, "networks.MLP", arguments=2)
+        checks.whole(f"{kind}.num_experts", self.num_experts, 1)
+        if self.tower is not None:
+            checks.require_part(f"{kind}.tower", self.tower, "networks.MLP", arguments=2)
+        checks.require_part(f"{kind}.gate", self.gate, "gates.Softmax", arguments=4)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the experts are shared."""
+        scopes = [f"expert_{index}" for index in range(self.num_experts)]
+        made = trunk.build_copies(self.expert, inputs, scopes, training)
+        if len(made) == 1:  # A gate over one expert is 1, whatever it learns.
+            hidden, shared = precision.share_output(made[0])
+            mixed = [hidden] * len(tasks)
+        else:
+            experts, shared = precision.share_output(tf.stack(made, axis=1))  # [B, E, H]
+            joined = trunk.join_columns(type(self).__name__, inputs)
+            mixed = self._mix(joined, experts, scopes, tasks, training)
+        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+
+    def _mix(
+        self,
+        inputs: tf.Tensor,
+        experts: tf.Tensor,
+        names: Sequence[str],
+        tasks: Sequence[str],
+        training: bool,
+    ) -> list[tf.Tensor]:
+        """Weigh the experts [B, E, H] for each task: T of [B, H]."""
+        mixed: list[tf.Tensor] = []
+        for group in trunk.group_tasks(tasks):
+            scopes = [f"gate_{task}" for task in group]
+            mixed += gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)
+        return mixed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OMoE(MMoE):
+    """MMoE with one gate for all tasks; its variables are in `gate`.
+
+    The baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures of Local
+    Experts", Neural Computation 3, 1991, under the towers of several tasks.
+    """
+
+    def _mix(
+        self,
+        inputs: tf.Tensor,
+        experts: tf.Tensor,
+        names: Sequence[str],
+        tasks: Sequence[str],
+        training: bool,
+    ) -> list[tf.Tensor]:
+        mixed = gates.build_mixtures(self.gate, inputs, experts, ["gate"], names, training)
+        return mixed * len(tasks)

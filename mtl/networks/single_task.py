@@ -1,0 +1,38 @@
+"""Nothing shared but the columns: the network to compare every other with.
+
+networks.SingleTask.trunk = @networks.MLP()
+networks.MLP.layers = [128, 64, 32]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.networks import trunk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SingleTask(types.Network):
+    """h[task] = trunk[task](x): a network of its own for each task, on the same columns.
+
+    Tables of embeddings are still shared. A run of one head shares nothing at all.
+
+    Attributes:
+      trunk: built once for each task; variables in `tower_<task>`.
+    """
+
+    trunk: trunk.Trunk
+
+    def __post_init__(self):
+        checks.require_part("SingleTask.trunk", self.trunk, "networks.MLP", arguments=2)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}, of which none is shared."""
+        towers: dict[str, tf.Tensor] = {}
+        for group in trunk.group_tasks(tasks):
+            scopes = [f"tower_{task}" for task in group]
+            made = trunk.build_copies(self.trunk, inputs, scopes, training)
+            towers |= zip(group, made, strict=True)
+        return types.Towers(towers)

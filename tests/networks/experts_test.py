@@ -1,0 +1,342 @@
+"""Networks of experts and gates: their equations, and what is whose."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, networks, types
+from mtl.balancing import methods, surgery, task_gradients
+from mtl.networks import gates, trunk
+from mtl.runs import verbs
+from mtl.step import monitors
+from tests import tiny
+
+tf1 = tf.compat.v1
+
+TASKS = ("click", "click_long")  # One name is the start of the other.
+X = np.random.default_rng(0).normal(size=[7, 5]).astype(np.float32)
+
+
+def _mmoe(**settings):
+    settings = {"expert": networks.MLP(layers=[6, 4]), "num_experts": 3, **settings}
+    return networks.MMoE(**{"tower": networks.MLP(layers=[2]), **settings})
+
+
+def _ple(levels=2, **settings):
+    experts = [networks.MLP(layers=[4]) for _ in range(levels)]
+    settings = {"num_specific": 1, "num_shared": 2, **settings}
+    return networks.PLE(experts=experts, tower=networks.MLP(layers=[2]), **settings)
+
+
+class Built:
+    """A network in a graph of its own, with its values and gradients."""
+
+    def __init__(self, network, training=False, change=lambda values: values, apart=False):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            tf1.set_random_seed(1)
+            tf1.train.get_or_create_global_step()
+            with tf1.variable_scope("network"), trunk.separate_tasks(apart):
+                towers = network({"x": tf.constant(X)}, TASKS, training)
+            self.variables = tf1.trainable_variables()
+            losses = {task: tf.reduce_sum(tower**2) for task, tower in towers.items()}
+            of_task = {t: tf1.gradients(loss, self.variables) for t, loss in losses.items()}
+            self.shown = monitors.take()
+            session.run(tf1.global_variables_initializer())
+            self.names = [variable.op.name for variable in self.variables]
+            start = dict(zip(self.names, session.run(self.variables), strict=True))
+            self.values = change(dict(start))
+            for name, variable in zip(self.names, self.variables, strict=True):
+                variable.load(self.values[name], session)
+            self.towers = session.run(dict(towers))
+            self.gradients = {
+                task: {
+                    name: None if g is None else session.run(g)
+                    for name, g in zip(self.names, found, strict=True)
+                }
+                for task, found in of_task.items()
+            }
+
+
+def _softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _mlp(values, scope, x, layers):
+    for index in range(layers):
+        name = f"network/{scope}/hidden_{index}"
+        x = np.maximum(x @ values[f"{name}/kernel"] + values[f"{name}/bias"], 0)
+    return x
+
+
+def test_mmoe_is_what_the_paper_says():
+    made = Built(_mmoe())
+    experts = [_mlp(made.values, f"expert_{i}", X, 2) for i in range(3)]
+    for task in TASKS:
+        weights = _softmax(X @ made.values[f"network/gate_{task}/weights/kernel"])
+        mixed = sum(weights[:, [i]] * expert for i, expert in enumerate(experts))
+        expected = _mlp(made.values, f"tower_{task}", mixed, 1)
+        np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_ple_is_what_the_paper_says():
+    made, groups = Built(_ple()), [*(f"task_{task}" for task in TASKS), "shared"]
+    counts = {group: 2 if group == "shared" else 1 for group in groups}
+    given = dict.fromkeys(groups, X)
+    for level in range(2):
+        found = {
+            g: [_mlp(made.values, f"level_{level}/{g}/expert_{i}", given[g], 1) for i in range(n)]
+            for g, n in counts.items()
+        }
+        mixed = {}
+        for group in groups[: 3 - level]:
+            seen = groups if group == "shared" else [group, "shared"]
+            experts = [expert for other in seen for expert in found[other]]
+            kernel = made.values[f"network/level_{level}/{group}/gate/weights/kernel"]
+            weights = _softmax(given[group] @ kernel)
+            mixed[group] = sum(weights[:, [i]] * expert for i, expert in enumerate(experts))
+        given = mixed
+    for task in TASKS:
+        expected = _mlp(made.values, f"tower_{task}", given[f"task_{task}"], 1)
+        np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_level_has_no_shared_gate():
+    gates_built = {name for name in Built(_ple()).names if "/shared/gate/" in name}
+    assert gates_built == {"network/level_0/shared/gate/weights/kernel"}
+
+
+@pytest.mark.parametrize("network", [_mmoe(), _ple()], ids=["mmoe", "ple"])
+def test_experts_differ_from_the_start(network):
+    made = Built(network)
+    kernels = [made.values[n] for n in made.names if re.search(r"expert_\d/hidden_0/kernel", n)]
+    first = [kernel for kernel in kernels if kernel.shape == kernels[0].shape]
+    for index, kernel in enumerate(first):
+        for other in first[:index]:
+            assert np.abs(kernel - other).max() > 0.01
+
+
+def test_experts_may_change_places_with_their_gates():
+    order = [2, 0, 1]
+
+    def permute(values):
+        changed = dict(values)
+        for name, value in values.items():
+            if "/gate_" in name:
+                changed[name] = value[:, order]
+            for new, old in enumerate(order):
+                if f"/expert_{new}/" in name:
+                    changed[name] = values[name.replace(f"expert_{new}", f"expert_{old}")]
+        return changed
+
+    one, other = Built(_mmoe()), Built(_mmoe(), change=permute)
+    for task in TASKS:
+        np.testing.assert_allclose(one.towers[task], other.towers[task], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [networks.MMoE, networks.OMoE])
+def test_one_expert_is_the_shared_bottom_to_the_bit(kind):
+    body, tower = networks.MLP(layers=[6, 4]), networks.MLP(layers=[2])
+    plain = Built(networks.SharedBottom(trunk=body, tower=tower), apart=True)
+
+    def of_plain(values):
+        return {n: plain.values.get(n.replace("expert_0", "trunk"), v) for n, v in values.items()}
+
+    made = Built(kind(expert=body, num_experts=1, tower=tower), change=of_plain, apart=True)
+    for task in TASKS:
+        np.testing.assert_array_equal(made.towers[task], plain.towers[task])
+        for name, gradient in plain.gradients[task].items():
+            own = made.gradients[task][name.replace("trunk", "expert_0")]
+            np.testing.assert_array_equal(own, gradient, err_msg=name)
+
+
+@pytest.mark.parametrize("network", [_mmoe(), _ple(1), _ple(3)], ids=["mmoe", "cgc", "ple"])
+def test_copies_at_once_are_those_built_one_by_one(network):
+    together, apart = Built(network), Built(network, apart=True)
+    assert together.names == apart.names
+    same = Built(network, apart=True, change=lambda values: together.values)
+    for task in TASKS:
+        np.testing.assert_allclose(together.towers[task], same.towers[task], rtol=1e-5, atol=1e-6)
+        for name, gradient in together.gradients[task].items():
+            own = same.gradients[task][name]
+            own = np.zeros_like(gradient) if own is None else own
+            np.testing.assert_allclose(gradient, own, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A gate that takes one expert, whatever it sees."""
+
+    expert: int
+
+    def __call__(self, inputs, scopes, num_experts, training):
+        return tf.tile(
+            tf.one_hot([[self.expert]], num_experts), [tf.shape(inputs)[0], len(scopes), 1]
+        )
+
+
+def test_a_gate_of_one_expert_sends_the_gradient_there_alone():
+    made = Built(_mmoe(gate=Chosen(expert=1)))
+    for name, gradient in made.gradients["click"].items():
+        if "/expert_" in name:
+            assert (np.abs(gradient).max() > 0) == ("/expert_1/" in name), name
+
+
+@pytest.mark.parametrize(
+    ("network", "own"),
+    [
+        (networks.SingleTask(trunk=networks.MLP(layers=[3])), "tower_{}/"),
+        (_mmoe(), "(gate|tower)_{}/"),
+        (_ple(1), "(level_0/task_{}/(gate|expert_0)|tower_{})/"),
+        (_ple(2), "(level_0/task_{}/gate|level_1/task_{}/(gate|expert_0)|tower_{})/"),
+    ],
+    ids=["single_task", "mmoe", "cgc", "ple"],
+)
+def test_what_belongs_to_one_task_is_not_shared(network, own):
+    """Under a surgery, as the model builds it: shared variables are told by the graph."""
+    made = Built(network, apart=True)
+    for task in TASKS:
+        pattern = "network/" + own.replace("{}", task)
+        others = [t for t in TASKS if t != task]
+        mine = {name for name in made.names if re.match(pattern, name)}
+        assert mine == {n for n in made.names if made.gradients[others[0]][n] is None}
+
+
+def test_surgery_weighs_only_what_is_shared():
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        with tf1.variable_scope("network"), trunk.separate_tasks(True):
+            towers = _mmoe()({"x": tf.constant(X)}, TASKS, True)
+        losses = [tf.reduce_sum(tower**2) for tower in towers.values()]
+        variables = tf1.trainable_variables()
+        found = task_gradients.TaskGradients.from_losses(losses, variables, towers.shared)
+        shared = {variables[n].op.name for n in found.shared}
+    assert shared and all("/expert_" in name for name in shared)
+
+
+def test_dropped_experts_leave_weights_that_sum_to_one():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        inputs = tf.constant(np.tile(X, [200, 1]))
+        weights = gates.Softmax(dropout=0.5)(inputs, ["a", "b"], 3, training=True)
+        kernel = tf1.trainable_variables()[0]
+        gradient = tf1.gradients(weights[:, 0, 0], kernel)[0]
+        session.run(tf1.global_variables_initializer())
+        value, slope = session.run([weights, gradient])
+    np.testing.assert_allclose(value.sum(axis=-1), 1, rtol=1e-5)
+    # All three are left out of an eighth of the rows, and then all stay.
+    is_none = (value > 0).all(axis=-1).mean()
+    assert 0.2 < is_none < 0.3 and np.isfinite(slope).all()
+
+
+def test_gates_keep_every_expert_outside_of_training():
+    gate = gates.Softmax(dropout=0.9, temperature=0.5)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weights = gate(tf.constant(X), ["a"], 4, training=False)
+        (kernel,) = tf1.trainable_variables()
+        session.run(tf1.global_variables_initializer())
+        value, w = session.run([weights, kernel])
+    np.testing.assert_allclose(value[:, 0], _softmax(X @ w / 0.5), rtol=1e-5)
+
+
+def test_the_smooth_step():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        at = tf.constant([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
+        step = gates.smooth_step(at, gamma=2.0)
+        value, slope = session.run([step, tf1.gradients(step, at)[0]])
+    # -2 (t / 2)^3 + 3/2 (t / 2) + 1/2
+    np.testing.assert_allclose(value, [0, 0, 0.15625, 0.5, 0.84375, 1, 1], atol=1e-6)
+    np.testing.assert_allclose(slope[[0, 3, 6]], [0, 0.75, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("num_experts", [4, 5])
+@pytest.mark.parametrize("static", [False, True])
+def test_dselect_k_takes_as_many_experts_as_it_has_selectors(num_experts, static):
+    gate = gates.DSelectK(k=2, entropy=0.0, static=static)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weights = gate(tf.constant(X), ["a", "b"], num_experts, training=True)
+        session.run(tf1.global_variables_initializer())
+        soft = session.run(weights)
+        for variable in tf1.trainable_variables():
+            if "/codes" in variable.op.name:  # Far from 0, codes are 0 and 1.
+                variable.load(1e3 * session.run(variable), session)
+        hard = session.run(weights)
+    for value in (soft, hard):
+        np.testing.assert_allclose(value.sum(axis=-1), 1, rtol=1e-5)
+    taken = (hard > 0).sum(axis=-1)
+    is_spread = np.isclose(hard, 1 / num_experts).all(axis=-1)  # Codes of no expert, of 5.
+    assert ((taken <= 2) | is_spread).all()
+
+
+def test_the_entropy_of_selectors_is_a_penalty():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        gates.DSelectK(k=2, entropy=0.5)(tf.constant(X), ["a"], 4, training=True)
+        (penalty,) = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        session.run(tf1.global_variables_initializer())
+        for variable in tf1.trainable_variables():
+            variable.load(np.zeros(variable.shape), session)
+        # All codes are 1/2: two selectors, each uniform over four experts.
+        assert session.run(penalty) == pytest.approx(0.5 * 2 * np.log(4), rel=1e-5)
+        gates.DSelectK(k=2, entropy=0.5)(tf.constant(X), ["b"], 4, training=False)
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 1
+
+
+def test_monitors_show_the_gates_of_a_training_step():
+    made = Built(_mmoe(), training=True)
+    assert {"gate/gate_click/expert_2", "gate/gate_click_long/entropy"} < set(made.shown)
+    assert Built(_mmoe(), training=False).shown == {}
+    shown = Built(_ple(), training=True).shown
+    assert "gate/level_0/shared/gate/task_click_long_0" in shown
+    assert "gate/level_1/task_click/gate/shared_1" in shown
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("method", [None, methods.MGDA()], ids=["sum", "surgery"])
+def test_a_run_shows_its_gates(tmp_path, method):
+    made = tiny.make(network=_ple(), train_steps=8, checkpoint_steps=8, summary_steps=4)
+    if method:
+        on = surgery.Combine(method=method, on="representation")
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=on))
+    verbs.train(made, str(tmp_path))
+    shown = {tag: v for (step, tag), v in tiny.scalars(tmp_path).items() if step == 8}
+    gate = "gate/level_1/task_kind/gate"
+    weights = [shown[f"{gate}/{name}"] for name in ("task_kind_0", "shared_0", "shared_1")]
+    assert sum(weights) == pytest.approx(1, abs=1e-5)
+    assert 0 < shown[f"{gate}/entropy"] <= 1 + 1e-6
+    assert 0 <= shown[f"{gate}/dead_units"] <= 1 and -1 <= shown[f"{gate}/similarity"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: _mmoe(num_experts=0), "MMoE.num_experts must be"),
+        (lambda: _mmoe(expert=networks.MLP), "MMoE.expert must be a part such as @networks.MLP()"),
+        (lambda: _mmoe(gate=networks.MLP()), "MMoE.gate must be a part such as @gates.Softmax()"),
+        (lambda: networks.PLE(experts=[]), "PLE.experts must hold a level"),
+        (lambda: networks.PLE(experts=networks.MLP()), "PLE.experts must be a list"),
+        (lambda: _ple(num_shared=0), "PLE.num_shared must be"),
+        (lambda: gates.Softmax(temperature=0), "Softmax.temperature must be"),
+        (lambda: gates.DSelectK(k=0), "DSelectK.k must be"),
+        (lambda: Built(_mmoe(gate=gates.DSelectK(k=4))), "DSelectK.k must be at most 3, the expe"),
+        (
+            lambda: _mmoe()(
+                {"image": tf1.placeholder(tf.float32, [None, 4, None, 1])}, TASKS, True
+            ),
+            "MLP inputs must have a fixed shape",
+        ),
+    ],
+)
+def test_bad_settings_are_one_line(make, says):
+    with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
+        make()
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_output_is_shared_by_networks_of_single_tasks():
+    with tf.Graph().as_default():
+        network = networks.SingleTask(trunk=networks.MLP(layers=[3]))
+        towers = network({"x": tf.constant(X)}, TASKS, False)
+        assert isinstance(towers, types.Towers) and towers.shared == ()

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
-    r"|config\.gin(\.partial)?|warm_start(\.txt)?|balancing\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
+    r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
 )
 _NOTES = ("given_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.

@@ -21,7 +21,7 @@ from mtl.clip_audit import recording
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
-from mtl.monitoring import balancing_picture, hooks
+from mtl.monitoring import balancing_picture, gates_picture, hooks
 from mtl.runs import diagnosis, evaluation, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
@@ -124,6 +124,7 @@ class Training:
             start = functools.partial(self._announce_start, job.evaluator, step)
             steps = self._train_from(job, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
+            gates_picture.draw(self._model_dir)
             self._audit.write()
             return job.evaluator.metrics or {}, steps
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.layers import precision
+from mtl.monitoring import gates_picture
 from mtl.networks import gates, trunk
 from mtl.runs import verbs
 from mtl.step import monitors
@@ -308,6 +309,14 @@ def test_a_run_shows_its_gates(tmp_path, method):
     weights = [shown[f"{gate}/{name}"] for name in ("task_kind_0", "shared_0", "shared_1")]
     assert sum(weights) == pytest.approx(1, abs=1e-5)
     assert 0 < shown[f"{gate}/entropy"] <= 1 + 1e-6
+    weights, others = gates_picture.read(str(tmp_path))
+    assert set(weights) == {
+        f"level_{level}/task_{task}/gate" for level in (0, 1) for task in made.model.tasks
+    } | {"level_0/shared/gate"}
+    assert set(weights["level_1/task_kind/gate"]) == {"task_kind_0", "shared_0", "shared_1"}
+    assert list(others) == ["entropy", "similarity", "dead_units"]
+    picture = (tmp_path / "gates.svg").read_text()
+    assert picture.startswith("<svg") and "mean weights, level_1/task_kind/gate" in picture
     assert 0 <= shown[f"{gate}/dead_units"] <= 1 and -1 <= shown[f"{gate}/similarity"] <= 1
 
 

@@ -1,0 +1,46 @@
+"""What the gates of a network of experts do, as one picture in the run's folder.
+
+path = gates_picture.draw("runs/adult")      # runs/adult/gates.svg: open it in a browser
+
+Each gate has a panel with the mean weight of every expert over the steps. Then come panels with a
+line for each gate: the entropy of its weights, and the similarity and dead units of its experts.
+"""
+
+import os
+
+from mtl.files import atomic
+from mtl.monitoring import chart, event_files
+
+_FILE = "gates.svg"
+_PREFIX = "gate/"
+_TITLES = {
+    "entropy": "entropy of the gates (1: all experts alike, 0: one alone)",
+    "similarity": "similarity of experts (mean cosine)",
+    "dead_units": "share of units that are 0 for all examples",
+}
+
+
+def draw(model_dir: str) -> str | None:
+    """Write the picture anew and return its path; None where the run shows no gates."""
+    weights, others = read(model_dir)
+    if not weights:
+        return None
+    panels = [chart.draw_lines(f"mean weights, {gate}", curves) for gate, curves in weights.items()]
+    panels += [chart.draw_lines(_TITLES[kind], curves) for kind, curves in others.items()]
+    path = os.path.join(model_dir, _FILE)
+    atomic.write(path, chart.draw_page(panels))
+    return path
+
+
+def read(
+    model_dir: str,
+) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
+    """Return {gate: curves of its experts} and {kind: curves of the gates} of a run."""
+    weights: dict[str, event_files.Curves] = {}
+    others: dict[str, event_files.Curves] = {}
+    for tag, step, value in event_files.read_scalars(model_dir):
+        if tag.startswith(_PREFIX):
+            gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
+            group, key = (others, (name, gate)) if name in _TITLES else (weights, (gate, name))
+            group.setdefault(key[0], {}).setdefault(key[1], {})[step] = value
+    return weights, {kind: others[kind] for kind in _TITLES if kind in others}

@@ -10,7 +10,7 @@ RUN = $(VENV)/bin/python
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
 
-# Before every commit: lint, and the cases that take a second at most; the slowest are printed.
+# Before every commit: lint, and the cases that take a third of a second at most; the slowest are printed.
 check: lint
 	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not medium and not slow' --quick --durations 10
 

@@ -6,6 +6,8 @@ import graphlib
 import pathlib
 import re
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 ROWS = re.search(r"<!-- rows -->\n\n```\n(.*?)```", PAGE, re.S).group(1).splitlines()
@@ -43,6 +45,7 @@ def test_every_room_stands_in_a_row():
     assert set(ROW) == {_room(module) for module in FILES} - {""}
 
 
+@pytest.mark.medium
 def test_imports_point_down():
     wrong = [
         f"{FILES[module].relative_to(ROOT)}:{line}: {_room(module)} imports {_room(name)}"

@@ -74,6 +74,7 @@ def test_batch_norm_averages_equal_numpy(steps_per_call):
     np.testing.assert_allclose(actual["variance"], variance, rtol=1e-4)
 
 
+@pytest.mark.medium
 def test_a_step_equals_numpy():
     batches = _batches(3)
     made = _model(networks.MLP(layers=[], activation="linear"), network=_Straight())
@@ -103,6 +104,7 @@ class _Straight:
         return dict.fromkeys(tasks, inputs["numeric_x"])
 
 
+@pytest.mark.medium
 def test_a_batch_without_a_label_leaves_its_head_unmoved():
     missing = np.full([2 * BATCH], np.nan, np.float32)
     made = _model(networks.MLP(layers=[5]))

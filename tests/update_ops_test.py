@@ -31,6 +31,7 @@ def _train_op(losses, **settings):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_two_towers_share_a_layer(looped):
     """Its averages move twice a step, by one batch after the other and never by half a move."""
@@ -45,6 +46,7 @@ def test_two_towers_share_a_layer(looped):
     np.testing.assert_allclose(result[MEAN], expected, rtol=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_a_skipped_step_moves_the_averages_of_what_is_finite(looped):
     """Averages move before it is known that the weights do not; a bad batch does not reach them."""

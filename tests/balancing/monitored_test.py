@@ -71,6 +71,7 @@ def test_shows_the_gradients_of_the_tasks_and_changes_nothing(looped):
         assert run.monitors[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("on", ["representation", None])
 def test_on_the_representation(on):
     def step_fn(number):
@@ -98,6 +99,7 @@ def test_is_nan_when_it_is_not_due():
     assert any(name.startswith("surgery/cosine/") for name in shown)
 
 
+@pytest.mark.medium
 def test_bad_settings_are_refused():
     with pytest.raises(checks.UserError, match="Monitored.every_steps must be at least 1, got 0"):
         monitored.Monitored(every_steps=0)

@@ -195,6 +195,7 @@ def test_cagrad_reaches_its_dual_bound(size, c, scale, kind, seed):
     assert (rows @ update).min() >= _cagrad_bound(rows, c) - 1e-6 * unit
 
 
+@pytest.mark.medium
 @each_scale
 def test_cagrad_of_two_orthogonal_tasks(scale):
     """By symmetry the update is longer than the mean by c; rescaled it is shorter again."""
@@ -492,6 +493,7 @@ def test_pcd_equals_the_enumeration_of_the_paper(size, kind, tau, scale, seed):
         np.testing.assert_allclose(actual @ rows, expected, atol=1e-9 * length)
 
 
+@pytest.mark.medium
 def test_pcd_of_tasks_that_no_direction_suits():
     rows = surgery_methods.gradients_of("plain", 3, 5)
     rows[2] = -rows[1]
@@ -551,11 +553,13 @@ def test_trimmed_mean_equals_scipy(num_tasks, trim):
     np.testing.assert_allclose(actual, scipy.stats.trim_mean(rows, trim / num_tasks + 1e-9, axis=0))
 
 
+@pytest.mark.medium
 def test_trimmed_mean_leaves_a_value():
     rows = np.array([[1.0], [5.0]])
     np.testing.assert_array_equal(_by_coordinate(methods.TrimmedMean(trim=3), rows)[0], [3.0])
 
 
+@pytest.mark.medium
 def test_grad_drop_lets_one_sign_win_as_often_as_it_should():
     rows = np.array([[1.0, -1.0, 2.0, 0.0], [3.0, 0.5, -2.0, 0.0], [-1.0, 0.25, 1.0, 0.0]])
     positive, negative = np.maximum(rows, 0).sum(0), np.minimum(rows, 0).sum(0)

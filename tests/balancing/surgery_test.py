@@ -191,6 +191,7 @@ def test_tasks_that_look_up_the_same_ids_in_another_order(axes, rows):
         assert monitors[f"surgery/norm/{task}"] == pytest.approx(np.linalg.norm(own), rel=1e-6)
 
 
+@pytest.mark.medium
 def test_mgda_ub_keeps_samples_apart():
     part = surgery.Combine(method=methods.MGDA(), on="representation")
     ((_, monitors),) = _run(part)
@@ -253,6 +254,7 @@ def test_a_batch_without_any_task_moves_nothing(method, on):
         assert all(np.isfinite(value) for value in monitors.values())
 
 
+@pytest.mark.medium
 def test_a_task_that_does_not_reach_a_shared_variable():
     """Its gradient there is None, between two that are not."""
     targets = {"both": [1.0, -2.0], "far": [0.3, 0.5], "also": [-1.0, 0.5]}
@@ -277,6 +279,7 @@ def test_a_task_that_does_not_reach_a_shared_variable():
         assert monitors[f"surgery/weight/{name}"] == pytest.approx(weight, rel=1e-5)
 
 
+@pytest.mark.medium
 def test_weights_are_kept_between_decisions():
     part = surgery.Combine(method=methods.Random(), every_steps=3)
     weights = [monitors["surgery/weight/a"] for _, monitors in _run(part, steps=8)]
@@ -284,6 +287,7 @@ def test_weights_are_kept_between_decisions():
     assert weights[3] == weights[4] == weights[5] != weights[6] == weights[7]
 
 
+@pytest.mark.medium
 def test_weights_are_averaged():
     plain = [
         w["surgery/weight/a"] for _, w in _run(surgery.Combine(method=methods.Random()), steps=4)
@@ -295,6 +299,7 @@ def test_weights_are_averaged():
         assert monitors["surgery/weight/a"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "method", [methods.MoCo(rate=0.25, step_size=0.2), methods.DBMTL(rate=0.25)], ids=str
 )
@@ -347,6 +352,7 @@ def test_excess_risks_equal_numpy_over_steps():
         assert weights[1] > 0.6
 
 
+@pytest.mark.medium
 def test_an_absent_task_keeps_its_averaged_gradient():
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from benchmarks import clip_audit, noisy_labels, relabelled
 from tests import tiny
@@ -17,6 +18,7 @@ def test_a_share_of_the_labels_becomes_another_one():
     np.testing.assert_array_equal(again, wrong)
 
 
+@pytest.mark.medium
 def test_rows_keep_their_features_and_get_their_labels_in_the_training_split_alone():
     made = tiny.make()
     labels = noisy_labels.labels_of(made.data, "sign")

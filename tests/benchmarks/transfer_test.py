@@ -15,6 +15,7 @@ def _load(stage, *params):
     return config.load([str(transfer.FOLDER / f"{stage}.gin")], params)
 
 
+@pytest.mark.medium
 def test_what_a_stage_predicts_is_no_input_of_any():
     made = {stage: _load(stage) for stage in ("pretrain", *transfer.STAGES)}
     labels = {head.field for stage in made.values() for head in stage.model.heads}

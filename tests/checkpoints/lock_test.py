@@ -45,6 +45,7 @@ def _hold(tmp_path):
         process.communicate()
 
 
+@pytest.mark.medium
 def test_one_at_a_time_and_nothing_is_left(tmp_path):
     with lock.hold_lock(str(tmp_path)):
         told = json.loads((tmp_path / lock.FILE).read_text())
@@ -58,6 +59,7 @@ def test_one_at_a_time_and_nothing_is_left(tmp_path):
         pass
 
 
+@pytest.mark.medium
 def test_the_lock_ends_with_its_process(tmp_path, hold):
     process = hold(json.dumps({"pid": 7, "host": "a", "since": "monday"}))
     line = "one training at a time, got .* Process 7 on a trains there since monday: wait for it"
@@ -70,6 +72,7 @@ def test_the_lock_ends_with_its_process(tmp_path, hold):
         assert json.loads((tmp_path / lock.FILE).read_text())["pid"] == os.getpid()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("told", ["", "{", "[]", "{}", "7", '"x"', "{pid}"])
 def test_a_holder_that_has_not_said_who_it_is(tmp_path, hold, told):
     hold(told)

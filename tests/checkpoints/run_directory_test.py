@@ -51,6 +51,7 @@ def test_a_start_that_has_something_to_keep_keeps_all(tmp_path):
     assert _files(tmp_path) == set(OWN)
 
 
+@pytest.mark.medium
 def test_a_second_training_is_refused_and_touches_nothing(tmp_path):
     run = tmp_path / "run"
     with run_directory.lock_run(str(run)):

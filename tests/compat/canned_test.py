@@ -163,6 +163,7 @@ def test_kmeans_finds_the_centres(tmp_path):
     assert len(set(indices[:8])) == len(set(indices[8:16])) == 1
 
 
+@pytest.mark.medium
 def test_baseline_v1_needs_no_keras(tmp_path):
     estimator = compat.estimator_v1.BaselineRegressor(
         model_dir=str(tmp_path), optimizer=tf1.train.GradientDescentOptimizer(0.005)
@@ -179,6 +180,7 @@ def test_parse_example_specs():
     assert set(spec) == {"x", "y"}
 
 
+@pytest.mark.medium
 def test_numpy_and_pandas_input(tmp_path):
     inputs = compat.estimator_v1.inputs
     numpy_fn = inputs.numpy_input_fn({"x": X}, VALUES, batch_size=16, num_epochs=1, shuffle=False)

@@ -133,6 +133,7 @@ def test_a_model_dir_and_a_session_of_its_own(model_dir):
     assert iterations == rewriter_config_pb2.RewriterConfig.ONE
 
 
+@pytest.mark.medium
 @CALLS
 def test_input_fn_gets_what_it_names(verb, tmp_path):
     calls = []
@@ -235,6 +236,7 @@ def test_own_hooks_see_the_step_whose_loss_is_not_a_number(tmp_path):
     assert hook.runs == 2
 
 
+@pytest.mark.medium
 def test_steps_and_listeners(tmp_path):
     counts = {"before": 0, "after": 0}
 
@@ -276,6 +278,7 @@ def test_another_shape_of_a_variable_is_explained(tmp_path):
         _estimator(tmp_path, model_fn([3])).train(_input_fn, steps=1)
 
 
+@pytest.mark.medium
 @CALLS
 def test_the_scaffold_of_the_spec_is_used(verb, tmp_path):
     restored, started = [], []

@@ -33,6 +33,7 @@ def test_train_evaluate_predict(version, tmp_path):
     np.testing.assert_allclose(predictions, toy.ROWS @ kernel, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_training_goes_on_from_the_last_checkpoint(tmp_path):
     for steps in (2, 3):
         estimator = compat.estimator.Estimator(toy.model_fn, str(tmp_path))
@@ -42,6 +43,7 @@ def test_training_goes_on_from_the_last_checkpoint(tmp_path):
     assert set(estimator.get_variable_names()) == {"global_step", "kernel"}
 
 
+@pytest.mark.medium
 def test_checkpoints_follow_run_config(tmp_path):
     config = compat.estimator.RunConfig(
         model_dir=str(tmp_path), save_checkpoints_steps=2, keep_checkpoint_max=2, tf_random_seed=7
@@ -53,6 +55,7 @@ def test_checkpoints_follow_run_config(tmp_path):
     assert estimator.latest_checkpoint() == state.model_checkpoint_path
 
 
+@pytest.mark.medium
 def test_export_serves_what_predict_says(tmp_path):
     estimator = compat.estimator.Estimator(toy.model_fn, str(tmp_path / "model"))
     estimator.train(toy.input_fn, steps=4)
@@ -92,6 +95,7 @@ def test_export_of_all_modes_and_saved_model_estimator(tmp_path):
     np.testing.assert_allclose(_kernel(again), toy.descend(6), rtol=1e-5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("settings", [False, True])
 def test_warm_start(settings, tmp_path):
     first = compat.estimator.Estimator(toy.model_fn, str(tmp_path / "first"))
@@ -107,6 +111,7 @@ def test_warm_start(settings, tmp_path):
     np.testing.assert_allclose(_kernel(second), toy.descend(5), rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_warm_start_maps_names_and_vocabularies(tmp_path):
     vocabularies = {}
     for name, words in {"old": ["a", "b"], "new": ["b", "c", "a"]}.items():

@@ -89,6 +89,7 @@ def test_master_and_parameter_server(monkeypatch, tmp_path):
     assert estimator.get_variable_value("global_step") == 4
 
 
+@pytest.mark.medium
 def test_the_evaluator_follows_checkpoints(monkeypatch, tmp_path):
     _estimator(tmp_path).train(toy.input_fn, max_steps=4)
     _place(monkeypatch, {"chief": ["localhost:1"]}, "evaluator")
@@ -115,6 +116,7 @@ class _Listener(training._ContinuousEvalListener):
         return self.answers["after"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("place", ["local", "evaluator"])
 @pytest.mark.parametrize("stop", ["before", "after"])
 def test_listeners_end_it(stop, place, tmp_path):
@@ -216,6 +218,7 @@ def test_stopping_rules(rule, metric, limit, settings, stops, evaluated):
     assert _stops(make(evaluated, metric, limit, **settings)) == stops
 
 
+@pytest.mark.medium
 def test_one_rule_of_several_is_enough(evaluated):
     rules = api.experimental
     patient = rules.stop_if_no_decrease_hook(evaluated, "loss", 1500)

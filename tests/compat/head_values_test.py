@@ -236,6 +236,7 @@ V1 = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
 @pytest.mark.parametrize("name", V1)
 def test_v1_heads(name, mode):

@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", CASES)
 def test_loss(name):
     make, logits, labels, expected = CASES[name]
@@ -161,6 +162,7 @@ def test_multi_head(tmp_path):
     assert "serving_default" not in signatures  # with raw inputs, upstream names none
 
 
+@pytest.mark.medium
 def test_add_metrics(tmp_path):
     def bias(labels, predictions):
         mean = tf.keras.metrics.Mean(name="bias")

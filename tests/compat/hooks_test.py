@@ -17,6 +17,7 @@ def estimator(tmp_path):
     return compat.estimator.Estimator(toy.model_fn, str(tmp_path / "model"))
 
 
+@pytest.mark.medium
 def test_session_run_hook_sees_every_step(estimator):
     class Recorder(compat.estimator.SessionRunHook):
         def __init__(self):
@@ -53,6 +54,7 @@ def test_nan_loss_stops_training(estimator, tmp_path):
         broken.train(toy.input_fn, steps=2)
 
 
+@pytest.mark.medium
 def test_hooks_write_and_stop(estimator, tmp_path):
     hooks = [
         compat.estimator.StopAtStepHook(num_steps=4),
@@ -72,6 +74,7 @@ def test_hooks_write_and_stop(estimator, tmp_path):
     assert "global_step/sec" in tags
 
 
+@pytest.mark.medium
 def test_saving_listeners(estimator):
     class Listener(compat.estimator.CheckpointSaverListener):
         saved = []
@@ -83,6 +86,7 @@ def test_saving_listeners(estimator):
     assert Listener.saved == [0, 3]
 
 
+@pytest.mark.medium
 def test_in_memory_evaluator(estimator):
     hook = compat.estimator.experimental.InMemoryEvaluatorHook(
         estimator, toy.input_fn, steps=1, every_n_iter=2
@@ -100,6 +104,7 @@ def test_in_memory_evaluator(estimator):
     np.testing.assert_allclose(found[4], expected, rtol=1e-4)
 
 
+@pytest.mark.medium
 def test_stop_at_checkpoint_step(estimator, tmp_path):
     estimator.train(toy.input_fn, steps=3)
     hook = compat.estimator.experimental.make_stop_at_checkpoint_step_hook(estimator, 3)
@@ -107,6 +112,7 @@ def test_stop_at_checkpoint_step(estimator, tmp_path):
     assert estimator.get_variable_value("global_step") in (3, 4)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("namespace", [tf, tf1, tf.compat.v2])
 def test_input_pipeline_goes_on_where_it_stopped(namespace, tmp_path):
     def input_fn():

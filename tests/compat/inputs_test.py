@@ -142,6 +142,7 @@ def test_tables_of_labels():
         make(frame, labels["a"], shuffle=False, target_column=["one", "two"])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("threads", [1, 8])
 def test_queues_of_rows(threads):
     rows = np.arange(256).reshape(128, 2)

@@ -33,6 +33,7 @@ def test_trains_like_the_model(tmp_path):
     assert "serving_default" in tf.saved_model.load(path.decode()).signatures
 
 
+@pytest.mark.medium
 def test_starts_from_the_models_weights(tmp_path):
     model = _compiled()
     model.set_weights([toy.WEIGHTS])

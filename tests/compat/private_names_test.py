@@ -47,6 +47,7 @@ def test_every_name_exists():
     assert not missing
 
 
+@pytest.mark.medium
 def test_every_call_fits_what_it_calls():
     uses = [(place, use) for place, use in _all_uses() if use.call]
     assert len(uses) > 1000

@@ -46,6 +46,7 @@ class _Counter(api.SessionRunHook):
         self.runs += 1
 
 
+@pytest.mark.medium
 def test_rows_of_predictions(tmp_path):
     estimator = _estimator(tmp_path / "dict", _rows)
     assert next(estimator.predict(_input_fn)) == {"a": [10.0], "b": [0.0]}
@@ -61,6 +62,7 @@ def test_rows_of_predictions(tmp_path):
         next(estimator.predict(_input_fn, predict_keys=["c"]))
 
 
+@pytest.mark.medium
 def test_a_tensor_of_predictions(tmp_path):
     estimator = _estimator(tmp_path, lambda: tf.constant([[10.0], [12.0]]))
     assert list(estimator.predict(_input_fn)) == [10.0, 12.0] * 2
@@ -68,6 +70,7 @@ def test_a_tensor_of_predictions(tmp_path):
         next(estimator.predict(_input_fn, predict_keys=["a"]))
 
 
+@pytest.mark.medium
 def test_predictions_of_several_lengths(tmp_path):
     estimator = _estimator(tmp_path, lambda: {"a": tf.zeros([3]), "b": tf.zeros([5, 3])})
     with pytest.raises(ValueError, match="Batch length of predictions should be same"):
@@ -76,6 +79,7 @@ def test_predictions_of_several_lengths(tmp_path):
     assert (batch["a"].shape, batch["b"].shape) == ((3,), (5, 3))
 
 
+@pytest.mark.medium
 def test_a_checkpoint_is_chosen_or_none_is_there(tmp_path):
     config = api.RunConfig(save_checkpoints_steps=2)
     estimator = api.Estimator(toy.model_fn, str(tmp_path / "one"), config=config)
@@ -94,6 +98,7 @@ def test_a_checkpoint_is_chosen_or_none_is_there(tmp_path):
         next(fresh.predict(toy.input_fn, checkpoint_path=str(tmp_path / "nowhere")))
 
 
+@pytest.mark.medium
 def test_the_loss_is_a_mean_and_metrics_may_be_nested(tmp_path):
     def loss():
         count = tf1.get_variable(

@@ -67,6 +67,7 @@ def _load(path, mode, read=()):
     return names, values, meta_graph
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "modes",
     [("train",), ("eval",), ("infer",), ("train", "eval"), ("train", "eval", "infer")],
@@ -107,6 +108,7 @@ def test_an_op_as_metric_is_wrapped(trained, tmp_path):
     assert outputs["metrics/op/update_op"].name.startswith("metric_op_wrapper")
 
 
+@pytest.mark.medium
 def test_a_mode_with_variables_of_its_own_is_refused(tmp_path):
     def model_fn(features, labels, mode):
         tf1.get_variable("only_infer" if mode == "infer" else "otherwise", [])
@@ -183,6 +185,7 @@ def test_tables_and_assets_travel_along(tmp_path):
     np.testing.assert_array_equal(ids, [b"1", b"2", b"3"])
 
 
+@pytest.mark.medium
 def test_raw_tensors_and_int_keys(tmp_path):
     def model_fn(features, labels, mode):
         values = features if isinstance(features, tf.Tensor) else features["a"] + features[42]
@@ -224,6 +227,7 @@ def test_exports_without_training_of_its_own(trained, tmp_path):
     assert _load(path, "infer", read=["weight"])[1] == {"weight": 51.0}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
 def test_warm_start_from_a_saved_model(verb, trained, tmp_path):
     path = trained.export_saved_model(str(tmp_path / "export"), _serving()).decode()
@@ -248,6 +252,7 @@ def test_warm_start_from_a_saved_model(verb, trained, tmp_path):
         assert next(estimator.predict(_input_fn)) == 51.0
 
 
+@pytest.mark.medium
 def test_local_variables_start_as_the_scaffold_says(tmp_path):
     def model_fn(features, labels, mode):
         local = tf1.get_variable(
@@ -301,6 +306,7 @@ def test_training_on_from_a_saved_model(trained, tmp_path):
         path = again.experimental_export_all_saved_models(str(tmp_path / folder), modes).decode()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("modes", [("eval",), ("train", "infer")], ids="+".join)
 def test_modes_that_were_not_exported(modes, trained, tmp_path):
     path = trained.experimental_export_all_saved_models(str(tmp_path / "one"), _receivers(*modes))

@@ -83,6 +83,7 @@ def test_which_exports_are_kept(rule, given, kept):
     assert rule()(_versions(*given)) == _versions(*kept)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["LatestExporter", "BestExporter"])
 def test_old_exports_go(kind, tmp_path):
     estimator = api.Estimator(toy.model_fn, str(tmp_path / "model"))
@@ -122,6 +123,7 @@ def test_exports_only_get_better(tmp_path):
         assert [path is not None for path in made] == [True, False, True, False]
 
 
+@pytest.mark.medium
 def test_only_the_final_export(tmp_path):
     estimator = api.Estimator(toy.model_fn, str(tmp_path / "model"))
     estimator.train(toy.input_fn, steps=1)
@@ -251,6 +253,7 @@ def test_kmeans_by_angle(start, mini_batch, tmp_path):
     np.testing.assert_allclose(estimator.score(rows), distances.min(axis=1).sum(), atol=1e-3)
 
 
+@pytest.mark.medium
 def test_kmeans_on_columns_and_with_too_few_points(tmp_path):
     columns = [tf.feature_column.numeric_column(key) for key in "xy"]
     features = {"other": "text", "x": [[1.0], [3.0]], "y": [[2.0], [4.0]]}

@@ -11,6 +11,7 @@ from tests.compat import toy
 tf1 = tf.compat.v1
 
 
+@pytest.mark.medium
 def test_tpu_estimator_on_cpu(tmp_path):
     api = compat.estimator_v1.tpu
 

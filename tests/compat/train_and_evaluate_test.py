@@ -52,6 +52,7 @@ def test_evaluates_every_checkpoint_and_exports(tmp_path):
         np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.medium
 def test_own_exporter(tmp_path):
     seen = []
 
@@ -67,6 +68,7 @@ def test_own_exporter(tmp_path):
     assert seen == [(2, False), (4, True)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -93,6 +95,7 @@ def test_no_decrease_does_not_stop_while_it_decreases(tmp_path):
     assert estimator.get_variable_value("global_step") == 16
 
 
+@pytest.mark.medium
 def test_own_stopping_rule(tmp_path):
     estimator = _estimator(tmp_path)
     calls = []

@@ -95,6 +95,7 @@ def _rows():
     return tf.data.Dataset.from_tensors({"x": [[1.0]]}).map(lambda x: (x, x["x"])).repeat()
 
 
+@pytest.mark.medium
 @needs_keras_2
 def test_object_checkpoints_go_both_ways(tmp_path):
     estimator = api.Estimator(_object_model_fn, str(tmp_path / "one"))

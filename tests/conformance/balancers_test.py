@@ -145,5 +145,6 @@ def test_a_head_gets_the_gradient_of_its_own_weighted_loss(built):
             np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.medium
 def test_state_is_in_its_scope(built):
     assert built.state == {f"balancing/{name}" for name in built.row.state}

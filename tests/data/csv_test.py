@@ -83,6 +83,7 @@ def test_scan_gives_what_decode_gives_on_every_type(tmp_path):
     np.testing.assert_allclose(decoded["a"][1], [[1, 1], [1, 1]])
 
 
+@pytest.mark.medium
 def test_header_names_the_columns_in_any_order(tmp_path):
     data = source(tmp_path, "\ufeffrich,tags,age,job\n1,a,30,x\n0,b,40,y\n", columns=())
     values = read(data)
@@ -91,6 +92,7 @@ def test_header_names_the_columns_in_any_order(tmp_path):
     assert [where.rpartition(" ")[2] for where, _ in data.scan("train", SPEC)] == ["2", "3"]
 
 
+@pytest.mark.medium
 def test_header_without_labels_serves_prediction(tmp_path):
     data = source(tmp_path, "tags,age,job\na,30,x\n", columns=())
     assert set(read(data, with_labels=False)) == set(SPEC.features)

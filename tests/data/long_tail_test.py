@@ -61,6 +61,7 @@ def test_the_seed_decides_which_rows():
     assert draws[0] == draws[1] != draws[2]
 
 
+@pytest.mark.medium
 def test_other_splits_are_passed_on_and_scan_reads_what_records_reads():
     source = make(largest=27)
     assert read(source, "other")[0].tolist() == list(range(7))

@@ -35,6 +35,7 @@ def test_evaluation_is_one_pass_in_order_with_the_last_batch(tmp_path):
     assert dataset.element_spec[0]["x"].shape.as_list() == [None]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("cache", [False, True])
 def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
     dataset = feed(tmp_path, cache=cache).dataset("train", training=True, seed=1)
@@ -65,6 +66,7 @@ def test_the_seed_decides_the_order(tmp_path):
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.medium
 def test_a_buffer_of_one_keeps_the_order(tmp_path):
     dataset = feed(tmp_path, shuffle_buffer=1).dataset("train", training=True, seed=1)
     assert flat(read(dataset, 5)) == [*range(10)] * 2

@@ -54,6 +54,7 @@ def test_digits_are_those_of_scikit_learn(digits):
     assert values["image"].dtype == np.uint8
 
 
+@pytest.mark.medium
 def test_split_expressions_and_renamed_fields(data_dir):
     source = tfds.Tfds(
         name="mtl.data.digits.builder.Digits", data_dir=data_dir, rename={"picture": "image"}
@@ -109,6 +110,7 @@ def test_fields_must_be_there_and_fit(digits):
             read(digits, "test", wrong)
 
 
+@pytest.mark.medium
 def test_unknown_splits_and_names_are_one_line(digits, data_dir):
     for split, message in {
         "tset": r"must name a split \(train, test\) .* got 'tset'. Did you mean 'test'\?",
@@ -170,6 +172,7 @@ class Lists(tensorflow_datasets.core.GeneratorBasedBuilder):
             yield i, {"tags": tags, "who": {"age": i, "ok": i % 2 == 0}, "y": i / 2}
 
 
+@pytest.mark.medium
 def test_nested_and_ragged_features(tmp_path):
     Lists.pkg_dir_path = tmp_path
     source = tfds.Tfds(

@@ -108,6 +108,7 @@ def test_a_bad_record_fails_and_is_found(tmp_path, message, record):
     assert failure(feed(path)) == f"{path} record 10: {told}"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("record", "says"),
     [

@@ -134,6 +134,7 @@ def _interfaces(port):
     return found
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can bind a socket to an interface")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["one machine", "several"])
 def test_a_server_of_one_machine_hears_the_loopback_interface_alone(elsewhere):

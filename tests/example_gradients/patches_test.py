@@ -15,6 +15,7 @@ KERNELS = [(1, 1), (2, 3), (5, 5)]
 SETTINGS = [(1, 1), (2, 1), (3, 1), (1, 2)]  # Of strides and dilations.
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("is_known", [True, False], ids=["sizes known", "sizes not known"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("shape", SHAPES, ids=["few channels", "many"])

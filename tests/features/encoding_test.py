@@ -41,6 +41,7 @@ def directory(tmp_path):
     return path
 
 
+@pytest.mark.medium
 def test_inputs_come_in_order_of_their_names_whatever_the_order_of_columns(directory):
     names = []
     for columns in (_columns(), _columns()[::-1]):
@@ -65,6 +66,7 @@ def test_variables_live_under_their_column(directory):
         ]
 
 
+@pytest.mark.medium
 def test_gradients_of_every_embedding_are_sparse(directory):
     with tf.Graph().as_default():
         inputs = features.encode_columns(_columns(), _batch(), features.load_statistics(directory))

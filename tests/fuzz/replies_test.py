@@ -232,6 +232,7 @@ def _flat(value) -> list[str]:
     return [repr(float(np.float32(value))) if type(value) in (int, float) else repr(value)]
 
 
+@pytest.mark.medium
 def test_rest():
     replies, good = [], [_metadata(), _document(OUTPUTS)]
     with _raw_server(replies) as address:
@@ -314,6 +315,7 @@ def _described():
     return described.SerializeToString()
 
 
+@pytest.mark.medium
 def test_grpc():
     pytest.importorskip("tensorflow_serving", reason="needs the extra 'serving'")
     from tensorflow_serving.apis import predict_pb2

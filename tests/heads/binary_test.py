@@ -10,6 +10,7 @@ from tests.heads import harness
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
 
+@pytest.mark.medium
 def test_metrics_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     y = (rng.random(3000) < 0.1).astype(np.int64)
@@ -41,6 +42,7 @@ def test_metrics_are_those_of_scikit_learn():
         assert got[name] == pytest.approx(value, abs=tolerance), name
 
 
+@pytest.mark.medium
 def test_metrics_of_one_class_are_undefined_where_they_need_two():
     labels = {"click": np.zeros(3, np.int64)}
     got = harness.evaluate(heads.Binary(name="click"), np.full((3, 1), -1.0, "f"), labels)

@@ -49,6 +49,7 @@ def test_stream_adds_up_batches_and_does_not_lose_small_ones():
         assert session.run(value) == 3
 
 
+@pytest.mark.medium
 def test_stream_sums_over_replicas():
     with tf.Graph().as_default(), tf1.Session() as session:
         strategy = tf.distribute.MirroredStrategy(

@@ -11,6 +11,7 @@ sklearn_metrics = pytest.importorskip("sklearn.metrics")
 NAMES = ["sport", "politics", "film"]
 
 
+@pytest.mark.medium
 def test_metrics_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     y = (rng.random((2000, 3)) < [0.5, 0.1, 0.0]).astype(np.int64)

@@ -90,6 +90,7 @@ def test_an_infinite_logit_is_a_sure_prediction(name):
         assert got[metric] == pytest.approx(expected[metric], abs=1e-6), metric
 
 
+@pytest.mark.medium
 def test_an_infinite_logit_of_a_softmax_is_a_nan_prediction():
     head, logits, labels = case("classes")
     logits[3, 0] = np.inf
@@ -100,6 +101,7 @@ def test_an_infinite_logit_of_a_softmax_is_a_nan_prediction():
     assert harness.evaluate(head, logits, labels)["nan_predictions"] == 0
 
 
+@pytest.mark.medium
 def test_a_rate_of_zero_is_right_where_nothing_is_counted():
     head, logits, labels = case("count")
     logits[3], labels["y"][3] = -np.inf, 0

@@ -56,6 +56,7 @@ def test_areas_are_exact_at_every_scale(centre, spread):
     assert_exact(stream(labels, logits, weights), labels, logits, weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("num_batches", [1, 2, 20])
 def test_areas_do_not_depend_on_the_batches(num_batches):
     """Batches beyond the first buffer, and a buffer that is compacted several times."""
@@ -63,6 +64,7 @@ def test_areas_do_not_depend_on_the_batches(num_batches):
     assert_exact(stream(labels, logits, weights, num_batches), labels, logits, weights)
 
 
+@pytest.mark.medium
 def test_ties_zeros_of_both_signs_tiny_numbers_and_infinities():
     logits = np.array([0.0, -0.0, 1e-45, -1e-45, 1e-30, np.inf, -np.inf, np.inf, 3e38, 0.0], "f")
     labels = np.array([1, 0, 1, 0, 1, 1, 0, 0, 1, 0])
@@ -82,6 +84,7 @@ def test_rows_that_weigh_nothing_and_one_row():
     assert all(np.isnan(v) for v in stream(labels, logits, 0 * weights).values())
 
 
+@pytest.mark.medium
 def test_classes_are_ranked_apart_and_those_of_one_label_left_out():
     rng = np.random.default_rng(0)
     labels = (rng.random((400, 4)) < [0.5, 0.1, 0.0, 1.0]).astype("f")
@@ -108,6 +111,7 @@ def test_more_scores_than_can_be_told_apart_stay_within_the_bound(order, monkeyp
         assert abs(got[name] - value) <= got[f"{name}_error_bound"]
 
 
+@pytest.mark.medium
 def test_the_bound_is_reached_by_the_worst_order_within_a_cell(monkeypatch):
     monkeypatch.setattr(ranking, "MAX_CELLS", 1)
     logits = np.linspace(1, 1.5, 10).astype("f")
@@ -132,6 +136,7 @@ def test_histograms_of_many_classes_stay_within_the_bound():
         assert 1e-3 < off <= got[f"{name}_error_bound"]
 
 
+@pytest.mark.medium
 def test_infinities_are_the_ends_of_a_histogram():
     num_classes = ranking.MAX_EXACT_CLASSES + 1
     logits = np.repeat(np.array([[np.inf], [-np.inf], [0.0]], "f"), num_classes, 1)

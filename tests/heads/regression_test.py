@@ -56,6 +56,7 @@ def test_poisson_metrics_are_those_of_scikit_learn():
     assert_metrics(got, expected)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_perfect_predictions_explain_a_spread_of_a_millionth_of_the_mean(scale):
     y = (scale * (1e6 + np.arange(40) % 8)).astype("f")

@@ -67,6 +67,7 @@ def test_equal_heads_have_together_what_they_have_alone(function, rows):
         np.testing.assert_allclose(one[key], other[key], rtol=1e-6, err_msg=key)
 
 
+@pytest.mark.medium
 def test_their_labels_weigh_what_they_weigh_alone(rows):
     made = _run(lambda x, y: together.sum_label_weights(_HEADS, y), *rows)
     alone = _run(lambda x, y: {h.name: h.label_weight(y) for h in _HEADS}, *rows)

@@ -58,6 +58,7 @@ def test_a_full_disk(count):
     assert (done.returncode, done.stderr) == (2, said)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("nowhere", ["2>&1 >&3 | true", "3>&1 2>/dev/full"])
 def test_work_outlives_the_reader_of_its_log(nowhere, tmp_path):
     wait = "    import time; time.sleep(0.2)\n"

@@ -83,6 +83,7 @@ def test_summaries_hold_the_values_of_their_steps(tmp_path, steps_per_call):
     assert found[20, "examples_per_sec"] == pytest.approx(speed)
 
 
+@pytest.mark.medium
 def test_summaries_of_a_run_that_fails_are_there(tmp_path):
     class Failing(tf1.train.SessionRunHook):
         def before_run(self, run_context):
@@ -156,6 +157,7 @@ def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
     assert text.rstrip(" ").endswith("\r")
 
 
+@pytest.mark.medium
 def test_a_line_stands_above_the_bar(monkeypatch):
     """As that of an evaluation does, which comes while the bar is shown."""
     logger = logging.Logger("lines")
@@ -179,6 +181,7 @@ def test_a_line_without_a_bar_is_a_plain_line(capsys):
     assert capsys.readouterr() == ("", "evaluated: auc 0.5\n")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("every", [1, 4, 10])
 def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
     """In one step a call they are made only where they are due."""
@@ -217,6 +220,7 @@ def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_
     assert not told or told[0].startswith(f"{skipped} of 40 steps were skipped")
 
 
+@pytest.mark.medium
 def test_callbacks_come_once_before_the_first_step_and_after_each_call():
     steps = []
 

@@ -75,6 +75,7 @@ def _mlp(values, scope, x, layers):
     return x
 
 
+@pytest.mark.medium
 def test_mmoe_is_what_the_paper_says():
     made = Built(_mmoe())
     experts = [_mlp(made.values, f"expert_{i}", X, 2) for i in range(3)]
@@ -85,6 +86,7 @@ def test_mmoe_is_what_the_paper_says():
         np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_ple_is_what_the_paper_says():
     made, groups = Built(_ple()), [*(f"task_{task}" for task in TASKS), "shared"]
     counts = {group: 2 if group == "shared" else 1 for group in groups}
@@ -107,11 +109,13 @@ def test_ple_is_what_the_paper_says():
         np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_the_last_level_has_no_shared_gate():
     gates_built = {name for name in Built(_ple()).names if "/shared/gate/" in name}
     assert gates_built == {"network/level_0/shared/gate/weights/kernel"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", [_mmoe(), _ple()], ids=["mmoe", "ple"])
 def test_experts_differ_from_the_start(network):
     made = Built(network)
@@ -122,6 +126,7 @@ def test_experts_differ_from_the_start(network):
             assert np.abs(kernel - other).max() > 0.01
 
 
+@pytest.mark.medium
 def test_experts_may_change_places_with_their_gates():
     order = [2, 0, 1]
 
@@ -140,6 +145,7 @@ def test_experts_may_change_places_with_their_gates():
         np.testing.assert_allclose(one.towers[task], other.towers[task], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", [networks.MMoE, networks.OMoE])
 def test_one_expert_is_the_shared_bottom_to_the_bit(kind):
     body, tower = networks.MLP(layers=[6, 4]), networks.MLP(layers=[2])
@@ -156,6 +162,7 @@ def test_one_expert_is_the_shared_bottom_to_the_bit(kind):
             np.testing.assert_array_equal(own, gradient, err_msg=name)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("network", [_mmoe(), _ple(1), _ple(3)], ids=["mmoe", "cgc", "ple"])
 def test_copies_at_once_are_those_built_one_by_one(network):
     together, apart = Built(network), Built(network, apart=True)
@@ -181,6 +188,7 @@ class Chosen:
         )
 
 
+@pytest.mark.medium
 def test_a_gate_of_one_expert_sends_the_gradient_there_alone():
     made = Built(_mmoe(gate=Chosen(expert=1)))
     for name, gradient in made.gradients["click"].items():
@@ -188,6 +196,7 @@ def test_a_gate_of_one_expert_sends_the_gradient_there_alone():
             assert (np.abs(gradient).max() > 0) == ("/expert_1/" in name), name
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("network", "own"),
     [
@@ -208,6 +217,7 @@ def test_what_belongs_to_one_task_is_not_shared(network, own):
         assert mine == {n for n in made.names if made.gradients[others[0]][n] is None}
 
 
+@pytest.mark.medium
 def test_surgery_weighs_only_what_is_shared():
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
@@ -265,13 +275,13 @@ def test_dselect_k_takes_as_many_experts_as_it_has_selectors(num_experts, static
         soft = session.run(weights)
         for variable in tf1.trainable_variables():
             if "/codes" in variable.op.name:  # Far from 0, codes are 0 and 1.
-                variable.load(1e3 * session.run(variable), session)
+                variable.load(1e6 * session.run(variable), session)
         hard = session.run(weights)
     for value in (soft, hard):
         np.testing.assert_allclose(value.sum(axis=-1), 1, rtol=1e-5)
-    taken = (hard > 0).sum(axis=-1)
-    is_spread = np.isclose(hard, 1 / num_experts).all(axis=-1)  # Codes of no expert, of 5.
-    assert ((taken <= 2) | is_spread).all()
+    # A code of no expert, of which five have three, leaves its share to the other selector's.
+    is_spread = np.isclose(hard, 1 / num_experts).all(axis=-1)
+    assert (((hard > 0).sum(axis=-1) <= 2) | is_spread).all()
 
 
 def test_the_entropy_of_selectors_is_a_penalty():
@@ -287,6 +297,7 @@ def test_the_entropy_of_selectors_is_a_penalty():
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 1
 
 
+@pytest.mark.medium
 def test_monitors_show_the_gates_of_a_training_step():
     made = Built(_mmoe(), training=True)
     assert {"gate/gate_click/expert_2", "gate/gate_click_long/entropy"} < set(made.shown)

@@ -117,6 +117,7 @@ def _outputs(build, part, values=None):
         return session.run(outputs), session.run(variables), reached
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", BUILDS)
 def test_quantised_weights(kind):
     """As the float model is with binary kernels; what is trained are the float ones behind them."""

@@ -30,6 +30,7 @@ def test_published_numbers_of_weights(depth, millions):
     assert len(layers) + 1 == depth
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shortcut", ["pad", "projection"])
 @pytest.mark.parametrize("size", [9, 8])
 def test_equals_numpy(size, shortcut):

@@ -256,6 +256,7 @@ def test_units_of_agc():
             np.testing.assert_allclose(value, 10.0 if "head" in name else 1.0, rtol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("window", [4, 100])
 def test_auto_clip_follows_the_norms_that_it_has_seen(window, looped):

@@ -74,6 +74,7 @@ def _step_fn(settings, collect=None, max_norm=float("inf")):
     return step_fn
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_gradient_by_finite_differences(looped):
     result = training.train(_step_fn(SETTINGS), 3, looped)
@@ -89,6 +90,7 @@ def test_gradient_by_finite_differences(looped):
     np.testing.assert_allclose(result.monitors["gradient_norm"], norm, rtol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_the_graphs_own_losses_are_added(looped):
     def collect(weights):

@@ -84,6 +84,7 @@ def test_centralization():
     _close(result["table"], table)
 
 
+@pytest.mark.medium
 def test_transforms_are_taken_in_order_and_know_the_norm_of_what_they_get():
     parts = [transforms.Centralization(), clipping.GlobalNorm(max_norm=1.0)]
     for transformed in (parts, parts[::-1]):
@@ -98,6 +99,7 @@ def test_transforms_are_taken_in_order_and_know_the_norm_of_what_they_get():
         _close(result["kernel"], START["kernel"] - gradient)
 
 
+@pytest.mark.medium
 def test_noise_has_its_variance_and_depends_on_the_step_alone():
     part = update.Update(
         optimizer=optimizers.SGD(learning_rate=1.0),
@@ -126,6 +128,7 @@ def test_noise_reaches_only_the_rows_of_the_batch():
     assert same[[1, 3]].all() and not same[[0, 2]].any()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 def test_lookahead(looped):
     part = update.Update(

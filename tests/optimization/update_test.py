@@ -108,6 +108,7 @@ def _bad_step_fn(bad_step, gradients, losses, **settings):
     return step_fn
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_the_step_fails_at_a_gradient_that_is_not_finite(bad, looped):
@@ -148,6 +149,7 @@ def test_nothing_is_applied_in_a_step_that_fails():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("looped", training.LOOPED)
 @pytest.mark.parametrize(("gradient", "loss"), [(np.nan, 1.0), (np.inf, 1.0), (2.0, np.nan)])
 def test_a_skipped_step_leaves_no_trace_but_its_count(gradient, loss, looped):

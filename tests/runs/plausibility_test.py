@@ -121,6 +121,7 @@ def test_a_pass_that_is_made_anyway_is_enough():
     assert look._batches == batches == 6
 
 
+@pytest.mark.medium
 def test_a_split_that_nothing_can_be_measured_on():
     rows = dict(tiny.SPLITS["test"])
     for name in ("sign", "kind", "size"):

@@ -25,12 +25,14 @@ def _prepare(tmp_path, until=None, **settings):
     return [line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line]
 
 
+@pytest.mark.medium
 def test_a_run_in_which_nothing_ever_moves_is_refused(tmp_path):
     message = "Run.train_steps must go past step 20, up to which Freezing.until holds all"
     with pytest.raises(checks.UserError, match=message):
         _prepare(tmp_path, until={"": 20})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "settings, where",
     [
@@ -44,6 +46,7 @@ def test_a_rate_that_ends_early_is_told(tmp_path, settings, where):
     assert "is 0 from step 1 to step 20, the last (Run.train_steps)" in line
 
 
+@pytest.mark.medium
 def test_what_is_held_to_the_end_is_told(tmp_path):
     (line,) = _prepare(tmp_path, until={"^head/sign/": 20})
     assert line.startswith("Freezing.until holds 'head/sign/")
@@ -52,6 +55,7 @@ def test_what_is_held_to_the_end_is_told(tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_an_update_of_ones_own_is_not_judged(tmp_path):
     made = tiny.make(train_steps=20)
     standard = update.Update()

@@ -50,6 +50,7 @@ def test_tls_and_a_token(protocol, certificate, trained, served, tmp_path, monke
         assert served.tokens == [None, f"Bearer {TOKEN}", f"Bearer {TOKEN}"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", ["grpc", "rest"])
 def test_a_certificate_of_nobody(protocol, certificate, served):
     with serving(protocol, served, certificate) as address:

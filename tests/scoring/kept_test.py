@@ -12,6 +12,7 @@ from tests import tiny
 tf1 = tf.compat.v1
 
 
+@pytest.mark.medium
 def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
     keep = ["word", "size", "x", "kind"]
     rows = list(verbs.predict(trained.experiment, trained.model_dir, keep=keep))
@@ -29,6 +30,7 @@ def test_fields_of_a_split_are_those_of_the_predicted_row(trained):
     assert rows[17]["x"] == pytest.approx(tiny.SPLITS["test"]["x"][17])
 
 
+@pytest.mark.medium
 def test_another_split_and_nothing_kept(trained):
     rows = verbs.predict(trained.experiment, trained.model_dir, "train", keep=["sign"])
     assert [row["sign"] for row in rows] == tiny.SPLITS["train"]["sign"].tolist()

@@ -42,6 +42,7 @@ def assert_as_expected(outputs, trained):
             np.testing.assert_allclose(outputs[name], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.medium
 def test_saved_model_and_checkpoint(trained):
     saved_model = scoring.SavedModel(trained.base)
     assert_as_expected(saved_model(trained.examples), trained)
@@ -53,6 +54,7 @@ def test_saved_model_and_checkpoint(trained):
             model([b"\xff"])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_server(protocol, trained, served):
     local = scoring.SavedModel(trained.base, "sign")(trained.examples)
@@ -79,6 +81,7 @@ def test_tensorflow_model_server(trained):
             assert_as_expected(remote(trained.examples), trained)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_busy_server_is_asked_again(protocol, trained, served, monkeypatch):
     waits = []
@@ -181,6 +184,7 @@ def test_a_reply_of_another_kind_is_refused(reply, trained, served, monkeypatch)
             assert "\n" not in str(refused.value)
 
 
+@pytest.mark.medium
 def test_nan_and_infinity_of_a_server_are_numbers(trained, served, monkeypatch):
     predict = served.predict
 
@@ -198,6 +202,7 @@ def test_nan_and_infinity_of_a_server_are_numbers(trained, served, monkeypatch):
     assert np.isfinite(found[2:]).all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_deadline(protocol, trained, served):
     with serving(protocol, served) as address:
@@ -209,6 +214,7 @@ def test_deadline(protocol, trained, served):
         served.is_open.set()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX: ", OK + b"\r\n"])
 def test_a_server_that_answers_byte_by_byte(protocol, head):
@@ -237,6 +243,7 @@ def test_a_server_that_answers_byte_by_byte(protocol, head):
         is_over.set()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     "setting, value, says",
@@ -298,6 +305,7 @@ def test_versions_and_labels(version, is_label):
     assert scoring.Call(**CALL, version=version).is_label == is_label
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_that_refuses_the_first_question(protocol, served, monkeypatch):
     def refuse(version):

@@ -50,6 +50,7 @@ JSON = """\
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name, text, numbers",
     [("in.csv", CSV, [[2, 3], [5]]), ("in.jsonl-00000-of-00002", JSON, [[1, 2], [4]])],
@@ -67,6 +68,7 @@ def test_text(name, text, numbers, tmp_path):
     }
 
 
+@pytest.mark.medium
 def test_csv_as_the_experiment_reads_it_and_gzip(tmp_path):
     path = tmp_path / "in.csv.gz"
     path.write_bytes(gzip.compress(b"7;c;q;\n"))
@@ -203,6 +205,7 @@ def flat(value):
     return "|".join(parts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_every_type_of_field(suffix, tmp_path):
     path = tmp_path / f"in.{suffix}"

@@ -44,6 +44,7 @@ def lines(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "tfrecord"])
 def test_every_format_of_input_gives_the_same(suffix, trained, tmp_path):
     path = trained.write(tmp_path / f"in.{suffix}")
@@ -77,6 +78,7 @@ def test_every_format_of_output_holds_the_same(trained, tmp_path):
         assert int(cell["n"]) == row["n"] == feature["n"].int64_list.value[0]
 
 
+@pytest.mark.medium
 def test_several_files_into_one_and_to_standard_output(trained, tmp_path, capsys):
     paths = [trained.write(tmp_path / "a.csv", 3), trained.write(tmp_path / "b.tfrecord", 2)]
     assert run(paths, tmp_path / "all.jsonl") == (5, 0)
@@ -86,6 +88,7 @@ def test_several_files_into_one_and_to_standard_output(trained, tmp_path, capsys
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["r0", "r1", "r2", "r0", "r1"]
 
 
+@pytest.mark.medium
 def test_a_restart_repeats_no_finished_file(trained, tmp_path):
     inputs = [trained.write(tmp_path / f"in-{i}.csv", 10 + i) for i in range(4)]
     bad = pathlib.Path(inputs[2])
@@ -120,6 +123,7 @@ def test_a_folder_holds_predictions_of_one_model(trained, tmp_path):
             run([path], out, **other)
 
 
+@pytest.mark.medium
 def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_path):
     path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
     note = tmp_path / "out" / "scoring.json"
@@ -134,6 +138,7 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_pa
     assert re.fullmatch(r"crc32:\w+ crc32:\w+", model.digest)
 
 
+@pytest.mark.medium
 def test_what_cannot_be_planned(trained, tmp_path):
     (tmp_path / "x").mkdir()
     paths = [trained.write(tmp_path / "a.csv", 1), trained.write(tmp_path / "x" / "a.csv", 1)]
@@ -185,6 +190,7 @@ def test_an_empty_file_among_others(trained, tmp_path):
     assert parquet.read_table(tmp_path / "parquet" / "a.parquet").num_rows == 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "tfrecord"])
 def test_parquet_holds_the_same(suffix, trained, tmp_path):
     path = trained.write(tmp_path / f"in.{suffix}")
@@ -239,6 +245,7 @@ def test_kept_values_that_change_their_type_are_refused_for_parquet(trained, tmp
     assert os.listdir(tmp_path) == ["in.jsonl"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("limit", [1, 10, 1000])
 def test_row_groups_of_parquet_do_not_follow_the_batches(limit, trained, tmp_path, monkeypatch):
     monkeypatch.setattr("mtl.scoring.writers._ROWS_IN_GROUP", limit)
@@ -268,6 +275,7 @@ def test_an_output_of_no_known_format(name, says, trained, tmp_path):
         assert run([path], tmp_path / name, format_name="jsonl") == (2, 0)
 
 
+@pytest.mark.medium
 def test_an_output_is_no_input(trained, tmp_path):
     (tmp_path / "data").mkdir()
     path = trained.write(tmp_path / "data" / "a.csv", 2)
@@ -308,6 +316,7 @@ def test_every_header_is_read_before_a_row(trained, tmp_path):
     assert not model.rows and not (tmp_path / "out").exists()
 
 
+@pytest.mark.medium
 def test_a_folder_that_holds_no_predictions_yet_is_begun_anew(trained, tmp_path):
     path, out = trained.write(tmp_path / "in.csv", 3), tmp_path / "out"
     good = pathlib.Path(path).read_text()
@@ -325,6 +334,7 @@ def test_a_folder_that_holds_no_predictions_yet_is_begun_anew(trained, tmp_path)
         run([path], f"{out}/")
 
 
+@pytest.mark.medium
 def test_a_folder_of_other_files_of_the_same_name_is_not_done(trained, tmp_path):
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
@@ -358,6 +368,7 @@ def test_an_output_is_no_input_by_any_of_its_names(trained, tmp_path):
     assert pathlib.Path(path).read_bytes() == before and (tmp_path / "hard.csv").samefile(path)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["p.jsonl", "p.csv", "p.tfrecord", "p.parquet", "p"])
 def test_a_pipe_gets_what_a_file_would(name, trained, tmp_path):
     path = trained.write(tmp_path / "in.csv", 20)
@@ -372,6 +383,7 @@ def test_a_pipe_gets_what_a_file_would(name, trained, tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(["file", "in.csv", name])
 
 
+@pytest.mark.medium
 def test_a_device_keeps_its_place(trained, tmp_path):
     path, device = trained.write(tmp_path / "in.csv", 3), tmp_path / "null"
     try:

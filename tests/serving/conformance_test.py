@@ -93,6 +93,7 @@ def test_classify_gives_a_score_and_a_name_for_every_class(every_head):
     )
 
 
+@pytest.mark.medium
 def test_regress_gives_a_number_a_row(every_head):
     predicted, found = every_head
     wanted = predicted["regression/value"]

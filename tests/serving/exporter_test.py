@@ -74,6 +74,7 @@ def test_the_signatures(export):
     assert not found["kind"].defaults
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("raw", [False, True])
 def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw):
     with loaded.load_export(export) as model:
@@ -104,6 +105,7 @@ def test_nothing_is_published_where_what_comes_before_it_fails(made, tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.medium
 def test_raw_inputs_that_are_left_out_have_the_defaults_of_examples(export, held_out):
     optional = ("word", "flag", "tags", "tags/length")
     raw = {name: value for name, value in held_out.raw().items() if name not in optional}
@@ -135,6 +137,7 @@ def test_the_metadata(export):
     }
 
 
+@pytest.mark.medium
 def test_no_path_of_this_machine_is_left_and_the_export_can_move(
     export, vocabulary, made, held_out, predicted, tmp_path
 ):
@@ -297,6 +300,7 @@ def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
     assert graphs[0] == graphs[1]
 
 
+@pytest.mark.medium
 def test_exports_can_go_unchecked(make, tmp_path):
     path = make(check_rows=0).export(tmp_path)
     assert sorted(os.listdir(os.path.join(path, "assets.extra"))) == ["model.json"]
@@ -331,6 +335,7 @@ def test_settings_that_do_not_fit_the_run(settings, message):
         dataclasses.replace(tiny.make(), serving=serving.Serving(**settings))
 
 
+@pytest.mark.medium
 def test_an_output_that_no_head_gives_is_named(make, tmp_path):
     with pytest.raises(checks.UserError, match=r"^Serving\.outputs must .*'rich/probability'\?$"):
         make(outputs=["rich/probabilities"]).export(tmp_path)

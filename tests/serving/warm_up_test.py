@@ -24,6 +24,7 @@ def requests(export):
     return records(os.path.join(export, "assets.extra", "tf_serving_warmup_requests"))
 
 
+@pytest.mark.medium
 def test_the_requests_are_those_of_the_server(export, made):
     messages = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
     examples = rows.read_rows(made.dataset, made.spec, 32).examples()

@@ -37,6 +37,7 @@ def _normalised(rows, weights):
     return outputs, tf.gradients(tf.reduce_sum(weights * outputs**2), rows)[0]
 
 
+@pytest.mark.medium
 def test_batch_norm_and_its_gradient_are_those_of_all_rows():
     found = _two(_normalised)
     with tf.Graph().as_default(), tf1.Session() as session:

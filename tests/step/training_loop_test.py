@@ -56,6 +56,7 @@ def _train(steps, steps_per_call=None, due_every=()):
     return calls, variables, extra
 
 
+@pytest.mark.medium
 def test_several_steps_a_call_equal_single_steps_to_the_bit():
     singles, expected, _ = _train(23)
     calls, actual, _ = _train(23, steps_per_call=5)
@@ -68,6 +69,7 @@ def test_several_steps_a_call_equal_single_steps_to_the_bit():
         assert values == by_step[step]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("due_every", "expected"),
     [((), [8, 16, 20]), ((10,), [8, 10, 18, 20]), ((7, 5), [5, 7, 10, 14, 15, 20])],
@@ -77,12 +79,14 @@ def test_a_call_ends_where_something_is_due(due_every, expected):
     assert [step for step, _ in calls] == expected
 
 
+@pytest.mark.medium
 def test_a_call_after_the_last_step_changes_nothing():
     _, variables, (step, values) = _train(20, steps_per_call=8)
     assert step == 20 == variables["global_step:0"]
     np.testing.assert_array_equal(values, np.zeros(2))
 
 
+@pytest.mark.medium
 def test_a_call_ends_in_time(monkeypatch):
     monkeypatch.setattr(training_loop, "_SECS_PER_CALL", 0.0)
     calls, _, _ = _train(3, steps_per_call=100)

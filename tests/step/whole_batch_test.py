@@ -198,6 +198,7 @@ def test_two_replicas_take_the_step_of_the_whole_batch(row):
         np.testing.assert_allclose(watched_there, list(monitors.values()), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "row", [row for row in balancers.ROWS if _decides_rarely(row)], ids=lambda row: row.name
 )
@@ -253,6 +254,7 @@ def test_clipped_examples_move_averages_once_by_all_of_them(caplog):
     assert "a pass for each example, for normalisation by the batch" in caplog.text
 
 
+@pytest.mark.medium
 def test_batch_norm_sees_each_slice_alone():
     """Moving averages move once for each slice, by the moments of that slice."""
     network = Network(batch_norm=True)

@@ -54,6 +54,7 @@ OPTIMIZERS = {row.name: row.optimizer for row in rows.ROWS}
 OPTIMIZERS["Lookahead"] = lookahead.Lookahead(optimizer=OPTIMIZERS["AdamW"], steps=2)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_is_left_out_stays_to_the_bit(name):
     entries = {**NONZERO, "table": CHOSEN}
@@ -65,6 +66,7 @@ def test_what_is_left_out_stays_to_the_bit(name):
     assert not table[[0, 2]].any() and table[1].all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["Momentum", "Adam", "AdamW"])
 def test_a_mask_on_the_gradient_alone_would_not_hold_them(name):
     """The trap: state from before the mask, or decay, moves what has no gradient."""
@@ -79,6 +81,7 @@ def test_a_mask_on_the_gradient_alone_would_not_hold_them(name):
     assert (one["kernel"] != two["kernel"]).all()
 
 
+@pytest.mark.medium
 def test_momentum_from_before_the_mask_moves_nothing(tmp_path):
     path = str(tmp_path / "model.ckpt")
     optimizer = optimizers.Momentum(learning_rate=0.1)
@@ -168,6 +171,7 @@ def test_the_next_transform_gets_the_norm_of_what_moves():
     np.testing.assert_allclose(result["kernel"], start - norm * shifted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_centralization_keeps_the_sum_of_a_unit_of_which_some_entries_move():
     settings = {"transforms": [transforms.Centralization()]}
     for entries in (NONZERO, {"kernel": masks.Rows(rows=[2])}, {"kernel": CHOSEN}):
@@ -181,6 +185,7 @@ def test_centralization_keeps_the_sum_of_a_unit_of_which_some_entries_move():
         np.testing.assert_allclose(kernel, expected, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_a_mask_from_a_file(tmp_path):
     mask = RANDOM.random([4, 3]) > 0.5
     np.save(tmp_path / "mask.npy", mask)

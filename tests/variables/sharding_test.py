@@ -143,6 +143,7 @@ def _noise(servers, rows, kind):
         return np.concatenate(session.run([tf.convert_to_tensor(value) for value in noise]))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("rows", [[5, 0, 3, 0], [2], [1, 0], []], ids=str)
 def test_noise_is_that_of_the_whole_table(rows, kind):

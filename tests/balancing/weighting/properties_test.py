@@ -77,6 +77,7 @@ def test_the_order_of_the_tasks_does_not_matter(row):
     np.testing.assert_allclose(actual, expected[:, order], rtol=1e-6, atol=1e-30)
 
 
+@pytest.mark.medium
 @every_row
 def test_no_gradient_goes_to_the_loss_of_another_task(row):
     with tf.Graph().as_default():
@@ -104,6 +105,7 @@ def _draws(distribution):
     return methods_test.weights_of(part, np.ones([NUM_DRAWS, 3]), True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "one_task"])
 def test_random_weights(distribution, monkeypatch):
     monkeypatch.setattr("mtl.step.training_loop._SECS_PER_CALL", 600.0)

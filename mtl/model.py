@@ -102,7 +102,7 @@ class MultiTaskModel:
         return found[0][1] if found else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return each task's most telling metric, of the names of evaluation metrics."""
+        """Return for every task the most telling of these evaluation metrics, by name."""
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
         for head in self.heads:
@@ -141,13 +141,13 @@ class MultiTaskModel:
 
     @property
     def training_files(self) -> dict[str, str]:
-        """The same of all that training reads: the masks of frozen entries as well."""
+        """The files that training reads, {what: path}: those of columns, and masks."""
         entries = self.freezing.entries.items()
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
         return {**self.column_files, **{what: path for what, path in masks.items() if path}}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """Return {scope: what the rows of its variables stand for, tokens or classes}."""
+        """Return what rows of variables stand for, tokens or classes: {scope: names}."""
         named: dict[str, types.RowNames] = {}
         for column in self.columns:
             of_column = types.read_member(column, types.Column, "row_names")(statistics)
@@ -236,7 +236,7 @@ class MultiTaskModel:
         features: types.Tensors,
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """Encode -> network -> heads -> weighting -> surgery -> update."""
+        """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         # One pass through the network, or one for each slice of the batch on each replica.
         forward = functools.partial(self._pass_forward, statistics)
         batch = whole_batch.build_batch(forward, self._sum_label_weights, features, labels, slices)
@@ -279,7 +279,7 @@ class MultiTaskModel:
     def _pass_forward(
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
     ) -> whole_batch.ForwardPass:
-        """Pass features and labels forward to losses, of these rows and of samples of them."""
+        """Compute the losses of these rows, and of samples of them, from features and labels."""
         logits, shared = self._build_outputs(features, statistics, training=True)
 
         def samples(count: int) -> list[types.Tensors]:
@@ -296,14 +296,9 @@ class MultiTaskModel:
     def infer_logits(
         self, features: types.Tensors, statistics: features_lib.Statistics
     ) -> types.Tensors:
-        """Compute logits as in evaluation, where no example depends on another.
+        """Compute the logits as in evaluation, {field: [B, ...]} -> {task: [B, C]}.
 
-        Args:
-          features: {field: [B, ...]}.
-          statistics: what the columns learned.
-
-        Returns:
-          {task: [B, C]}.
+        No example depends on another one.
         """
         return self._build_outputs(features, statistics, training=False)[0]
 
@@ -321,7 +316,7 @@ class MultiTaskModel:
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
-        """Build the towers: {field: [B, ...]} -> {task: [B, H]}."""
+        """Encode the features and run the network, {field: [B, ...]} -> {task: [B, H]}."""
         inputs = features_lib.encode_columns(self.columns, features, statistics)
         with tf1.variable_scope("network"):
             return precision_lib.run_network(
@@ -329,7 +324,7 @@ class MultiTaskModel:
             )
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
-        """Build the logits: {task: [B, H]} -> {task: [B, C]}."""
+        """Run every head on its tower, {task: [B, H]} -> {task: [B, C]}."""
         logits = {}
         for head in self.heads:
             trainable = types.read_member(head, types.Head, "trainable")

@@ -25,7 +25,7 @@ Tensors = Mapping[str, tf.Tensor]
 """Named tensors; by task where the name is plural (`losses`), by field for features and labels."""
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
-"""Of one variable: sparse where it was looked up, None where nothing depends on it."""
+"""The gradient of one variable: sparse where it was looked up, None where nothing depends on it."""
 
 Connected: TypeAlias = tf.Tensor | tf.IndexedSlices
 """The gradient of a variable that something depends on."""
@@ -36,7 +36,7 @@ Metrics = Mapping[str, tuple[tf.Tensor, tf.Operation]]
 """{name: (value, update)} as `EstimatorSpec.eval_metric_ops` takes them."""
 
 Observe: TypeAlias = Callable[[Tensors, Tensors, Tensors], None]
-"""Features, labels and {task: its weight} of a training step, before its update."""
+"""Takes features, labels and {task: its weight} of a training step, before its update."""
 
 Nested: TypeAlias = Any
 """Tensors, IndexedSlices and None, in any nesting of tuples, lists and dicts."""
@@ -102,11 +102,11 @@ class Column(Protocol):
     @property
     @abc.abstractmethod
     def columns(self) -> Mapping[str, Sequence[str]]:
-        """{column: the fields it reads}; one object may make several columns."""
+        """The fields that each column reads, {column: fields}; one object may make several."""
 
     @abc.abstractmethod
     def __call__(self, features: Tensors, fitted: Statistics) -> Tensors:
-        """{field: [B, ...]} and what was learned -> {column: [B, D] or [B, H, W, C]}.
+        """Encode {field: [B, ...]} by what was learned -> {column: [B, D] or [B, H, W, C]}.
 
         It is called in the scope `features`, and opens a scope of the column's name itself.
         """
@@ -152,7 +152,7 @@ class Network(Protocol):
 
     @abc.abstractmethod
     def __call__(self, inputs: Tensors, tasks: Sequence[str], training: bool) -> Towers:
-        """{column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
+        """Run the network, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
 
 
 class LossInputs(NamedTuple):
@@ -174,28 +174,19 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, C]."""
+        """Compute the logits of a tower, [B, H] -> [B, C]."""
 
     @abc.abstractmethod
     def loss(self, logits: tf.Tensor, labels: Tensors) -> tf.Tensor:
-        """Compute the loss.
-
-        [B, C] and {label: [B, ...]} -> the weighted mean over the labelled rows, a scalar.
-        """
+        """Return the weighted mean over labelled rows: [B, C], {label: [B, ...]} -> scalar."""
 
     @abc.abstractmethod
     def label_weight(self, labels: Tensors) -> tf.Tensor:
-        """Sum the weights of the labels.
-
-        {label: [B, ...]} -> the sum of weights that the mean is divided by, a scalar.
-        """
+        """Sum the weights that the mean is divided by: {label: [B, ...]} -> scalar."""
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits.
-
-        [B, C] -> {name: [B, ...]}, such as probabilities and class names.
-        """
+        """Predict, [B, C] -> {name: [B, ...]}, such as probabilities and class names."""
 
     @abc.abstractmethod
     def metrics(self, logits: tf.Tensor, labels: Tensors) -> Metrics:
@@ -203,14 +194,11 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def export_outputs(self, logits: tf.Tensor) -> dict[str, object]:
-        """Return {kind: `tf.estimator.export.ExportOutput`}.
-
-        Kinds are predict, classify and regress.
-        """
+        """Return {kind: `tf.estimator.export.ExportOutput`}, of predict, classify and regress."""
 
     @abc.abstractmethod
     def check(self, labels: Mapping[str, PythonValue]) -> str | None:
-        """Return what is wrong with the label values of one record (Python values), or None."""
+        """Check the label values of one record (Python values); return what is wrong, or None."""
 
     def accumulators(self) -> Mapping[str, Accumulator]:
         """Return what gathers statistics of the labels, by the name they are kept under."""
@@ -281,18 +269,15 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, ...] labels -> targets and whether they are present, [B] or [B, n]."""
+        """Split labels [B, ...] into targets and whether they are present, [B] or [B, n] each."""
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits: [B, C] -> {name: [B, ...]}."""
+        """Predict from logits, [B, C] -> {name: [B, ...]}."""
 
     @abc.abstractmethod
     def examples(self, logits: tf.Tensor, labels: Tensors) -> LossInputs:
-        """Align logits, targets and weights.
-
-        [B, C] and {label: [B, ...]} -> what the losses are computed from.
-        """
+        """Align logits [B, C] and {label: [B, ...]}, for the losses to be computed from them."""
 
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -350,7 +335,7 @@ class Weighting(Protocol):
 
     @abc.abstractmethod
     def __call__(self, losses: Tensors, step: tf.Tensor) -> Tensors:
-        """{task: scalar} -> {task: scalar}.
+        """Weigh the losses, {task: scalar} -> {task: scalar}.
 
         The derivative of each by its own loss is the weight of the task; no gradient goes from one
         task's value to another's loss. A loss of 0 may be that of a batch without a label.
@@ -414,7 +399,7 @@ class Surgery(Protocol):
         variables: Sequence[tf.Variable],
         batch: Batch | None = None,
     ) -> tuple[list[Gradient], dict[str, tf.Tensor]]:
-        """{task: scalar}, N variables and the passes of the batch -> N gradients, and monitors.
+        """Combine gradients: {task: scalar}, N variables, batch -> N gradients, monitors.
 
         A gradient is sparse where a variable was looked up. Gradients are those of the whole batch,
         the sum over its passes; the monitors are scalars for people to watch.
@@ -439,7 +424,7 @@ class Update(Protocol):
         variables: Sequence[tf.Variable],
         losses: Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """N gradients, N variables, {task: loss} -> the op of one step, and scalars to watch."""
+        """Build a step: N gradients, N variables, {task: loss} -> its op, scalars to watch."""
 
 
 class Clipping(Protocol):
@@ -449,7 +434,7 @@ class Clipping(Protocol):
     def __call__(
         self, gradients: Sequence[Connected], variables: Sequence[tf.Variable], norm: tf.Tensor
     ) -> list[Connected]:
-        """N gradients with merged rows, N variables and their global norm -> N gradients."""
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
 
 
 class Optimizer(Protocol):
@@ -470,4 +455,4 @@ class Schedule(Protocol):
 
     @abc.abstractmethod
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """int64 scalar -> float32 scalar."""
+        """Return the value at a step, int64 scalar -> float32 scalar."""

@@ -1,4 +1,4 @@
-"""One decision of a method: which tasks are there, what it keeps, and what it keeps.
+"""One decision of a method: which tasks are there, what they weigh, and what it keeps.
 
 weights = decision.decide_weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
 present = decision.find_present(gramian)                           # [T] bool
@@ -18,15 +18,16 @@ tf1 = tf.compat.v1
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find the tasks with a gradient, a finite one: [T, T] -> [T] bool."""
+    """Find the tasks with a finite gradient other than zero: [T, T] -> [T] bool."""
     squares = tf.linalg.diag_part(gramian)
     return (squares > 0) & tf.math.is_finite(squares)
 
 
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
-    """Return 0, or NaN where a task's gradient is not finite: it decides nothing, yet it counts.
+    """Return NaN if any task's gradient is not finite, else 0: [T, T] -> scalar.
 
-    Added to what is decided, it lets the update see such a step.
+    Such a gradient decides nothing, yet it counts: added to what is decided, the NaN lets the
+    update see such a step.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
     # Not 0 * NaN: TensorFlow's graph optimizer takes that for 0.
@@ -36,7 +37,10 @@ def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
 def _find_taking_part(
     method: method_lib.Method, gramian: tf.Tensor, losses: tf.Tensor
 ) -> tf.Tensor:
-    """Find the tasks that take part, [T]; by losses where products are those of different rows."""
+    """Find the tasks that take part, [T] bool.
+
+    Where products are those of different rows, the losses tell: the diagonal may have any sign.
+    """
     if method.samples == 1:
         return find_present(gramian)
     finite = tf.math.is_finite(losses) & tf.math.is_finite(tf.linalg.diag_part(gramian))
@@ -44,7 +48,7 @@ def _find_taking_part(
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """Return what the method keeps, as variables of the scope."""
+    """Create what the method keeps, as variables of the scope."""
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}
 
@@ -56,16 +60,18 @@ def decide_weights(
     every_steps: int,
     average: float,
 ) -> tf.Tensor:
-    """Decide what each task's gradient weighs in this step, [T] float64.
+    """Decide what each task's gradient weighs in this step: [T] float64.
 
     Args:
       method: decides.
-      gramian: gives [T, T] float64; built where it is only run on the steps that decide.
+      gramian: builds [T, T] float64; it is called in the branch of the steps that decide, so that
+        other steps do not run it.
       losses: {task: scalar}.
       every_steps: how often to decide.
       average: how much of the past weights to keep.
     """
     variables = create_state(method, len(losses))
+    # Weights are state, and in the checkpoint, only where a later step reads them.
     if every_steps > 1 or average > 0:
         variables["weights"] = step_state.create_variable("weights", np.ones(len(losses)))
     old = {name: kept.read_value() for name, kept in variables.items()}
@@ -75,6 +81,7 @@ def decide_weights(
         products = gramian()
         new = decide_once(method, products, losses, old)
         new["weights"] = average * old["weights"] + (1 - average) * new["weights"]
+        # This NaN reaches the update; `assign_with_update` keeps it out of the state.
         new["weights"] += mark_nonfinite(products)
         return new
 
@@ -94,7 +101,7 @@ def decide_once(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Return the new weights and state, by the tasks that are present; others keep theirs."""
+    """Decide by the tasks that are present: return weights and state; others keep theirs."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     chosen = tf.where(_find_taking_part(method, gramian, values))[:, 0]
     seed = draws.make_balancing_seed()
@@ -112,6 +119,7 @@ def decide_once(
         new = {**new, "weights": new_weights}
         return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
 
+    # Methods divide by norms and take their maxima: they never see a batch without a task.
     return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy(old))
 
 
@@ -127,7 +135,7 @@ def _choose(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 
 def _replace_chosen(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Return `whole` with the chosen entries along every axis replaced by `part`."""
+    """Return `whole` with its entries that are chosen along every axis replaced by `part`."""
     axes = tf.meshgrid(*[chosen] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 

@@ -63,7 +63,7 @@ class ExampleClipping(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, dict[str, tf.Tensor]]:
-        """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
+        """Sum the clipped gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
 
         The scalars are `clipped_share`, of the examples whose gradient was scaled down, and
         `<task>/loss` of `batch`, unweighted.
@@ -81,6 +81,7 @@ class ExampleClipping(types.Surgery):
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
         gradients, above, plain = whole.sum(clipped, update=True)
+        # After the sum over slices and replicas, where all have one sum and draw one noise.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
             gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]
@@ -90,7 +91,7 @@ class ExampleClipping(types.Surgery):
     def _clip_pass(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Return the sum over the examples of a part, and how many of them were scaled down."""
+        """Sum the clipped gradients of a part's examples, and count those that were scaled down."""
         examples = _examples_of(forward)
         if examples.count == 1:
             return self._clip_single(forward, variables, count)
@@ -138,10 +139,9 @@ class ExampleClipping(types.Surgery):
         )
 
     def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
-        """Return the factor that bounds each example's gradient.
+        """Return the factors that clip, from squared norms of the examples' shares in the mean.
 
-        The gradients given are shares of the batch's mean: B times such a gradient is the
-        example's own.
+        B times such a share is the gradient of the example.
         """
         squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # By rounding.
         return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
@@ -165,7 +165,7 @@ def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
 
 
 def _squared_norms(made: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
-    """Return the squared norms of the gradients of B examples by several variables, [B] float64."""
+    """Add up the squared norms of B examples' gradients over several variables, [B] float64."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)

@@ -38,7 +38,7 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> "Factors | None":
-        """Build from one gradient for each task; None unless thin matrices make them up."""
+        """Take apart one gradient of each task; None where thin matrices do not make them up."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -51,11 +51,11 @@ class Factors:
 
     @property
     def rows(self) -> tf.Tensor:
-        """[S, P, Q]: the gradients after all."""
+        """The gradients themselves, [S, P, Q], for who needs them after all."""
         return tf.stack(self.gradients)
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Return [S, S] inner products, float64."""
+        """Multiply the gradients of all pairs of tasks: [S, S] inner products, float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
         both = tf.linalg.matmul(left, left, transpose_a=True)
         both *= tf.linalg.matmul(right, right, transpose_a=True)
@@ -63,7 +63,7 @@ class Factors:
         return tf.linalg.matmul(chosen, both @ chosen, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Turn [T] into the weighted sum of the gradients [P, Q]."""
+        """Sum the gradients by weight, [T] -> [P, Q]."""
         own = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(own, self.left.dtype), self.right, transpose_b=True
@@ -75,7 +75,7 @@ class Factors:
 
 
 def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
-    """Split a `MatMul` into its factors, [P, C] and [Q, C]."""
+    """Return the factors [P, C] and [Q, C] of a `MatMul`."""
     left, right = product.inputs
     if product.get_attr("transpose_a"):
         left = tf.transpose(left)
@@ -83,10 +83,9 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
-    """Return whether [columns, columns] products of the factors cost less than [T, T] ones.
+    """Return whether inner products of the factors cost less than those of the gradients.
 
-    The latter are of the gradients.
-
-    Per row, in gradients about as high as wide.
+    The former are [columns, columns], the latter [T, T]. Costs are per row, for gradients about as
+    high as they are wide.
     """
     return width is not None and 2 * columns**2 <= num_tasks**2 * width

@@ -56,7 +56,7 @@ class Monitored(types.Surgery):
 
     @property
     def reads_losses(self) -> bool:
-        """Whether its surgery does."""
+        """Whether the values of the losses decide in its surgery."""
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def __call__(
@@ -65,7 +65,7 @@ class Monitored(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine gradients as `surgery` does, and monitor them.
+        """Combine as the surgery does: {task: scalar}, N variables, batch -> N gradients, scalars.
 
         The scalars are those of the surgery, and `surgery/norm/<task>`,
         `surgery/cosine/<task>/<task>` and `surgery/conflicts`, also with `<scope>/` in front.
@@ -99,7 +99,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return {prefix of the names: indices of variables}."""
+        """Return what is compared: {prefix of the monitors' names: indices of variables}."""
         compared = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

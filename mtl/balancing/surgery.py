@@ -33,7 +33,9 @@ class Sum(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
-        """{task: scalar} and N variables -> N gradients, and `<task>/loss` of `batch`, unweighted.
+        """Differentiate the sum: {task: scalar}, N variables -> N gradients, scalars.
+
+        The scalars are `<task>/loss` of `batch`, unweighted.
 
         The gradient of a table that was only looked up is IndexedSlices, of a variable that no
         loss depends on None.
@@ -135,7 +137,7 @@ class Combine(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
-        """{task: scalar}, N variables and the parts of the batch -> N gradients, scalars.
+        """Combine the tasks' gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
 
         The scalars are `surgery/weight/<task>`, and where every step decides by whole batches also
         `surgery/norm/<task>` and `surgery/conflicts`, the share of pairs of tasks whose
@@ -150,20 +152,20 @@ class Combine(types.Surgery):
           UserError: on the representation, if the network has none; if a pattern of `scopes`
             matches no shared variable.
         """
-        # With one task there is nothing to decide, and the plain gradient costs one pass.
+        # One task leaves nothing to decide: this is plain training, in one backward pass.
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
         whole = whole_batch.or_losses(batch, losses)
         if self.per_replica:
             whole = whole.without_replicas()
         batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
-        # Three ways to combine, from what the method has to see:
-        # - by coordinate: it chooses among the tasks' values entry by entry, as GradDrop does.
-        #   It needs every gradient of the whole batch side by side;
-        # - by decisions: its weights are kept over some steps, or come from samples of the batch.
-        #   Weights are known before the gradient is, which is then that of one weighted sum;
-        # - by weights: it decides at every step from inner products (PCGrad, MGDA, ...). The tasks'
-        #   gradients were taken for these products, and are added up without another pass.
+        # Gradients are combined in one of three ways, by what the method has to see:
+        # - by coordinate, if it sees the gradients themselves (GradDrop), not only their products;
+        # - by decisions, if weights are decided at some steps only or from samples of the batch:
+        #   the gradients that decide are not those that move, so the weighted losses take a pass
+        #   of their own, the only one of a step between two decisions;
+        # - by weights, if every step decides from the gradients of its whole batch: the very same
+        #   gradients are then summed.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing.samples > 1:
@@ -171,6 +173,7 @@ class Combine(types.Surgery):
         else:
             combine = self._combine_by_weights
         gradients, monitors = combine(batch_gradients, losses)
+        # The losses of a replica are its shares of the whole batch's, so the results add up.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
     def _representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -193,7 +196,7 @@ class Combine(types.Surgery):
     def _combine_by_weights(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Return the sum of what the decision was made by."""
+        """Sum by weight the very gradients that the decision was made by."""
         compare = (
             self._compare_parameters if self.on == "parameters" else self._compare_representation
         )
@@ -214,6 +217,7 @@ class Combine(types.Surgery):
             leaves = tracking.track_gradients(
                 leaves, names, len(losses), self._weighing.tracking_rate
             )
+        # `gramian` is shown by the monitors; a method that preconditions judges by other products.
         gramian = judged = task_gradients.compute_gramian(leaves, len(losses))
         if self._weighing.preconditions:
             judged = task_gradients.compute_gramian(
@@ -226,8 +230,8 @@ class Combine(types.Surgery):
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        # Passes share no row, and each has activations of its own. Side by side these are one long
-        # vector, whose inner products are the sums of those of the passes.
+        # The weights follow from products over all parts, and the gradients from the weights: this
+        # takes two passes over the slices, of which only the second one runs their UPDATE_OPS.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
@@ -248,14 +252,16 @@ class Combine(types.Surgery):
     def _combine_by_decisions(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Combine the weighted losses, and take their gradient in one pass."""
+        """Differentiate the weighted losses in one pass, without gradients of single tasks."""
         size, compared = len(losses), self._list_compared(batch_gradients.first)
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, compared, self._take_deciding
         )
+        # With two samples this block has the products of one by the other; with one it is all.
         weights = self._decide(lambda: gramian()[:size, -size:], losses)
 
         def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
+            # A third sample moves the variables, so that the weights do not depend on its rows.
             moving = self._take_samples(tasks)[-1] if self._weighing.samples == 3 else tasks.losses
             tasks = dataclasses.replace(tasks, losses=moving)
             return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
@@ -265,7 +271,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return the tasks with the losses that decide; some methods take them of two samples."""
+        """Return a part with the losses that decide: of two samples, if the method takes any."""
         if self._weighing.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -280,7 +286,8 @@ class Combine(types.Surgery):
     def _combine_by_coordinate(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Return the method's choice at each coordinate."""
+        """Take the method's choice at each coordinate."""
+        # A choice by coordinate has no weights: what is not compared gets the plain sum.
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = batch_gradients.sum_gradients()
@@ -297,6 +304,7 @@ class Combine(types.Surgery):
                 evidence = [self._choosing.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
+            # What the choice rests on is that of the whole batch, before any part is chosen from.
             gramian, evidence = batch_gradients.sum(compare)
 
             def spread(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -316,11 +324,12 @@ class Combine(types.Surgery):
         """Return a gradient for each leaf, by the tasks that are present."""
         present, chosen = decision.find_present(gramian), []
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
+            # The zeros of an absent task would count as values, in a trimmed mean for one.
             there = tf.gather(present, leaf.tasks)
             own = own if own is None else tf.boolean_mask(own, there)
             seed = draws.make_balancing_seed(index)
             values = self._choosing(tf.boolean_mask(leaf.rows, there), own, seed)
-            # A task left out for a NaN would hide it from the update, which has to refuse the step.
+            # A gradient that is not finite is left out of the choice; the update has to see it.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             chosen.append(leaf.to_gradient(values))
         return chosen

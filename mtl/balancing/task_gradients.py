@@ -44,25 +44,26 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
-        """Build from T gradients of one variable, None for a task that does not reach it."""
+        """Align T gradients of one variable, None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
             ids, rows = _align_rows(values)
             return cls(tasks, rows, ids, values[0].dense_shape)
+        # Where one task looks rows up and another one reads the whole, all gradients are dense.
         dense = [tf.convert_to_tensor(value) for value in values]
         return factors.Factors.from_gradients(tasks, dense) or cls(tasks, tf.stack(dense))
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Return [S, S] inner products, float64.
+        """Multiply the gradients of all pairs of tasks: [S, S] inner products, float64.
 
-        Rows of float32 lose nothing and cannot overflow.
+        In float64 rows of float32 lose nothing and cannot overflow.
         """
         flat = tf.cast(tf.reshape(self.rows, [len(self.tasks), -1]), tf.float64)
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Turn [T] into the weighted sum of the gradients."""
+        """Sum the gradients by the weights [T]."""
         own = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, own, transpose_a=True)
@@ -75,7 +76,7 @@ class Leaf:
 
 
 def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
-    """S sparse gradients of one table -> [U] ids that occur, each once, and rows [S, U, ...]."""
+    """Align S sparse gradients of a table: [U] ids that occur, each once, and rows [S, U, ...]."""
     indices = [part.indices for part in slices]
     if len(set(map(_find_origin, indices))) == 1:
         ids, slot = tf.unique(indices[0])
@@ -91,9 +92,9 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _find_origin(indices: tf.Tensor) -> str | tuple:
-    """Return what says that flat indices are the same.
+    """Return a key that is equal for flat indices that are the same.
 
-    Tasks mostly share one lookup, which is then found once.
+    Tasks mostly share one lookup, whose ids then need to be made unique only once.
     """
     if indices.op.type in ("Reshape", "Identity"):
         return _find_origin(indices.op.inputs[0])
@@ -103,15 +104,16 @@ def _find_origin(indices: tf.Tensor) -> str | tuple:
 
 
 def _is_first_axis(axis: tf.Tensor) -> bool:
-    """Return whether flat parts one behind the other are the flat whole.
+    """Return whether parts are joined along the first axis.
 
-    Along other axes they mix.
+    Only then the flat whole is made of the flat parts one behind the other: along any other axis
+    they mix.
     """
     return tf.get_static_value(axis) == 0
 
 
 def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
-    """Return the tasks' inner products over all leaves, [T, T] float64; 0 where absent."""
+    """Add up the tasks' inner products over all leaves: [T, T] float64, 0 where one is absent."""
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
         chosen = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
@@ -148,12 +150,14 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> "TaskGradients":
-        """Build one backward pass a task; what is not used of it does not run."""
+        """Build one backward pass for each task; what is not used of it does not run."""
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
+        # Only whether these gradients exist is read, off the graph: nothing runs them.
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
+        # What lies below the representation is shared, whoever reaches it from elsewhere.
         shared = [
             n
             for n, gradients in enumerate(at[split:])
@@ -177,7 +181,7 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return the leaves of the variables with these indices, or of the representation."""
+        """Return the leaves of the variables with these indices, or of a representation."""
         if self.representation:
             return self._at_representation
         return build_leaves([self.at_variables[n] for n in compared])
@@ -195,7 +199,8 @@ class TaskGradients:
         return differentiate_tasks(self.losses, places, self.representation)
 
     def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
-        """Return gradients of `sum_t weights[t] loss[t]` for the chosen variables, in one pass."""
+        """Differentiate `sum_t weights[t] loss[t]` by the chosen variables, in one pass."""
+        # Weights are made of gradients: without this the pass would take second derivatives.
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
             [loss * tf.cast(weights[t], loss.dtype) for t, loss in enumerate(self.losses)]
@@ -207,13 +212,14 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """Return N gradients from the combined ones of the representation.
+        """Continue from the combined gradients of the representation to those of all N variables.
 
         What lies below the representation gets its gradient from there in one pass, and everything
         else that is shared from the weighted losses.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
+        # Stopped at the representation: what goes through it is in `below` already.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         added = {
             n: gradients_lib.add_gradients(part, other)
@@ -222,7 +228,7 @@ class TaskGradients:
         return self.complete(added)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Return N gradients: those given for shared variables, and each other variable's own."""
+        """Return N gradients: the given ones of shared variables, and of each other one its own."""
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
@@ -243,13 +249,14 @@ class BatchGradients:
 
     @replicas.once
     def first(self) -> TaskGradients:
-        """Return those of the first part; it tells shared variables, the same in all of them."""
+        """Return the tasks' gradients of the first part; all parts share the same variables."""
         return self._differentiate(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
         """Return the sum over all parts of what `function` gives, as `WholeBatch.sum`."""
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
+            # Within the loop over slices there is no other way than to build gradients anew.
             return function(
                 self.first if forward is self.batch.first else self._differentiate(forward)
             )
@@ -275,11 +282,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients.
-
-        They are the combined ones where gradients were compared, and those of the weighted losses
-        elsewhere.
-        """
+        """Return N gradients: the combined ones, and of all others those of the weighted losses."""
         rest = [n for n in tasks.shared if n not in compared]
         others = self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
         return tasks.complete({**others, **dict(zip(compared, combined, strict=True))})
@@ -306,6 +309,7 @@ class BatchGradients:
         is_one = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
         def anew(tasks: TaskGradients) -> Columns:
+            # Gradients from outside of a tf.cond are inputs of it, and would run at every step.
             return deciding(tasks).differentiate_anew(compared)
 
         if not self.first.representation:
@@ -326,7 +330,7 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Turn N times T gradients into N leaves."""
+    """Make leaves of N times T gradients, one for each of N places."""
     # Factors have what is asked of leaves.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
@@ -334,6 +338,6 @@ def build_leaves(columns: Columns) -> list[Leaf]:
 def differentiate_tasks(
     losses: Sequence[tf.Tensor], places: Sequence, stop: Sequence[tf.Tensor] = ()
 ) -> Columns:
-    """Turn [T] losses and [N] places into N times T gradients."""
+    """Differentiate T losses at N places -> N times T gradients."""
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

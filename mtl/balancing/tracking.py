@@ -41,7 +41,7 @@ def precondition_gradients(
     variables of the scope, `squares/<name of the leaf>`.
 
     Raises:
-      UserError: as `tracked`.
+      UserError: as `track_gradients`.
     """
     _require_dense(leaves, names)
     return [_divide_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -54,7 +54,7 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
 
 
 def _present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
-    """Return [T]: whether any of a task's gradients is not zero."""
+    """Find the tasks with a gradient that is not zero: [T] bool."""
     found = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:
         count = len(leaf.tasks)

@@ -103,7 +103,7 @@ class ClipAudit:
 
 
 def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
-    """Add a batch to the record when it is run."""
+    """Build the op that adds a batch to the record."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
         columns = dict(zip(found.examples, examples, strict=True))
@@ -116,7 +116,7 @@ def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measure
 
 
 def warn_of_unknown(found: measures.Measured) -> None:
-    """Say what makes an audit slow."""
+    """Warn of the variables that make an audit slow."""
     if found.unknown:
         names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
         _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)

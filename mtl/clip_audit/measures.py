@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 
 
 class Measured(NamedTuple):
-    """Of a batch of B examples.
+    """What is measured of a batch of B examples.
 
     Attributes:
       examples: {column: [B]}.
@@ -90,7 +90,7 @@ def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -
 
 
 def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
-    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`."""
+    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
     scopes = _grouped(found.squares, _scope)
     total = tf.add_n(list(found.squares.values()))
     blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
@@ -103,7 +103,7 @@ def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
-    """Return `norm` of the mean gradient and, of each layer, the mean of the examples' norms."""
+    """Return `norm` of the mean gradient and, for each layer, the mean of the examples' norms."""
     count = tf.cast(tf.size(found.products), tf.float32)
     layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
     means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
@@ -112,7 +112,7 @@ def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Take roots of squares in float64, as float32; rounding may take squares below 0."""
+    """Take roots of squares in float64, as float32; rounding may have taken them below 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -124,14 +124,14 @@ def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> di
 
 
 def _scope(name: str) -> str:
-    """Return `network`, `features`, `head/<task>`."""
+    """Return the scope of a variable: `network`, `features` or `head/<task>`."""
     return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
 
 
 def _of_head(
     head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
-    """EL2N, margin, label and prediction of each example, [B]; NaN where there is none.
+    """Return EL2N, margin, label, prediction of each example, [B]; NaN where there is none.
 
     EL2N is the norm of the loss's derivative by the logits: for cross-entropy that is `|p - y|`,
     the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021,

@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 
 
 class Norms(NamedTuple):
-    """Of B examples; `g_i` is the gradient of one's losses, summed over the tasks by weight.
+    """Norms of B examples; `g_i` is the gradient of one's losses, summed over tasks by weight.
 
     Squares and products are float64, and finite wherever the gradients are.
 
@@ -79,7 +79,7 @@ def measure(
 def _ghost(
     gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Squares and products by variable, squares by task."""
+    """Measure squares and products by variable, and squares by task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
     of_tasks = {task: gradients.by_variable(own) for task, own in back.items()}
     of_tasks = {task: own for task, own in of_tasks.items() if own}
@@ -125,9 +125,9 @@ def _squares(
 def _sums(
     of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
 ) -> dict[str, gradient_forms.Plain]:
-    """Return the whole's gradients where the tasks' are built.
+    """Return the gradients of the whole where those of the tasks are built.
 
-    Adding these costs less than new ones.
+    To add these costs less than to build new ones.
     """
     found: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
     for task, own in of_tasks.items():
@@ -163,7 +163,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add what only a pass for each example tells."""
+    """Add to `found` what only a pass for each example tells."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)

@@ -45,7 +45,7 @@ class Recording:
         return self._settings.number_rows(data)
 
     def start(self, step: int) -> None:
-        """Go on from a global step; what was recorded of later ones is removed."""
+        """Go on from a global step; remove what was recorded of later ones."""
         if self._settings:
             self._record = visits.Record(self._directory, self._settings, step)
 

@@ -78,26 +78,26 @@ class _Groups:
         self.is_last = self.number == self.sizes[self.sample] - 1
 
     def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Turn [N] into [S], over the rows of a mask."""
+        """Sum by sample, [N] -> [S], over the rows of a mask."""
         weights = np.asarray(values, np.float64)
         if mask is not None:
             weights = np.where(mask, weights, 0.0)
         return np.bincount(self.sample, weights, minlength=len(self.ids))
 
     def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Turn [N] into [S], NaN of samples without a row; values that are NaN do not count."""
+        """Average by sample, [N] -> [S], NaN of samples without a row; NaN values do not count."""
         mask = mask & ~np.isnan(values)
         counts = self.sums(np.ones(len(values)), mask)
         return _ratio(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Turn [N] into [S], NaN of samples without a row."""
+        """Take the greatest by sample, [N] -> [S], NaN of samples without a row."""
         found = np.full(len(self.ids), -np.inf)
         np.maximum.at(found, self.sample[mask], values[mask])
         return np.where(np.isinf(found), np.nan, found)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Turn [N] into [S], NaN of samples without a row."""
+        """Take the median by sample, [N] -> [S], NaN of samples without a row."""
         sample, values = self.sample[mask], values[mask]
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
@@ -156,7 +156,7 @@ def is_clipped(batches: tables.Columns) -> np.ndarray:
 def of_run(
     visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
 ) -> dict[str, float]:
-    """Figures of the whole run: {name: value}."""
+    """Compute the figures of the whole run: {name: value}."""
     judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
@@ -177,7 +177,7 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm, share of visits above)} for one task's gradients."""
+    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}."""
     labels = samples[f"label/{task}"]
     return {
         float(label): (
@@ -190,7 +190,10 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
 
 
 def agreement(first: tables.Columns, second: tables.Columns) -> float:
-    """Spearman's rank correlation of the mean norms of the samples that both know; else NaN."""
+    """Return Spearman's rank correlation of the mean norms of the samples that both know.
+
+    It is NaN if there are not two of them.
+    """
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
     pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]

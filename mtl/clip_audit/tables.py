@@ -27,7 +27,7 @@ def write_parquet(path: str, columns: Columns) -> None:
 
 
 def read_parquet(path: str) -> dict[str, np.ndarray]:
-    """Return {column: [N]}."""
+    """Read a file: {column: [N]}."""
     with tf.io.gfile.GFile(path, "rb") as file:
         table = parquet.read_table(pa.BufferReader(file.read()))
     return {name: table[name].to_numpy() for name in table.column_names}

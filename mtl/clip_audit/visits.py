@@ -40,7 +40,7 @@ class Trailing:
         self._kept: collections.deque[np.ndarray] = collections.deque(maxlen=settings.window)
 
     def threshold(self) -> float:
-        """Return the threshold of the batches so far; NaN before the first, unless it is fixed."""
+        """Return the percentile of the batches so far; NaN before the first, unless it is fixed."""
         if self._settings.max_norm is not None:
             return self._settings.max_norm
         if not any(map(len, self._kept)):

@@ -8,7 +8,7 @@ from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, Layout, State
 
 
 def _entry_by_entry(given: Given) -> list[State] | None:
-    """Broadcast to each other."""
+    """Place the output of an op that works entry by entry on inputs broadcast to each other."""
     rank = given.output.shape.rank
     first, layout = given.placed[0]
     from_end = given.op.inputs[first].shape.rank - layout.axis
@@ -23,7 +23,7 @@ def _entry_by_entry(given: Given) -> list[State] | None:
 
 
 def _select(given: Given) -> list[State] | None:
-    """Without broadcasting."""
+    """Place the output of a Select, which takes inputs without broadcasting."""
     is_alike = len({tensor.shape.rank for tensor in given.op.inputs}) == 1
     return _entry_by_entry(given) if is_alike else None
 
@@ -62,7 +62,7 @@ def _bias_add(given: Given) -> list[State] | None:
 
 
 def _batch_norm(given: Given) -> list[State] | None:
-    """By given moments, or by those of each channel where examples are channels."""
+    """Treat batch norm by given moments, or by those of each channel if examples are channels."""
     op, layout = given.op, given.layout
     channels = 3 if op.get_attr("data_format") == b"NHWC" else 1
     if given.states[0] is not layout or len(given.placed) > 1:
@@ -100,6 +100,7 @@ def _reduced(given: Given) -> list[State] | None:
     if axes is None or given.states[0] is not layout:
         return None
     if layout.axis in axes:
+        # The gradient of a sum of losses is that of each example; a maximum or product mixes them.
         is_sum = given.op.type in ("Mean", "Sum") and given.is_moved and not layout.owner
         return [TOTAL] if is_sum else None
     attributes = given.op.node_def.attr
@@ -110,7 +111,7 @@ def _reduced(given: Given) -> list[State] | None:
 
 
 def _matmul(given: Given) -> list[State] | None:
-    """Multiply [..., M, K] by [..., K, N]; examples along K would be added up."""
+    """Treat [..., M, K] by [..., K, N]; examples along K would be added up."""
     op, rank = given.op, given.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [op.get_attr(name) for name in names]

@@ -47,7 +47,7 @@ class Gradients:
         self._inputs: dict[str, tf.Tensor] = {}
 
     def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
-        """Losses [B] -> {use: by what comes out of it}, in one pass back."""
+        """Differentiate losses [B] by the output of each use, in one pass: {use: cotangent}."""
         outputs = {use.output.name: use.output for own in self._uses.values() for use in own}
         found = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, found, strict=True))
@@ -55,7 +55,7 @@ class Gradients:
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
     ) -> dict[str, gradient_forms.ExampleGradients]:
-        """Turn {use: cotangents} into {variable: gradients of all examples}, if it has any."""
+        """Turn {use: cotangent} into {variable: gradients of all examples}, if it has any."""
         made = {}
         for name, own in self._uses.items():
             there = [use for use in own if cotangents[use.output.name] is not None]
@@ -68,6 +68,7 @@ class Gradients:
     ) -> gradient_forms.ExampleGradients:
         made = [self._of_use(use, cotangents[use.output.name]) for use in own]
         is_alike = len({type(part) for part in made}) == 1
+        # Uses of one kind, of the variable itself, are joined as they are: nothing is built.
         if is_alike and all(use.is_plain for use in own):
             return gradient_forms.join_gradients(made)
         return self._through(own, made)
@@ -87,12 +88,13 @@ class Gradients:
         if use.kind == uses.MATRIX:
             return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
         made = gradient_forms.Products(*pair)
+        # Norms of products cost a [T, T] matrix for each example; a convolution has T places.
         return made.built() if _is_smaller_built(use) else made
 
     def _by_example(
         self, values: tf.Tensor, layout: layouts.Layout, core: Sequence[int]
     ) -> tf.Tensor:
-        """Turn [..., *core] into [B, T, *core], from where examples lie."""
+        """Bring the examples to the front, [..., *core] -> [B, T, *core], from where they lie."""
         if layout.before == sizes.ONE:
             is_apart = layout.axis == 0 and layout.inner == sizes.ONE
             if is_apart and values.shape.rank == 2 + len(core):
@@ -115,7 +117,7 @@ class Gradients:
         return outer * tf.reduce_prod(shape[: layout.axis])
 
     def _patches(self, use: uses.Use) -> tf.Tensor:
-        """Return what a weight is multiplied with."""
+        """Return what a weight is multiplied with: inputs, or of a convolution its patches."""
         op = use.op
         if use.kind == uses.MATRIX:
             return op.inputs[0]
@@ -158,7 +160,7 @@ class Gradients:
     def _through(
         self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Turn gradients by what a variable was made into, into gradients by the variable."""
+        """Differentiate on, from what a variable was made into to the variable itself."""
         # Rows, the one other kind, are of the variable itself and never come here.
         built = [
             part.built()
@@ -199,6 +201,6 @@ def _is_turned(op: tf.Operation) -> bool:
 
 
 def _is_smaller_built(use: uses.Use) -> bool:
-    """Return whether the gradients of a kernel take less than the Gram matrices of its places."""
+    """Return whether a kernel's gradients are smaller than the Gram matrices of its places."""
     places = use.output.shape[1:3].num_elements()
     return places is None or 2 * places**2 > use.parameter.shape.num_elements()

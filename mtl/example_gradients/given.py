@@ -73,7 +73,7 @@ class Given:
 
     @property
     def layout(self) -> Layout:
-        """Of the first input that has one."""
+        """The layout of the first input that has one."""
         return self.placed[0][1]
 
     def static(self, place: int) -> np.ndarray | None:
@@ -105,7 +105,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """Return one output."""
+        """Return the layout of one output with examples along an axis, as `to` does of all."""
         own = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(own)]):
             if size is not None and own[n].unknown:

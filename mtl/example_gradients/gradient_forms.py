@@ -26,7 +26,7 @@ class ExampleGradients(Protocol):
         """Yield the tensors."""
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norms: [B]."""
+        """Return the squared norm of each, [B]."""
 
     def scaled(self, factors: tf.Tensor) -> "ExampleGradients":
         """Return each of them times its own of the factors [B]."""
@@ -73,7 +73,7 @@ class Products(NamedTuple):
     cotangents: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norms: `sum_st <x_is, x_it> <d_is, d_it>`."""
+        """Return `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
         grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
@@ -112,6 +112,7 @@ class Rows(NamedTuple):
     def squared_norms(self) -> tf.Tensor:
         """Return the squared norms; what an example looked up twice counts once, with its sum."""
         batch_size = tf.cast(self.batch_size, tf.int64)
+        # One integer for each pair of a row and an example, as `tf.unique` takes vectors only.
         pairs, slots = tf.unique(self.ids * batch_size + self.examples)
         sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))
         squares = tf.reduce_sum(sums**2, axis=1)
@@ -151,7 +152,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
-    """Add up pairs of a weight, a scalar, and the gradients of the same variable."""
+    """Sum the parts of one variable by weight, from pairs of a scalar and a part."""
     return Plain(tf.add_n([weight * _flat(part.gradients) for weight, part in parts]))
 
 
@@ -159,6 +160,7 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     """Return the sum over the examples, in the shape of the variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
+    # The same op as in `total`, so that rows and their sums are in one order.
     rows, _ = tf.unique(part.ids)
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 

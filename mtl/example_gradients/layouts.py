@@ -99,5 +99,5 @@ def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
 
 
 def along(owner: str, count: sizes.Size, axis: int, dims: Sequence[sizes.Size]) -> Layout:
-    """Return the layout of a tensor with one entry of each along an axis."""
+    """Return the layout of a tensor with one entry of each example, or value, along an axis."""
     return Layout(owner, count, axis, sizes.ONE, sizes.ONE, ()).at(axis, dims)

@@ -53,7 +53,7 @@ def _tiled(given: Given) -> list[State] | None:
 
 
 def _joined(given: Given) -> list[State] | None:
-    """ConcatV2."""
+    """Treat ConcatV2 along another axis than that of the examples, or along it (`_repeated`)."""
     axes, layout = given.axes(len(given.states) - 1, given.output.shape.rank), given.layout
     if axes is None:
         return None
@@ -63,7 +63,7 @@ def _joined(given: Given) -> list[State] | None:
 
 
 def _repeated(given: Given) -> list[State] | None:
-    """ConcatV2 along the axis of the examples: all of them several times."""
+    """Treat ConcatV2 along the axis of the examples: all of them several times."""
     layout, own = given.layout, given.states[:-1]
     placed = [
         of
@@ -109,6 +109,7 @@ def _split(given: Given) -> list[State] | None:
         return None
     outer = layout.outer
     if axes[0] == layout.axis:
+        # Cut between whole repetitions of the batch; SplitV, with sizes of its own, cuts anywhere.
         found = outer.divide_by(sizes.Size(len(given.op.outputs)))
         if place or found is None:
             return None
@@ -126,7 +127,7 @@ def _unpacked(given: Given) -> list[State] | None:
 
 
 def _sliced(given: Given) -> list[State] | None:
-    """StridedSlice that takes all of the axis that examples lie along."""
+    """Treat a StridedSlice that takes all of the axis that examples lie along."""
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     steps = given.static(3)
     if steps is None or given.states[0] is not layout:
@@ -183,7 +184,7 @@ def _by_axes(given: Given) -> list[State] | None:
 
 
 def _gathered(given: Given) -> list[State] | None:
-    """GatherV2: rows by indices of examples, or the same indices of every example."""
+    """Treat GatherV2: rows by indices of examples, or the same indices of every example."""
     table, indices = given.states[:2]
     ranks = [tensor.shape.rank for tensor in given.op.inputs[:2]]
     axes, batch_dims = given.axes(2, ranks[0]), given.op.get_attr("batch_dims")
@@ -216,7 +217,7 @@ def _one_hot(given: Given) -> list[State] | None:
 
 
 def _to_blocks(given: Given) -> list[State] | None:
-    """SpaceToBatchND and back: the first examples of all blocks come after all of a block."""
+    """Treat SpaceToBatchND and back: all examples of a block come before those of the next."""
     block, layout = given.static(1), given.layout
     if block is None or layout.axis or given.states[0] is not layout:
         return None

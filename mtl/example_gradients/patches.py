@@ -53,7 +53,7 @@ def _sliced(op: tf.Operation) -> tf.Tensor:
 
 
 def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
-    """Pad images with zeros around; the odd one comes at the end."""
+    """Pad images with zeros all around; an odd one comes at the end."""
     missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]
@@ -61,6 +61,6 @@ def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
 
 
 def _sizes(images: tf.Tensor) -> list[_Size]:
-    """Height and width."""
+    """Return height and width."""
     dynamic = tf.shape(images)
     return [images.shape[n] or dynamic[n] for n in (1, 2)]

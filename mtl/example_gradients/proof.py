@@ -22,7 +22,7 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 
 
 def declare(values: tf.Tensor) -> tf.Tensor:
-    """Say that the first axis of a tensor is the batch, where ops are used that are not known."""
+    """Declare that the first axis of a tensor is the batch, for ops that are not known here."""
     values = tf.identity(values)
     # Without a graph there is nothing to prove, and a collection would keep every batch.
     if not tf.executing_eagerly():
@@ -72,7 +72,7 @@ class Proof:
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
-        """Return those of the batch."""
+        """Return the ragged lists of the batch."""
         return list(self._lists.values())
 
     def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
@@ -121,6 +121,7 @@ class Proof:
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
             return False
         gap = self.gap
+        # These ops are never run: it only counts where the entries of cotangents end up.
         upstream = [tf.zeros_like(output) for output, _ in pairs]
         for tensor, (_, state) in zip(upstream, pairs, strict=True):
             self._states[tensor.name] = state
@@ -161,6 +162,7 @@ class Proof:
     def _pass(self, op: tf.Operation) -> None:
         """Find the states of what comes out of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
+        # The shape of what a variable has moved depends on no value of the variable.
         is_value = op.type not in _SIZES
         is_moved = is_value and self._moves(op)
         if is_moved:
@@ -173,6 +175,7 @@ class Proof:
         elif layouts.UNKNOWN not in states:
             found = rules.outputs(op, self, is_moved)
         if found is None:
+            # Without a variable in it there is no gradient that could mix examples: it is data.
             found = [layouts.UNKNOWN if is_moved else layouts.DATA] * len(op.outputs)
             if is_moved and layouts.UNKNOWN not in states:
                 self.gap = self.gap or op

@@ -40,7 +40,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
 
 def _apart_from_layouts(given: Given) -> list[State] | None:
-    """Handle ops that no tensor with a layout enters, or of whose inputs only sizes count."""
+    """Treat ops that no tensor with a layout enters, or of whose inputs only sizes count."""
     op = given.op
     is_size = sizes.is_made(op) and (op.type == "Shape" or not given.placed)
     if is_size and given.known.is_of_one(given.output):
@@ -73,7 +73,7 @@ def _are_lengths(given: Given) -> bool:
 
 
 def _total(given: Given) -> list[State] | None:
-    """Handle a sum over examples: what is as well a sum of what each of them makes of it."""
+    """Treat a sum over examples: find what is again a sum of what each of them makes."""
     kind, states = given.op.type, given.states
     is_one = states.count(TOTAL) == 1 and not given.placed
     if kind == "StopGradient":
@@ -86,13 +86,14 @@ def _total(given: Given) -> list[State] | None:
 
 
 def _spread(given: Given) -> list[State] | None:
-    """Spread what is the same for all, one for each example."""
+    """Treat what repeats a value that is the same for all, once for each example."""
     dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
     if dims is None or target is None or len(target) != given.output.shape.rank:
         return None
     missing = len(target) - len(dims)
     dims = [*[sizes.ONE] * missing, *dims]
     places = [n for n, size in enumerate(target) if size == given.known.count]
+    # Where B is a number, a size may equal it by chance and proves nothing.
     if not given.known.count.unknown or len(places) != 1 or dims[places[0]] != sizes.ONE:
         return None
     spread, own = sizes.all_known(target), sizes.all_known(dims)

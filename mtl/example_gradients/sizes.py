@@ -90,7 +90,7 @@ def infer_sizes(
 
 
 def is_made(op: tf.Operation) -> bool:
-    """Return whether what the op gives may be known by `of`."""
+    """Return whether what the op gives may be known by `infer_sizes`."""
     return op.type in _MAKERS
 
 
@@ -139,7 +139,7 @@ def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
-    """Multiply all entries of one vector, or of two scalars."""
+    """Multiply all entries of one vector, or two scalars."""
     values = op.inputs[:1] if op.type == "Prod" else op.inputs
     factors = all_known(entries(value) for value in values)
     if factors is None or op.outputs[0].shape.rank != 0:

@@ -36,7 +36,7 @@ def reuse_earlier(first: int, outputs: Any) -> Any:
 
 
 class _Twins:
-    """Of the ops from the `first` on."""
+    """The twins of the ops from the `first` on."""
 
     def __init__(self, first: int):
         graph = tf1.get_default_graph()
@@ -51,6 +51,7 @@ class _Twins:
     def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor's twin, or itself."""
         source = self._source(tensor)
+        # Past a reading lies the variable's handle, and what was asked for is its value.
         return tensor if source.dtype == tf.resource else source
 
     def _source(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -97,5 +98,6 @@ class _Twins:
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
+        # To TensorFlow any lookup is stateful; these tables and variables do not change meanwhile.
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful

@@ -56,7 +56,7 @@ class Use(NamedTuple):
 
     @property
     def placed(self) -> layouts.Layout:
-        """The layout of a use that is known; `find` gives no other."""
+        """The layout of a use that is known; `find_uses` gives no other."""
         return cast(layouts.Layout, self.layout)
 
     @property
@@ -161,9 +161,11 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
             found[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, known):
+                # One op may be reached from several readings, and then has a gradient by each.
                 before = found.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 found[use.op.name, use.place] = use._replace(reads=reads)
+        # Any other reader, such as an assignment, does no harm where no example has a part.
         elif reader.name in of_batch or any(
             _of_read(output, of_batch, known) for output in reader.outputs
         ):
@@ -214,6 +216,7 @@ def _is_matrix(use: Use) -> bool:
 
 def _is_convolution(use: Use) -> bool:
     op = use.op
+    # Of a grouped convolution a filter sees some of the channels, and a patch holds all.
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
     return use.place == 1 and is_usual and not is_grouped and use.placed.axis == 0

@@ -41,6 +41,7 @@ def dense(
     """
     with tf1.variable_scope(name):
         inputs = quantization.quantize_inputs(inputs)
+        # Asked for in 16 bits, a variable stays float32 and comes cast; see `precision`.
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
         if use_bias:
@@ -59,9 +60,9 @@ def conv(
     use_bias: bool = True,
     padding: str = "same",
 ) -> tf.Tensor:
-    """Convolve [B, H, W, D] to [B, H / stride, W / stride, filters], padded to keep the borders.
+    """Apply a convolution, [B, H, W, D] -> [B, H / stride, W / stride, filters].
 
-    With the padding "valid" H and W lose `size - 1` first.
+    It is padded to keep the borders. With the padding "valid" H and W lose `size - 1` first.
     """
     with tf1.variable_scope(name):
         inputs = quantization.quantize_inputs(inputs)
@@ -81,7 +82,7 @@ def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Take the largest of each square: [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
+    """Take the largest of each square, [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
     names = {"MaxPool": _MAX_POOL}
     with tf1.get_default_graph().gradient_override_map(names):
         return tf.nn.max_pool2d(images, size, size, "SAME")
@@ -92,7 +93,10 @@ _MAX_POOL = "MaxPoolBesideItsGradient"
 
 @tf.RegisterGradient(_MAX_POOL)
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """oneDNN's, 15 times as fast, needs the pooling beside it: a branch pools once more."""
+    """Return the gradient of `max_pool`; a branch pools once more.
+
+    oneDNN's kernel is 15 times as fast, and needs the pooling in the same graph.
+    """
     (images,) = op.inputs
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
     settings["padding"] = op.get_attr("padding").decode()
@@ -104,7 +108,7 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 def batch_norm(
     inputs: tf.Tensor, name: str, training: bool, momentum: float = 0.99, epsilon: float = 1e-3
 ) -> tf.Tensor:
-    """Batch normalisation over all axes but the last (Ioffe and Szegedy 2015, arXiv:1502.03167).
+    """Normalise by the batch over all axes but the last (Ioffe, Szegedy 2015, arXiv:1502.03167).
 
     In training the batch's own mean and variance are used and their moving averages are updated by
     ops in `UPDATE_OPS`, which the update runs first; otherwise, and where the averages are frozen
@@ -115,6 +119,7 @@ def batch_norm(
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
+        # Scales, offsets and averages have 32 bits in any network; outputs are cast at the end.
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         averages = [
@@ -124,6 +129,7 @@ def batch_norm(
                 tf.float32,
                 initializer,
                 trainable=False,
+                # Every replica moves averages of its own, and a checkpoint holds the mean of them.
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.MEAN,
             )
@@ -133,6 +139,7 @@ def batch_norm(
             )
         ]
         moving = freezing.averages_move(averages[0]) if training else False
+        # The fused op knows images alone, and the moments of no rows but its own.
         if moving is True and inputs.shape.rank == 4 and replicas.are_separate():
             outputs, moments = _normalise_fused(inputs, gamma, beta, epsilon)
         else:
@@ -151,14 +158,15 @@ def batch_norm(
 
 
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
-    """Return values times a scale of their last axis.
+    """Multiply values by a scale of their last axis.
 
-    Of a convolution it scales the kernel where that is less.
+    If they come of a convolution, scale its kernel instead, where that is less work.
     """
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
     count = values.shape.num_elements()
+    # A scale that follows from the batch's moments needs the outputs of the convolution first.
     if is_constant and op.type == "Conv2D" and count is not None:
         kernel = op.inputs[1]
         if count > kernel.shape.num_elements():
@@ -169,9 +177,9 @@ def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> t
 def _normalise_fused(
     images: tf.Tensor, gamma: tf.Variable, beta: tf.Variable, epsilon: float
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-    """Return normalised images and the moments of their batch.
+    """Return normalised images and the moments of their batch, by one op.
 
-    It takes a third of the time of its parts.
+    It takes a third of the time of the single ops.
     """
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
@@ -199,6 +207,7 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     if replicas.are_separate():
         return mean, variance
     of_all = replicas.average_over_replicas(mean)
+    # The variance around the common mean: that of each replica is around a mean of its own.
     return of_all, replicas.average_over_replicas(variance + (mean - of_all) ** 2)
 
 

@@ -70,7 +70,7 @@ class Precision:
         checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with networks that compute as set."""
+        """Return `step_fn` with networks that compute as these settings say."""
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
             with _STEP.set(_Step(self)):
@@ -98,6 +98,7 @@ def run_network(
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return what goes on within a network, and the same for `types.Towers.shared`, in float32."""
     step = _current_step()
+    # Out and in again: gradients that are taken here are float32, and not scaled.
     outside = step.leave(hidden)
     return step.enter(outside), outside
 
@@ -150,7 +151,7 @@ class _Step:
 
     @contextlib.contextmanager
     def compile_network(self) -> Iterator[None]:
-        """Have XLA compile ops and their gradients within it, if it is to."""
+        """Have XLA compile the ops within it and their gradients, if the settings say so."""
         if not self._xla:
             yield
             return
@@ -158,16 +159,16 @@ class _Step:
             yield
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
-        """Cast a value into the network; its gradient comes out unscaled."""
+        """Take a value into the network; its gradient comes out unscaled."""
         return self._cast(value, self.dtype, lambda gradient, scale: gradient / scale)
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
-        """Cast a value out of the network; its gradient goes in scaled."""
+        """Take a value out of the network; its gradient goes in scaled."""
         return self._cast(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
-        """Give a network that asks for variables of its own type float32 ones, cast."""
+        """Cast variables asked for in the network's dtype within it; they are kept in float32."""
         if self.dtype == tf.float32:
             yield
             return
@@ -199,6 +200,7 @@ class _Step:
         @tf.custom_gradient
         def cast(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                # In float16 what the scale has saved from vanishing would vanish as it is divided.
                 upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
                 return tf.cast(rescaled(upstream, scale.value), value.dtype)
 
@@ -213,7 +215,7 @@ def _current_step() -> _Step:
 
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Create a variable with initial values as without XLA, which draws others."""
+    """Create a variable with the initial values it has without XLA, which would draw others."""
     with tf.xla.experimental.jit_scope(compile_ops=False):
         return next_creator(**settings)
 

@@ -32,7 +32,7 @@ class Quantizer(Protocol):
     """From float values to few ones, with a straight-through gradient."""
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Values of any shape and the largest magnitude, which broadcasts -> the same shape."""
+        """Quantise values of any shape by the largest magnitude, which broadcasts to them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Uniform:
         checks.require(2 <= self.bits <= 16, "Uniform.bits", "be in 2 .. 16", self.bits)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise: [...] and the largest magnitude -> [...]."""
+        """Quantise values of any shape by the largest magnitude, `bound`."""
         return straight_through.round_uniformly(values, self.bits, bound)
 
 
@@ -76,7 +76,7 @@ class Binary:
         checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise: [...] -> [...]."""
+        """Quantise values of any shape; their bound plays no part."""
         del bound
         signs = straight_through.sign(values)
         if not self.scaled:
@@ -101,7 +101,7 @@ class Ternary:
         checks.positive("Ternary.threshold", self.threshold)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise: [...] -> [...]."""
+        """Quantise values of any shape; their bound plays no part."""
         del bound
         sizes = tf.abs(values)
         least = self.threshold * _over_units(tf.reduce_mean, sizes)
@@ -140,7 +140,7 @@ class Quantization:
 
     @contextlib.contextmanager
     def quantize_network(self, training: bool) -> Iterator[None]:
-        """Quantise what is built in it.
+        """Quantise the network that is built within it.
 
         Raises:
           UserError: on leaving, if a pattern has matched nothing.
@@ -174,7 +174,8 @@ class _Scope:
         self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """Get a variable, quantised if it is to be."""
+        """Return what `getter` gives, quantised if a pattern of the weights matches its name."""
+        # Averages and bounds are state, and no weights.
         if settings.get("trainable") is False:
             return getter(name, **settings)
         quantizer = self._quantizer("weights", name)
@@ -230,7 +231,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduces all axes but the last, which is that of the units; a vector keeps none."""
+    """Reduce all axes but the last, which is that of the units; of a vector, all."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)
 

@@ -36,14 +36,14 @@ def round_to_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """Return 1 where x is at least 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
+    """Return 1 where x >= 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
     return replace_gradient(
         lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped
     )(x)
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
-    """-1, 0 or 1, 0 where |x| is at most the threshold; the gradient is 1."""
+    """Return the sign of x, but 0 where |x| is at most the threshold; the gradient is 1."""
     return replace_gradient(
         lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
     )(x)
@@ -61,7 +61,7 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
 
 
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """x, with a gradient only where `mask`, of a shape that broadcasts to x's, is True or 1.
+    """Return x with a gradient only where `mask`, which broadcasts to x, is True or 1.
 
     An optimizer with state, or with weight decay, may move the other entries nevertheless: to
     retrain chosen entries of a variable use `freezing.Freezing.entries`.

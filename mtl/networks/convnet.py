@@ -55,7 +55,7 @@ class Convnet:
         trunk.check_settings("Convnet", self.layers, self.activation, self.dropout, self.batch_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunk: {column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""
+        """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""
         hidden, others = trunk.join_images("Convnet", inputs)
         with freezing.hold_part(self.trainable):
             for index, filters in enumerate(self.filters):

@@ -49,7 +49,7 @@ class KerasModel:
         checks.require(callable(self.build), "KerasModel.build", rule, self.build)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunk: {column: [B, ...]} -> [B, H]."""
+        """Run the Keras model, {column: [B, ...]} -> [B, H]."""
         with freezing.hold_part(self.trainable):
             return self._called(inputs, training)
 
@@ -70,7 +70,7 @@ class KerasModel:
         return outputs
 
     def _model(self, inputs: types.Tensors) -> Any:
-        """Return a new one, or where the scope reuses variables the one that was made there."""
+        """Return a new Keras model, or, where the scope reuses variables, the one made there."""
         scope = tf1.get_variable_scope()
         # A key that is no string stays out of saved graphs.
         kept = graphs.outermost_graph().get_collection_ref(
@@ -101,7 +101,7 @@ def _given(inputs: types.Tensors) -> Any:
 
 
 def _hold(made: Any) -> None:
-    """Layers that are frozen, here or there, count as such on both sides."""
+    """Hold layers that are frozen in Keras or by `freezing` on both sides."""
     for layer in made.submodules:
         if hasattr(layer, "moving_mean"):
             moves = freezing.averages_move(layer.moving_mean)
@@ -117,7 +117,7 @@ def _hold(made: Any) -> None:
 
 @contextlib.contextmanager
 def _weights_given(made: Any) -> Iterator[None]:
-    """Have layers use what the scope's getter makes of their weights in place of these.
+    """Replace the weights of layers within it by what the scope's getter makes of them.
 
     Raises:
       UserError: if a weight that it makes something of is not an attribute of a layer.
@@ -144,7 +144,7 @@ def _weights_given(made: Any) -> Iterator[None]:
 
 
 def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of a weight: the weight, and what the getter makes of it} if they differ."""
+    """Return {id of a weight: (weight, what the getter makes of it)}, where these differ."""
     made = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype

@@ -39,7 +39,7 @@ class MLP:
         trunk.check_settings("MLP", self.layers, self.activation, self.dropout, self.batch_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunk: {column: [B, ...]} -> [B, layers[-1]]."""
+        """Run the trunk, {column: [B, ...]} -> [B, layers[-1]]."""
         hidden = trunk.join_columns("MLP", inputs)
         with freezing.hold_part(self.trainable):
             return trunk.dense_layers(

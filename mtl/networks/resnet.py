@@ -51,14 +51,14 @@ class ResNet:
         checks.one_of("ResNet.shortcut", self.shortcut, ("pad", "projection"))
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunk: {column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
+        """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
         images, others = trunk.join_images("ResNet", inputs)
         with freezing.hold_part(self.trainable):
             hidden = self._residual(images, training)
         return trunk.join_columns("ResNet", {"images": hidden, **others})
 
     def _residual(self, images: tf.Tensor, training: bool) -> tf.Tensor:
-        """Turn [B, H, W, C] into [B, filters[-1]]."""
+        """Apply stem and blocks, and average over all places: [B, H, W, C] -> [B, filters[-1]]."""
         hidden = tf.nn.relu(self._convolved(images, self.filters[0], "stem", 1, training))
         for size, filters in enumerate(self.filters):
             for index in range((self.depth - 2) // 6):

@@ -36,9 +36,9 @@ class SharedBottom:
             checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", arguments=2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the trunk.
+        """Run trunk and towers, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}.
 
-        {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}; the trunk's output is shared.
+        The trunk's output is what the tasks share.
         """
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))

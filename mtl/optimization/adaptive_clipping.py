@@ -55,10 +55,7 @@ class AGC:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         return [
             gradient
@@ -125,10 +122,7 @@ class AutoClip:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del variables
         with tf1.variable_scope("auto_clip"):
             seen, count = self._seen(norm)

@@ -51,10 +51,7 @@ class GlobalNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del variables
         return [
             scale_gradient(gradient, find_factor(norm, self.max_norm)) for gradient in gradients
@@ -82,10 +79,7 @@ class Norm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
@@ -115,10 +109,7 @@ class AverageNorm:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
@@ -148,10 +139,7 @@ class Value:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del variables, norm
         return [gradients_lib.transform_gradient(gradient, self._cut) for gradient in gradients]
 
@@ -186,9 +174,7 @@ class ByPattern:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> Gradients:
-        """Bound the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
+        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients.
 
         Raises:
           UserError: if a pattern matches no variable, or only those of patterns before it.
@@ -211,6 +197,7 @@ class ByPattern:
 def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
     """Return what brings a norm, of any shape, to at most `max_norm`; 1 if either is not finite."""
     scale = max_norm / tf.maximum(norm, max_norm)
+    # An infinite bound makes the factor inf / inf, which is NaN: nothing is clipped then.
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
@@ -224,7 +211,7 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
 def _scaled_alone(
     gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
-    """Return each of N gradients by its own of the norms [N], brought to at most `max_norm`."""
+    """Scale each of N gradients by its own of the norms [N], to at most `max_norm`."""
     return [
         scale_gradient(gradient, find_factor(norm, max_norm))
         for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)
@@ -232,7 +219,7 @@ def _scaled_alone(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Turn [N] values of N variables into [N], of a shard the sum over all shards of its table."""
+    """Give every shard the sum over all shards of its table: [N] values of N variables -> [N]."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):

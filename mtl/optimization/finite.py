@@ -50,7 +50,9 @@ def guard_update(
     variables: Sequence[tf.Variable],
     step: tf.Tensor,
 ) -> Guarded:
-    """Return what becomes of {task: loss} and N gradients under a policy, and under the loss scale.
+    """Decide what becomes of a step under a policy, and under the loss scale.
+
+    It judges by {task: loss} and N gradients.
 
     Raises:
       InvalidArgumentError: when run and `before` is, under the policy "fail".
@@ -60,11 +62,13 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
+        # An overflow is no fault of the run: such a step is skipped under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     if policy == "fail":
         before.append(checked.assertion(step, overflows))
     elif policy == "skip":
+        # This takes in an overflow, whose gradients are not finite either.
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
@@ -99,16 +103,17 @@ class Checked:
 
     @property
     def losses_are_finite(self) -> tf.Tensor:
-        """Whether those of all tasks are, a bool scalar."""
+        """Whether the losses of all tasks are finite, a bool scalar."""
         return tf.reduce_all(tf.math.is_finite(self._values[: len(self.losses)]))
 
     @functools.cached_property
     def is_finite(self) -> tf.Tensor:
-        """Whether all are finite, a bool scalar."""
+        """Whether all losses and gradients are finite, a bool scalar."""
+        # In float64 squares of finite float32 do not overflow, so one sum tells of all of them.
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Fail when run if a task's loss or a variable's gradient is not finite, `unless` told.
+        """Fail when run if a loss or a gradient is not finite, unless `unless` lets it pass.
 
         A good step costs one sum: what looks for names is in a branch that is not taken.
 
@@ -139,7 +144,7 @@ class Checked:
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Replace entries that are not finite by 0; return their number too."""
+    """Set entries of N gradients that are not finite to 0; return their number as well."""
     counts = []
 
     def zero(values: tf.Tensor) -> tf.Tensor:
@@ -152,7 +157,7 @@ def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Grad
 
 
 def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
-    """Return the sum of an int64 scalar over all steps, kept as a variable of the scope."""
+    """Sum an int64 scalar over all steps, in a variable of the scope."""
     total = step_state.create_variable(name, np.zeros([], np.int64))
     new = total.read_value() + number
     step_state.assign_with_update(total, new)

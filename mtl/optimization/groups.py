@@ -52,7 +52,7 @@ def check_groups(where: str, rates: Rates) -> None:
 
 
 def check_optimizer(where: str, optimizer: types.Optimizer, example: str = "LazyAdam") -> None:
-    """Fails unless it is built for a learning rate, and has one."""
+    """Fail unless `optimizer` can be built for a learning rate, and has one."""
     checks.require_part(where, optimizer, f"optimizers.{example}", 1, ["learning_rate"])
 
 
@@ -67,7 +67,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set gradients to 0 where an entry does not move, or not yet: N gradients -> N gradients."""
+    """Set the N gradients of N variables to 0 where an entry does not move, or not yet."""
     return list(map(_masked, gradients, variables))
 
 
@@ -122,7 +122,9 @@ def apply_groups(
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """Say for each variable whether its optimizer moves rows of a table without a gradient, too.
+    """Tell for each variable whether its optimizer also moves rows that have no gradient.
+
+    Rows are those of looked-up tables.
 
     Of TensorFlow's own only Adam does; one of yours may say so by an attribute of this name.
     """
@@ -135,6 +137,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
     built = optimizer(tf.constant(0.0))
     while isinstance(built, wrapped.Wrapped):
         built = built.inner
+    # A subclass that overrides this method, as LazyAdam, moves only the rows it is given.
     is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
     return getattr(built, "moves_all_rows", is_adams)
 
@@ -153,7 +156,7 @@ def _groups(
 ) -> dict[Group, types.GradientsAndVariables]:
     """Return the groups, first that of what no pattern matches.
 
-    So its state has the names it always has.
+    The first optimizer of a graph gets the names that state has without any patterns.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

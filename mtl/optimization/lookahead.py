@@ -45,7 +45,7 @@ class Lookahead:
 
     @property
     def learning_rate(self) -> float | types.Schedule:
-        """That of the steps forward."""
+        """The learning rate of the steps forward."""
         return self.optimizer.learning_rate
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:

@@ -49,9 +49,9 @@ class Regularization:
     def __call__(
         self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
     ) -> tuple[list[types.Gradient], tf.Tensor | None]:
-        """Add penalties to N gradients (rows merged) of N variables.
+        """Add the gradients of the penalties to N gradients (rows merged); return R as well.
 
-        Return R too, None without any.
+        R is the value of all penalties; None where there are none.
 
         Raises:
           UserError: if a pattern matches no variable.

@@ -45,7 +45,7 @@ class _Schedule(abc.ABC):
                 checks.positive(f"{name}.value", setting)
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """int64 scalar -> float32 scalar."""
+        """Return the rate at a step, int64 scalar -> float32 scalar."""
         # float32 holds no step above 2^24, so that a change would come a step early.
         step = tf.cast(step, tf.float64)
         rate = self._rate(step)
@@ -221,7 +221,7 @@ def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Return `part`, whose schedules without `decay_steps` decay over so many steps."""
+    """Return `part` with `steps` as the `decay_steps` of all schedules in it that have none."""
     if type(part) in (list, tuple):
         items = [fill_decay_steps(item, steps) for item in part]
         return type(part)(items) if _differ(items, part) else part

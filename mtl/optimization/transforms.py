@@ -36,10 +36,7 @@ class Centralization:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         return list(map(_centered, gradients, variables))
 
@@ -84,10 +81,7 @@ class Noise:
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Change the gradients.
-
-        N gradients (rows merged), N variables, their global norm -> N gradients.
-        """
+        """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))

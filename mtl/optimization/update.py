@@ -78,7 +78,7 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         losses: types.Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """Build the op of one step: N gradients, N variables, {task: loss} -> the op, and monitors.
+        """Build a step: N gradients, N variables, {task: loss} -> its op, and scalars to watch.
 
         The scalars are `learning_rate`, `gradient_norm` (global, with regularisation, before
         clipping) and, where there is any, `regularization`, `loss_scale`, and how many steps or
@@ -90,9 +90,12 @@ class Update(types.Update):
         """
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
+        # Whatever measures or clips a gradient of a table takes each of its rows to come once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
+        # Penalties come first: one may reach a variable that no loss depends on.
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _connected(gradients, variables)
+        # Before the norm is taken: what does not move must not count for it, nor for clipping.
         gradients = groups.mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
@@ -116,12 +119,14 @@ class Update(types.Update):
             patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
             optimizers_of = {**patterned, None: self.optimizer}
             rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
+            # The average needs the rows as they were, and the optimizer is about to move them.
             with tf.control_dependencies(gradients_lib.list_values(rows)):
                 applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, guarded.moves)
             if self.average:
                 with tf.control_dependencies(applied):
                     applied = [self.average(rows, variables, step, guarded.moves)]
             with tf.control_dependencies(applied):
+                # Counted last: schedules, draws and freezing read the number of this step before.
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
 
@@ -140,7 +145,7 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Clipped, then transformed; each part is given the norm of what it gets.
+        """Clip, then transform; each part is told the norm of the gradients that it is given.
 
         What a transform makes of the gradient of entries that do not move counts as zero again.
         """

@@ -18,16 +18,15 @@ _SLICE_INDEX: ambient.Ambient[tf.Tensor | int] = ambient.Ambient("slice index", 
 
 
 def draw_for_slice(index: tf.Tensor | int) -> contextlib.AbstractContextManager[tf.Tensor | int]:
-    """Have layers draw for this slice of the batch within it: slices have draws of their own."""
+    """Have layers within it draw for this slice of the batch: slices have draws of their own."""
     return _SLICE_INDEX.set(index)
 
 
 def make_step_seed(name: str) -> tf.Tensor:
-    """Make a seed of the run, the scope with `name`, the slice of the batch and the step.
+    """Make a seed [2] int32 of the run, the scope with `name`, the slice and the step.
 
-    [2] int32.
-
-    For stateless draws. The graph must hold a global step.
+    It is for stateless draws. The run counts by its seed, the slice by its number among those of
+    the batch. The graph must hold a global step.
     """
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
@@ -38,9 +37,9 @@ def make_step_seed(name: str) -> tf.Tensor:
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
-    """Make a seed of the run and the step, the same for every slice of the batch, [2] int32.
+    """Make a seed [2] int32 of the run and the global step, the same for every slice.
 
-    A scheme of its own, older than `step_seed`: runs that go on have to draw as they did.
+    A scheme of its own, older than `make_step_seed`: runs that go on have to draw as they did.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

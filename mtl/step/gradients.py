@@ -12,7 +12,7 @@ from mtl import types
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:
-    """Sum the slices that belong to one row; the identity on dense gradients and None.
+    """Sum the slices that belong to one row; leave dense gradients and None as they are.
 
     Without it norms are wrong: slices of 3 and 4 for one row have the norm 7, not 5.
     """
@@ -48,7 +48,7 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return the gradients, of looked-up tables the rows."""
+    """Return the tensors of the gradients; those of looked-up tables are their rows alone."""
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
 
@@ -74,12 +74,12 @@ def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
 
 
 def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
-    """Squared norms of the parts of a vector, float64 -> its norm, float32."""
+    """Return the norm of a vector, float32, from the squared norms of its parts, float64."""
     return take_roots(tf.reduce_sum(squares))
 
 
 def take_roots(squares: tf.Tensor) -> tf.Tensor:
-    """Take roots of float64 as float32; what is finite stays so, at most float32's largest."""
+    """Take square roots of float64 as float32; finite ones stay so, at most its largest."""
     own = tf.sqrt(squares)
     bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)
     return tf.cast(bounded, tf.float32)

@@ -23,7 +23,7 @@ def count() -> int:
 
 
 def replica_index() -> int | tf.Tensor:
-    """Return which of them this is, from 0."""
+    """Return which of the replicas this is, from 0."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
@@ -61,12 +61,12 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
 
 
 def are_separate() -> bool:
-    """Return whether this replica has nobody to take a `mean` with."""
+    """Return whether this replica has no other to average with."""
     return count() == 1 or _ARE_SEPARATE.get()
 
 
 def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Have `average_over_replicas` return each replica's own value within it."""
+    """Have `average_over_replicas` within it return each replica's own value."""
     return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 
 

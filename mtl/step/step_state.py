@@ -24,7 +24,7 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
 
 
 def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
-    """Leave a new value to the update of this step; one that is not finite is not kept."""
+    """Assign a new value with the update of this step; one that is not finite is not kept."""
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))
         value = tf.where(is_finite, value, kept.read_value())

@@ -46,7 +46,7 @@ def take_summaries() -> tf.Tensor | None:
 
 @contextlib.contextmanager
 def drop_summaries() -> Iterator[None]:
-    """Leave out what is made within it."""
+    """Drop the summaries that are made within it."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)
     try:

@@ -26,7 +26,7 @@ class Examples(NamedTuple):
     Attributes:
       given: the tensors that its rows came in, in any nesting.
       count: how many rows.
-      are_apart: whether no row has a share in the loss of another one, as in batch norm.
+      are_independent: whether no row has a share in the loss of another one, as in batch norm.
       row: n -> the part of its n-th row alone, built anew.
     """
 
@@ -37,8 +37,10 @@ class Examples(NamedTuple):
 
     def separate_rows(self) -> "WholeBatch":
         """Return the rows as parts of one each; their UPDATE_OPS are left out."""
+        # The whole part has its UPDATE_OPS already: those of rows would move averages once more.
         with _withhold_collections():
             first = self.row(0)
+        # This sum stands within the one over the parts, which adds up the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
@@ -62,7 +64,7 @@ class ForwardPass(NamedTuple):
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
     ) -> "ForwardPass":
-        """Multiply every task's loss by a weight, those of S samples by `of_samples(S)`."""
+        """Multiply every task's loss by a weight, the losses of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
@@ -93,7 +95,7 @@ class WholeBatch:
       others: slice -> its part, built anew in every pass over the slices.
       slices: into how many the batch of a replica is cut.
       updates: the UPDATE_OPS of the first slice, which come before those of the others.
-      alone: whether this replica leaves the others out of its sums.
+      ignores_replicas: whether this replica leaves the others out of its sums.
     """
 
     first: ForwardPass
@@ -103,7 +105,7 @@ class WholeBatch:
     ignores_replicas: bool = False
 
     def scale_losses(self, weights: types.Tensors) -> "WholeBatch":
-        """Return the same with every task's loss multiplied by a weight, constant to gradients."""
+        """Multiply every task's loss by a weight, which is constant to gradients."""
         weights = {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
         def weighted(forward: ForwardPass) -> ForwardPass:
@@ -136,6 +138,7 @@ class WholeBatch:
     # freed before the next one needs the memory.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
+        # The counter waits for the UPDATE_OPS of the first slice: averages move slice by slice.
         with tf.control_dependencies(self.updates if update else []):
             # Control dependencies reach into a loop by its inputs alone.
             one = tf.identity(tf.constant(1))
@@ -145,6 +148,7 @@ class WholeBatch:
 
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
             # Variables are read after the slice before has updated them.
+            # Ops of this body cannot be run from outside of the loop, where collections are read.
             with _withhold_collections() as updates, tf.control_dependencies([slice_]):
                 values = tf.nest.flatten(function(others(slice_)))
             tensors = [tensor for value in values for tensor in _list_tensors(value)]
@@ -153,6 +157,7 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
+        # Rows of looked-up tables are concatenated: their number grows with every slice.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -162,6 +167,7 @@ class WholeBatch:
             body,
             [one, *start],
             shape_invariants=[tf.TensorShape([]), *shapes],
+            # The activations of two slices at once would take twice the memory.
             parallel_iterations=1,
         )
         left = iter(totals)
@@ -169,7 +175,7 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return the batch of a step; these losses alone where there is none."""
+    """Return the batch of a step; where there is none, one of these losses alone."""
     return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 
@@ -180,7 +186,7 @@ def build_batch(
     labels: Any,
     slices: int,
 ) -> WholeBatch:
-    """Return the batch of this replica in slices, together with those of all others.
+    """Build the batch of this replica in slices, together with those of all other replicas.
 
     A loss is a mean over the labelled rows of a batch. Here every part's mean counts by its share
     of the labels of the whole batch, so that parts add up to the mean over the batch.
@@ -205,11 +211,14 @@ def build_batch(
 
     def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:
         own = take_slice((features, labels), index, count)
+        # Replicas cannot meet in the loop over slices: there batch norm sees its own rows alone.
+        # The first slice creates the variables, and whatever is built later reuses them.
         with (
             replicas.separate_replicas(when=count > 1),
             tf1.variable_scope(scope, reuse=reuse or scope.reuse),
             draws.draw_for_slice(_draw_index(index, count)),
         ):
+            # A row is a slice of one row; it is numbered through all slices of this replica.
             built = _attach_examples(
                 forward, own, lambda size, row: build_pass(index * size + row, count * size)
             )
@@ -219,6 +228,7 @@ def build_batch(
         def shares(count: int) -> list[types.Tensors]:
             pairs = zip(weights_of(count, own[1]), totals(count), strict=True)
             return [
+                # A task without any label in the whole batch weighs 0 in every part.
                 {task: tf.math.divide_no_nan(own[task], total[task]) for task in own}
                 for own, total in pairs
             ]
@@ -244,7 +254,7 @@ def _attach_examples(
     examples = Examples(
         given=batch,
         count=size,
-        # UPDATE_OPS of a forward pass are moving averages: its rows are normalised together.
+        # What adds UPDATE_OPS, such as batch norm in training, sees rows together.
         are_independent=_num_updates() == before,
         row=functools.partial(row, size),
     )
@@ -257,7 +267,7 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def _withhold_collections() -> Iterator[list[tf.Operation]]:
-    """Take out of the graph's collections what belongs to a slice; give its UPDATE_OPS."""
+    """Take what belongs to a slice out of the graph's collections; yield its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, monitors.COLLECTION)
     collections = [tf1.get_collection_ref(key) for key in keys]
@@ -288,6 +298,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     def rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         own = values[slice_ * size : (slice_ + 1) * size]
+        # A slice at an index in the graph forgets how many rows it has; layers and heads read it.
         if isinstance(own, tf.RaggedTensor):
             own.row_splits.set_shape([size + 1])
             return own

@@ -58,10 +58,10 @@ class ExponentialAverage:
         step: tf.Tensor,
         moves: tf.Tensor | bool = True,
     ) -> tf.Operation:
-        """Return the op, from what `rows_before` gave and N variables that have been moved since.
+        """Return the op that averages N variables, which have just been moved.
 
         Args:
-          before: sparse where rows were looked up.
+          before: what `rows_before` gave before they moved; sparse where rows were looked up.
           variables: that are trained.
           step: the global step, before it is counted.
           moves: whether this step has moved the variables; the averages stay if it has not.
@@ -71,6 +71,7 @@ class ExponentialAverage:
         others = [v for v in others if patterns.variable_name(v) not in own]
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
+        # An optimizer asks for a gradient of each variable; the value of a dense one is not read.
         pairs += [(tf.zeros([]), v) for v in others]
         # Averages start with the first step, from the initial weights if it is skipped.
         when = True if moves is True else moves | (step < 1)
@@ -83,10 +84,11 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """Return the rows that are about to move, as they are, of N gradients and N variables.
+    """Return the rows of N variables that are about to move, as they are before.
 
-    Of tables whose optimizer moves rows without a gradient, too, these are all rows. What has a
-    dense gradient needs no values: of it all moves at every step.
+    The N gradients tell the rows of a table; where its optimizer moves rows without a gradient,
+    too, these are all rows. What has a dense gradient needs no values: of it all moves at every
+    step.
     """
 
     def rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
@@ -104,6 +106,7 @@ class _Averaging(tf.compat.v1.train.Optimizer):
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=_AVERAGE)
+        # A decay of 0 at the first step makes the average the weights, whatever was in the slot.
         self._decay = tf.minimum(decay, tf.where(step < 1, 0.0, (1 + step) / (10 + step)))
         self._log = tf.math.log(tf.maximum(tf.cast(self._decay, tf.float64), _LEAST_DECAY))
         self._tables = tables
@@ -155,17 +158,18 @@ class _Averaging(tf.compat.v1.train.Optimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._tables:
             return super()._finish(update_ops, name_scope)
+        # The product up to now moves on after all rows have been brought up to it.
         with tf.control_dependencies(update_ops):
             return tf.group(self._total().assign_add(self._log), name=name_scope)
 
 
 def is_state(name: str) -> bool:
-    """Return whether a variable of an optimizer's name is of averages, those of a run its own."""
+    """Return whether optimizer state of this name belongs to the averages of a run."""
     return name.rpartition("/")[2] in (_AVERAGE, _DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Return whether a variable says up to when averages were brought; zeros are as of now."""
+    """Return whether a variable tells up to when averages are brought; zeros mean up to now."""
     return name.rpartition("/")[2] == _DECAY
 
 
@@ -227,11 +231,12 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assigned)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restore all variables of the graph."""
+        """Restore all variables of the graph, from their averages where these exist."""
         reader = tf.train.load_checkpoint(save_path)
         names = [name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})
         for variable, name in zip(self._variables, names, strict=True):
             if is_behind(reader, name):
+                # The op above wrote rows as they lie in the file, some of them out of date.
                 value = value_in(reader, name)
                 sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

@@ -79,10 +79,7 @@ class Freezing:
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with its variables frozen.
-
-        Also watches `frozen_weights`, if there are any.
-        """
+        """Return `step_fn` with its variables frozen; also watch `frozen_weights`, if any."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _entered(self) as scope:
@@ -100,7 +97,7 @@ def check_trainable(part: Any) -> None:
 
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:
-    """Freeze for good what is created in it, unless it is `trainable`."""
+    """Freeze for good what is created within it, unless `trainable`."""
     return _IS_HELD.set(_IS_HELD.get() or not trainable)
 
 
@@ -147,6 +144,7 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 def is_reached(step: float) -> bool | tf.Tensor:
     """Return whether the global step is `step` or later; a bool if it is the same at all steps."""
+    # A bool of Python puts neither an op nor a branch into the graph of most models.
     if step in (0, _NEVER):
         return step == 0
     scope = cast(_Scope, _SCOPE.get())  # Only within one is there such a step.
@@ -171,6 +169,7 @@ def _entered(freezing: Freezing) -> Iterator["_Scope"]:
     scope = _Scope(freezing)
     with _SCOPE.set(scope), tf.variable_creator_scope(scope.create):
         yield scope
+    # Only once the step is built all names are known that a pattern may match.
     for setting in ("frozen", "until", "entries"):
         for pattern in getattr(freezing, setting):
             patterns.select_variables(
@@ -216,17 +215,19 @@ class _Scope:
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _IS_HELD.get():
+            # Before the return below: `averages_move` asks for averages, which are never trainable.
             self.held.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
         if self.first_step(name) == _NEVER:
             settings["trainable"] = False
         variable = next_creator(**settings)
+        # The shards of a table add up under its name.
         self.sizes[name] = self.sizes.get(name, 0) + variable.shape.num_elements()
         return variable
 
     def in_words(self) -> str:
-        """Return `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
+        """Tell `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen = self.frozen()
         words = f"Frozen: {len(frozen)} of {len(self.sizes)} variables, "
         words += (

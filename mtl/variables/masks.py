@@ -20,7 +20,7 @@ class Nonzero:
     """What is exactly 0 stays so: a pruned network is trained on, and stays as sparse as it is."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Turn the weights now into bool, of a shape that broadcasts to theirs."""
+        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs."""
         del name
         return tf.not_equal(weights, 0)
 
@@ -46,7 +46,7 @@ class Rows:
         checks.is_a("Rows.axis", self.axis, int, "be an axis")
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Turn the weights now into bool, of a shape that broadcasts to theirs.
+        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs.
 
         Raises:
           UserError: if the variable has no such axis or row.
@@ -88,7 +88,7 @@ class FromFile:
                 raise checks.UserError(rule) from error
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Turn the weights now into bool, of a shape that broadcasts to theirs.
+        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs.
 
         Raises:
           UserError: if the shapes do not fit.

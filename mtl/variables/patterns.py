@@ -81,6 +81,6 @@ def _suggestion(pattern: str, variables: Sequence[Variable]) -> str:
 
 
 def _pieces(path: str) -> list[str]:
-    """Return what a pattern may have meant: `a/b/c` -> a/b/c, a/b, a, b, c."""
+    """Return what a pattern may have meant: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts

@@ -62,7 +62,7 @@ def _entry(names: types.RowNames) -> dict[str, Any]:
 
 
 def load(directory: str) -> dict[str, types.RowNames]:
-    """Return {scope: names} of a model_dir or SavedModel; names whose file is gone are left out.
+    """Read {scope: names} of a model_dir or SavedModel; leave out names whose file is gone.
 
     Raises:
       UserError: a file is not as it was written.
@@ -102,7 +102,7 @@ def _found(
 
 
 def seal(model_dir: str) -> None:
-    """Add the checksum to names of an earlier version."""
+    """Add the checksum to a file of names that an earlier version wrote."""
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
@@ -113,7 +113,7 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
 
 
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
-    """Find for each of the new rows the old one of the same name, and -1 where there is none.
+    """Find for each of the new rows the old one of the same name, -1 where there is none.
 
     Rows of the unknown go over where there are as many as before: what they stand for hangs on
     their number, by a hash.

@@ -41,7 +41,7 @@ class Sharding:
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
-        """Cut the tables that are made in it."""
+        """Cut the tables that are created within it."""
         return _SHARDING.set(self)
 
 
@@ -59,7 +59,7 @@ def create_table(
 
 
 def table_name(name: str) -> str:
-    """Return the table's name, of the name of a variable that is being created."""
+    """Return the name of the table that a variable of this name belongs to, while it is created."""
     return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
 
 

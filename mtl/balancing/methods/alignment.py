@@ -30,7 +30,7 @@ class IMTLG(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T]."""
+        """Return the weights [T]."""
         solution, rest = _equal_cosines(tasks.cosines)
         solvable = tf.reduce_sum(rest**2) < 1e-8
         weights = tf.where(solvable, solution, rest) / tasks.norms
@@ -47,7 +47,7 @@ class ConFIG(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T]."""
+        """Return the weights [T]."""
         solution, _ = _equal_cosines(tasks.cosines)
         products = tf.linalg.matvec(tasks.cosines, solution)
         square = tf.reduce_sum(solution * products)
@@ -76,7 +76,7 @@ class AlignedMTL(method.Method):
         checks.one_of("AlignedMTL.scale", self.scale, SCALES)
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T]."""
+        """Return the weights [T]."""
         largest = tf.reduce_max(tasks.norms)
         values, vectors = tf.linalg.eigh(tasks.gramian / largest**2)
         used = values > _DEPENDENT * values[-1]

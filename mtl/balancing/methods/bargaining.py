@@ -28,7 +28,7 @@ class NashMTL(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], above 0."""
+        """Return the weights [T], above 0."""
         return solvers.fair_weights(tasks.cosines, tf.ones_like(tasks.norms), 1) / tasks.norms
 
 
@@ -51,7 +51,7 @@ class FairGrad(method.Method):
         checks.positive("FairGrad.alpha", self.alpha)
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], above 0."""
+        """Return the weights [T], above 0."""
         power = 1 / self.alpha
         # With b = w |g|: U b = |g|^(power - 1) b^-power. The common size of that factor only
         # scales b, so it is taken out.

@@ -43,11 +43,11 @@ class Clipped(method_lib.Method):
             checks.require(plain, "Clipped.method", rule, self.method, fix)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return that of the method."""
+        """Return the initial state of the method."""
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:
-        """Tasks -> weights [T] of the gradients as they were, and the method's state."""
+        """Return the weights [T] of the gradients before clipping, and the method's state."""
         scales = tf.minimum(self.max_norm / tasks.norms, 1.0)
         if not self.method:
             return scales, {}

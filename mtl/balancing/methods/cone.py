@@ -81,7 +81,7 @@ def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
-    """Target [N] -> the step of y, and the scaled ones of s and z, whose sum is the target."""
+    """Return a solver: target [N] -> the step of y, and scaled ones of s and z that sum to it."""
     size = tf.norm(scaled, axis=0)
     scaled /= size
     system = tf.linalg.matmul(scaled, scaled, transpose_a=True)
@@ -97,12 +97,12 @@ def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
 
 
 def _signs(pair: tf.Tensor) -> tf.Tensor:
-    """(1, -1, -1, ...)."""
+    """Return (1, -1, -1, ...), of the length of the pair."""
     return 2 * tf.one_hot(0, tf.size(pair), dtype=tf.float64) - 1
 
 
 def _determinant(pair: tf.Tensor) -> tf.Tensor:
-    """Return `u0^2 - |u1|^2`."""
+    """Return `u0^2 - |u1|^2`, kept above 0."""
     return tf.maximum(tf.reduce_sum(_signs(pair) * pair**2), _ROUNDING * pair[0] ** 2)
 
 

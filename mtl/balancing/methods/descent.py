@@ -39,7 +39,7 @@ class MGDA(method.Method):
         checks.is_a("MGDA.normalize_update", self.normalize_update, bool, "be True or False")
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights [T], at least 0; their sum is 1 unless the update is normalised."""
+        """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
         divisor = self._divisor(tasks)
         divided = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
@@ -78,7 +78,7 @@ class CAGrad(method.Method):
         checks.is_a("CAGrad.rescale", self.rescale, bool, "be True or False")
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T]."""
+        """Return the weights [T]."""
         mean = tf.ones_like(tasks.norms) / tf.cast(tf.size(tasks.norms), tf.float64)
         weights = mean + solvers.worst_case_ascent(tasks, mean, self.c) if self.c else mean
         return weights / (1 + self.c**2) if self.rescale else weights

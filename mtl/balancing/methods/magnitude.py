@@ -46,7 +46,7 @@ class GradNorm(method.Method):
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> the weights [T] of this step, and those of the next."""
+        """Return the weights [T] of this step, and as state those of the next."""
         weights, first = tasks.state["task_weights"], tasks.state["first_losses"]
         first = tf.where(first > 0, first, tasks.losses)
         left = tf.where(first > 0, tasks.losses / first, tf.ones_like(first))
@@ -97,7 +97,7 @@ class ExcessMTL(method.Method):
         return {"log_weights": logarithms, "first_risks": zeros, "first_steps": zeros}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> weights [T], above 0; they sum to 1 with those of absent tasks."""
+        """Return the weights [T], above 0, and the state; with absent tasks' they sum to 1."""
         risks = tf.linalg.diag_part(tasks.gramian)
         old, first, steps = (
             tasks.state[name] for name in ("log_weights", "first_risks", "first_steps")
@@ -121,6 +121,6 @@ class Random(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], above 0 with sum 1."""
+        """Return the weights [T], above 0 with sum 1."""
         draws = tf.random.stateless_normal(tf.shape(tasks.norms), tasks.seed, dtype=tf.float64)
         return tf.nn.softmax(draws)

@@ -51,7 +51,7 @@ class Tasks:
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Return [T] bool: which of them has the name; None is the first task of the model.
+        """Find the task of this name, [T] bool; None is the first task of the model.
 
         Raises:
           UserError: if no task of the model has it.
@@ -78,28 +78,25 @@ class Method:
 
     @property
     def tracking_rate(self) -> float:
-        """See above."""
+        """The rate of running averages in place of the gradients; 1 for none."""
         return 1.0
 
     @property
     def samples(self) -> int:
-        """See above."""
+        """The number of parts that the batch is cut into; 1 for none."""
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return {name: [T] or [T, T]}: what is kept from step to step; nothing by default."""
+        """Return what is kept from step to step: {name: [T] or [T, T]}; nothing by default."""
         del num_tasks
         return {}
 
     def weights(self, tasks: Tasks) -> tf.Tensor:
-        """Return the weights of the tasks.
-
-        [T] float64: the update is `sum_t weights[t] gradient[t]`.
-        """
+        """Return the weights [T] float64: the update is `sum_t weights[t] gradient[t]`."""
         raise NotImplementedError
 
     def __call__(self, tasks: Tasks) -> tuple[tf.Tensor, State]:
-        """Tasks -> weights [T] and the new state."""
+        """Return the weights [T] and the new state."""
         return self.weights(tasks), {}
 
 
@@ -118,5 +115,5 @@ class CoordinateMethod:
         return None
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        """Combine gradients: [S, ...] of the tasks -> [...]."""
+        """Combine the gradients of the tasks at each coordinate, [S, ...] -> [...]."""
         raise NotImplementedError

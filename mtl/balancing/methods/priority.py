@@ -54,11 +54,11 @@ class PCD(method.Method):
         checks.rate("PCD.decay", self.decay)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Averages of squared norms [T], not yet corrected, and counts of their steps [T]."""
+        """Return zeros: averages of squared norms [T], not yet corrected, and their steps [T]."""
         return {"squared_norms": np.zeros(num_tasks), "norm_steps": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> weights [T], at least 0, and the new averages."""
+        """Return the weights [T], at least 0, and the new averages."""
         primary = tasks.named("PCD.primary", self.primary)
         steps = tasks.state["norm_steps"] + 1
         squares = tasks.state["squared_norms"] * self.decay + (1 - self.decay) * tasks.norms**2
@@ -72,7 +72,7 @@ class PCD(method.Method):
         return weights, {"squared_norms": squares, "norm_steps": steps}
 
     def _direction(self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor) -> tf.Tensor:
-        """Weights [T] of the unit gradients that give d: of the others, their multipliers."""
+        """Return the weights [T] of the unit gradients in d: for the others, their multipliers."""
         others = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))
         wanted = self.tau * lengths - tf.linalg.matvec(cosines, start)

@@ -15,7 +15,7 @@ from mtl.balancing.methods import method, solvers
 
 
 def _random_orders(tasks: method.Tasks) -> tf.Tensor:
-    """Return [T, T]: in each row a random order of the tasks."""
+    """Draw a random order of the tasks in each row, [T, T]."""
     return tf.argsort(tf.random.stateless_uniform(tf.shape(tasks.gramian), tasks.seed))
 
 
@@ -31,7 +31,7 @@ class PCGrad(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], at least 1."""
+        """Return the weights [T], at least 1."""
         cosines, orders = tasks.cosines, _random_orders(tasks)
         identity = tf.eye(tf.size(tasks.losses), dtype=tf.float64)
 
@@ -73,7 +73,7 @@ class GradVac(method.Method):
         return {"average_cosines": np.zeros([num_tasks, num_tasks])}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> weights [T], at least 1, and the new averages."""
+        """Return the weights [T], at least 1, and the new averages."""
         cosines, orders = tasks.cosines, _random_orders(tasks)
         size = tf.size(tasks.losses)
         others = 1 - tf.eye(size, dtype=tf.float64)
@@ -108,7 +108,7 @@ class UPGrad(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], at least 1 / T."""
+        """Return the weights [T], at least 1 / T."""
         projected = tf.linalg.diag(tasks.norms) @ _in_dual_cone(tasks.cosines)
         return tf.reduce_mean(projected, 0) / tasks.norms
 
@@ -122,14 +122,14 @@ class DualProj(method.Method):
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], at least 1 / T."""
+        """Return the weights [T], at least 1 / T."""
         share = tasks.norms / tf.reduce_max(tasks.norms)
         added = solvers.nonnegative_minimum(tasks.cosines, -tf.linalg.matvec(tasks.cosines, share))
         return (share + added) / share / tf.cast(tf.size(share), tf.float64)
 
 
 def _in_dual_cone(cosines: tf.Tensor) -> tf.Tensor:
-    """Return [T, T]: row i holds the weights of the projection of the unit gradient i."""
+    """Project the unit gradients: row i of [T, T] holds the weights that make up the i-th."""
     size = tf.shape(cosines)[0]
     quadratic = tf.tile(cosines[tf.newaxis], [size, 1, 1])
     return tf.eye(size, dtype=tf.float64) + solvers.nonnegative_minimum(quadratic, -cosines)

@@ -38,7 +38,7 @@ class Krum(method.Method):
         checks.whole("Krum.selected", self.selected, 1)
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], 1 / selected or 0."""
+        """Return the weights [T], 1 / selected or 0."""
         size = tf.size(tasks.norms)
         squares = tf.linalg.diag_part(tasks.gramian)
         distances = squares[:, tf.newaxis] + squares - 2 * tasks.gramian
@@ -69,7 +69,7 @@ class TrimmedMean(method.CoordinateMethod):
         checks.whole("TrimmedMean.trim", self.trim, 0)
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        """Combine gradients: [S, ...] -> [...]."""
+        """Average the gradients without the extremes at each coordinate, [S, ...] -> [...]."""
         del evidence, seed
         for _ in range(self.trim):
             is_enough = tf.shape(rows)[0] > 2
@@ -78,7 +78,7 @@ class TrimmedMean(method.CoordinateMethod):
 
 
 def _cut(rows: tf.Tensor) -> tf.Tensor:
-    """Turn [S, ...] into [S - 2, ...] without the greatest and the least value at each coordinate.
+    """Drop the greatest and the least value at each coordinate, [S, ...] -> [S - 2, ...].
 
     A third of the time of sorting: what a new value and the greatest so far leave behind is the
     lesser of both.

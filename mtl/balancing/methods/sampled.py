@@ -53,7 +53,7 @@ class MoDo(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> weights [T], at least 0, which sum to 1 with those of absent tasks."""
+        """Return the weights [T], at least 0, and the state; with absent tasks' they sum to 1."""
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         weights = solvers.on_simplex(old - self.step_size * slope, tf.reduce_sum(old))
@@ -106,7 +106,7 @@ class SDMGrad(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> `a + pull / T` [T], and a to go on from."""
+        """Return the weights `a + pull / T` [T], and as state the a to go on from."""
         diagonal = tf.maximum(tf.linalg.diag_part(tasks.gramian), 0.0)
         size = tf.reduce_mean(tf.sqrt(diagonal))
         products = tf.math.divide_no_nan(tasks.gramian, size**2)

@@ -40,7 +40,7 @@ class GradDrop(method.CoordinateMethod):
         return rows if at is None else tf.reduce_sum(rows * tf.sign(at), 1, keepdims=True)
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Combine gradients: [S, ...] and their evidence -> [...]."""
+        """Sum the gradients that the draw keeps: [S, ...] and their evidence -> [...]."""
         total = tf.reduce_sum(tf.abs(evidence), 0)
         chance = (1 + tf.math.divide_no_nan(tf.reduce_sum(evidence, 0), total)) / 2
         draws = tf.random.stateless_uniform(tf.shape(chance), seed, dtype=rows.dtype)

@@ -56,13 +56,13 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
 
 
 def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
-    """Return [..., 1]: the largest step, at most 1, that keeps x and z from becoming negative."""
+    """Return the largest step [..., 1], at most 1, that keeps x and z from becoming negative."""
     fastest = tf.reduce_max(tf.maximum(-dx / x, -dz / z), -1, keepdims=True)
     return 1 / tf.maximum(fastest, 1)
 
 
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
-    """Return [T] weights, at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
+    """Return the a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
     Adding `(sum a - 1)^2` instead of fixing the sum moves only the length of the solution. Of
     several ones, where gradients depend on each other, about the one of least norm.
@@ -75,7 +75,7 @@ def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
 
 
 def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
-    """Turn [T] into the nearest [T] that is at least 0 with the given sum, at least 0."""
+    """Return the nearest [T] that is at least 0 with the given sum, which is at least 0."""
     ordered = tf.sort(values, direction="DESCENDING")
     counts = tf.range(1, tf.size(values) + 1, dtype=values.dtype)
     levels = (tf.cumsum(ordered) - total) / counts
@@ -84,7 +84,7 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 
 
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
-    """Return [T] x, of the d = sum_t (start[t] + x[t]) g[t] whose least product g[t]'d is greatest.
+    """Return the x [T] whose `d = sum_t (start[t] + x[t]) g[t]` has the greatest least g[t]'d.
 
     Among all d with `|d - d0| <= radius |d0|`, where d0 is the sum with the weights `start`. Solved
     in an orthonormal basis of the gradients' span and units of |d0| and of the largest norm.
@@ -125,7 +125,7 @@ def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Te
 
 
 def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tensor:
-    """Return [T] b > 0 with `U b = c b^(-1/alpha)`, for U [T, T] and c [T] > 0.
+    """Return the b [T] > 0 with `U b = c b^(-1/alpha)`, for U [T, T] and c [T] > 0.
 
     They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. Where
     some sum of the gradients with weights above 0 vanishes there may be no solution: b grows

@@ -61,7 +61,7 @@ class MoCo(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Tasks -> weights [T], at least 0, which sum to 1 with those of tasks not yet seen."""
+        """Return the weights [T], at least 0, and the state; with unseen tasks' they sum to 1."""
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         moved = old - self.step_size * slope
@@ -97,5 +97,5 @@ class DBMTL(method.Method):
         return self.rate
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
-        """Return the weights of the tasks, [T], at least 1."""
+        """Return the weights [T], at least 1."""
         return tf.reduce_max(tasks.norms) / tasks.norms

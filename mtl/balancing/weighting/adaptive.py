@@ -40,7 +40,7 @@ class DynamicWeightAverage(types.Weighting):
         checks.positive("DynamicWeightAverage.temperature", self.temperature)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}.
+        """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -53,7 +53,7 @@ class DynamicWeightAverage(types.Weighting):
         return base.scale_losses(len(losses) * shares, losses)
 
     def _averages(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the losses [T] of the last two periods that ended; 0 until there are two."""
+        """Return the losses [T] of the last period to end, and of the one before; 0 for none."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
         kept = [
@@ -104,7 +104,7 @@ class FAMO(types.Weighting):
         checks.is_a("FAMO.adam", self.adam, bool, "be True or False")
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.

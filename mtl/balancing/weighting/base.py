@@ -18,12 +18,12 @@ _GREATEST_WEIGHT = 1e30
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Turn {task: scalar} into [T] float64, in which no gradient flows."""
+    """Stack the losses, {task: scalar} -> [T] float64, in which no gradient flows."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """Turn {task: scalar} into [T] float64, in which no gradient flows.
+    """Stack losses of at least 0, {task: scalar} -> [T] float64, in which no gradient flows.
 
     Raises:
       InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
@@ -47,12 +47,12 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
 
 
 def are_present(values: tf.Tensor) -> tf.Tensor:
-    """Losses -> whether each is there: a finite one that is not 0, as without any label."""
+    """Find the losses that are there: finite, and not 0, as they are without any label."""
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
 def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
-    """Multiply losses by weights [T], which are constants to gradients."""
+    """Multiply losses {task: scalar} by weights [T], which are constants to gradients."""
     weights = tf.stop_gradient(tf.minimum(weights, _GREATEST_WEIGHT))
     return {
         task: tf.cast(weights[t], loss.dtype) * loss
@@ -61,21 +61,21 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
 
 
 def take_logarithms(losses: types.Tensors) -> types.Tensors:
-    """Turn {task: scalar} into {task: log(loss)}, and 0 with no gradient where a task is absent."""
+    """Take {task: scalar} to {task: log(loss)}, and 0 with no gradient where a task is absent."""
     return {
         task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
     }
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Return the softmax over the tasks that `among` [T] is true for, and 0 elsewhere."""
+    """Take the softmax [T] over the tasks in `among` [T]; 0 elsewhere, and if there are none."""
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
 
 
 def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> list[Any]:
-    """Turn {task: value} into T values in the order of the losses.
+    """Order {task: value} as the losses are: T values.
 
     Raises:
       UserError: if the setting does not name every task of the model, and no other.

@@ -22,7 +22,7 @@ class Equal(types.Weighting):
     reads_losses = False
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, as they came."""
+        """Weigh the losses: {task: scalar} -> {task: scalar}, as they came."""
         del step
         return losses
 
@@ -50,7 +50,7 @@ class Fixed(types.Weighting):
         checks.require(any(values.values()), "Fixed.weights", "hold one above 0", values)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}.
+        """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
           UserError: if the tasks with a weight are not the tasks of the model.
@@ -84,7 +84,7 @@ class Scheduled(types.Weighting):
                 checks.require_part(where, weight, "schedules.Polynomial")
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}.
+        """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
           UserError: if the tasks with a weight are not the tasks of the model.
@@ -141,7 +141,7 @@ class RandomLossWeighting(types.Weighting):
         checks.one_of("RandomLossWeighting.distribution", self.distribution, _DISTRIBUTIONS)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}."""
+        """Weigh the losses: {task: scalar} -> {task: scalar}."""
         del step
         seed = draws.make_step_seed("random_loss_weighting")
         weights = _DISTRIBUTIONS[self.distribution](len(losses), seed)

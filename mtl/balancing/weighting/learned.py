@@ -43,7 +43,7 @@ class UncertaintyWeighting(types.Weighting):
         checks.texts("UncertaintyWeighting.gaussian", self.gaussian, rule)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           UserError: if `gaussian` names a task that the model does not have.
@@ -71,7 +71,7 @@ class IMTLL(types.Weighting):
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -85,10 +85,7 @@ class IMTLL(types.Weighting):
 
 
 def _checked(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Return {task: (loss, whether it is present)}, with 0 for an absent loss.
-
-    Fails, when run, on a loss below 0.
-    """
+    """Return {task: (loss, whether it is present)}, a loss of 0 if not; fail on one below 0."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(there, loss, 0.0), there)

@@ -22,7 +22,7 @@ class GeometricLoss(types.Weighting):
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -55,7 +55,7 @@ class LogLoss(types.Weighting):
         checks.positive("LogLoss.epsilon", self.epsilon)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.

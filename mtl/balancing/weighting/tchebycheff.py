@@ -51,7 +51,7 @@ class SmoothTchebycheff(types.Weighting):
             checks.positive(f"SmoothTchebycheff.preferences[{task!r}]", value)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}.
+        """Weigh the losses: {task: scalar} -> {task: scalar}.
 
         Raises:
           UserError: if the tasks of a setting are not the tasks of the model.
@@ -64,7 +64,7 @@ class SmoothTchebycheff(types.Weighting):
         return base.scale_losses(preferences * shares, losses)
 
     def _setting(self, name: str, losses: types.Tensors, default: float) -> tf.Tensor:
-        """Return the setting of every task, [T]."""
+        """Return a setting {task: value} as [T], in the order of the losses."""
         setting = getattr(self, name)
         if setting is None:
             return tf.fill([len(losses)], tf.constant(default, tf.float64))
@@ -100,7 +100,7 @@ class SmoothTchebycheffMTL(types.Weighting):
             checks.at_least(where, value, least)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Scale the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -116,7 +116,7 @@ class SmoothTchebycheffMTL(types.Weighting):
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Return the average losses [T] of the steps that count; 1 for a task none of them had."""
+        """Average the losses [T] of the steps that count; 1 for a task that none of them had."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")

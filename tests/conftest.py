@@ -11,6 +11,8 @@ import tensorflow as tf
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
+# Fixtures that train.
+_TRAINED = {"trained", "trained_run", "source", "run"}
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Before anything uses TensorFlow: two replicas need two devices.
@@ -32,6 +34,12 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = f"fail a case that is neither medium nor slow and takes over {_CPU_SECS:g} s of CPU"
     parser.addoption("--quick", action="store_true", help=text)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs a whole run: each process of pytest trains one of its own."""
+    if _TRAINED.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.medium)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,7 @@ _PREFIX = "gate/"
 _TITLES = {
     "entropy": "entropy of the gates (1: all experts alike, 0: one alone)",
     "similarity": "similarity of experts (mean cosine)",
-    "dead_units": "share of units that are 0 for all examples",
+    "dead_units": "share of units that are 0 for all of 128 examples",
 }
 
 

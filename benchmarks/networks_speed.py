@@ -1,0 +1,167 @@
+"""The step time of networks of experts, beside one MLP of equal FLOPs and beside Keras.
+
+Training steps as users get them, many a session call, on 128 inputs and two binary tasks, by Adam.
+All sides take turns in one run, with the same number of threads; a ratio is taken within a round,
+and the table shows the medians and the range.
+
+    python -m benchmarks.networks_speed --rounds 7
+
+The MLP of equal FLOPs has as many units in its first layer as all experts together, and as many in
+its second as one expert: the same products, without gates. The Keras model has the same equations,
+built from Dense layers as one writes them (experts in a Python loop), and is trained by `fit`. It
+needs tf-keras or Keras 3, whichever `tf.keras` is.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import balancing_speed
+from mtl import heads, model, networks, types
+from mtl.compat import keras as keras_lib
+from mtl.networks import gates
+from mtl.optimization import optimizers, update
+
+INPUTS, EXPERTS, EXPERT, TOWER, LEVEL = 128, 8, (256, 128), (64,), (128,)
+TASKS = ("task_0", "task_1")
+
+
+def build_networks() -> dict[str, types.Network]:
+    """Return the networks to time, by name."""
+    tower, expert = networks.MLP(layers=TOWER), networks.MLP(layers=EXPERT)
+    wide = networks.MLP(layers=[EXPERTS * EXPERT[0], EXPERT[1]])
+    ple = networks.PLE(experts=[networks.MLP(layers=LEVEL)] * 2, tower=tower)
+    return {
+        "one MLP of equal FLOPs": networks.SharedBottom(trunk=wide, tower=tower),
+        "MMoE, 8 experts": networks.MMoE(expert=expert, num_experts=EXPERTS, tower=tower),
+        "DSelect-k of 8 experts": networks.MMoE(
+            expert=expert, num_experts=EXPERTS, tower=tower, gate=gates.DSelectK()
+        ),
+        "PLE, 2 levels": ple,
+    }
+
+
+def build_steps(network: types.Network, batch: tuple, threads: int) -> balancing_speed.Steps:
+    """Return training steps of a network with two binary heads."""
+    made = model.MultiTaskModel(
+        columns=[balancing_speed.Given()],
+        network=network,
+        heads=[heads.Binary(name=task) for task in TASKS],
+        update=update.Update(optimizer=optimizers.Adam()),
+    )
+    return balancing_speed.Steps(
+        made, lambda: tf.data.Dataset.from_tensors(batch).cache().repeat(), threads
+    )
+
+
+class KerasSteps:
+    """Training steps of a Keras functional model with the equations of MMoE or of PLE."""
+
+    def __init__(self, kind: str, batch: tuple):
+        keras = tf.keras
+        inputs = keras.Input([INPUTS], name="x")
+        dense = keras.layers.Dense
+
+        def mlp(hidden, sizes: Sequence[int]):
+            for size in sizes:
+                hidden = dense(size, activation="relu")(hidden)
+            return hidden
+
+        def mix(given, experts):
+            weights = dense(len(experts), activation="softmax", use_bias=False)(given)
+            products = [
+                keras.layers.Multiply()([weights[:, index : index + 1], expert])
+                for index, expert in enumerate(experts)
+            ]
+            return keras.layers.Add()(products)
+
+        if kind == "MMoE":
+            experts = [mlp(inputs, EXPERT) for _ in range(EXPERTS)]
+            mixed = [mix(inputs, experts) for _ in TASKS]
+        else:
+            seen = [inputs] * (len(TASKS) + 1)
+            for level in range(2):
+                found = [[mlp(own, LEVEL) for _ in range(2)] for own in seen]
+                mixed = [mix(seen[t], found[t] + found[-1]) for t in range(len(TASKS))]
+                if level == 0:
+                    every = [expert for own in found for expert in own]
+                    seen = [*mixed, mix(seen[-1], every)]
+        outputs = {
+            task: dense(1, activation="sigmoid", name=task)(mlp(own, TOWER))
+            for task, own in zip(TASKS, mixed, strict=True)
+        }
+        self._model = keras.Model(inputs, outputs)
+        losses = dict.fromkeys(TASKS, "binary_crossentropy")
+        self._model.compile(optimizer=keras.optimizers.Adam(), loss=losses)
+        features, labels = batch
+        given = (features["x"], {task: value[:, np.newaxis] for task, value in labels.items()})
+        self._data = tf.data.Dataset.from_tensors(given).cache().repeat()
+        self(2)
+
+    def __call__(self, steps: int) -> float:
+        """Seconds a step, over so many."""
+        started = time.perf_counter()
+        self._model.fit(self._data, steps_per_epoch=steps, epochs=1, verbose=0)
+        return (time.perf_counter() - started) / steps
+
+
+def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -> dict:
+    """Return {side: seconds a step in each round}; the sides take turns."""
+    for side in sides.values():
+        side(5)
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            found[name].append(side(steps))
+    return found
+
+
+def print_table(found: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> None:
+    """Print each side's median, and the ratios of pairs within rounds."""
+    print("| side | ms a step |\n| -- | -- |")
+    for name, secs in found.items():
+        print(f"| {name} | {1000 * statistics.median(secs):.2f} |")
+    print("\n| ratio | median | least | most |\n| -- | -- | -- | -- |")
+    for one, other in pairs:
+        ratios = [a / b for a, b in zip(found[one], found[other], strict=True)]
+        low, high = min(ratios), max(ratios)
+        print(f"| {one} / {other} | {statistics.median(ratios):.2f} | {low:.2f} | {high:.2f} |")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch_size", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    features = {"x": rng.normal(size=[args.batch_size, INPUTS]).astype(np.float32)}
+    labels = {task: rng.integers(0, 2, args.batch_size) for task in TASKS}
+    batch = (features, labels)
+    sides: dict[str, Callable[[int], float]] = {
+        name: build_steps(network, batch, args.threads)
+        for name, network in build_networks().items()
+    }
+    sides["MMoE in Keras"] = KerasSteps("MMoE", batch)
+    sides["PLE in Keras"] = KerasSteps("PLE", batch)
+    print(f"TensorFlow {tf.__version__}, Keras {keras_lib.in_use()}, {args.threads} threads\n")
+    found = measure(sides, args.rounds, args.steps)
+    print_table(
+        found,
+        [
+            ("MMoE, 8 experts", "one MLP of equal FLOPs"),
+            ("DSelect-k of 8 experts", "one MLP of equal FLOPs"),
+            ("MMoE, 8 experts", "MMoE in Keras"),
+            ("PLE, 2 levels", "PLE in Keras"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

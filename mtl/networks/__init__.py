@@ -6,6 +6,7 @@ networks.MLP.dropout = 0.1
 """
 
 from mtl.networks.convnet import Convnet
+from mtl.networks.cross_stitch import CrossStitch, Sluice
 from mtl.networks.keras import KerasModel
 from mtl.networks.mlp import MLP
 from mtl.networks.mmoe import MMoE, OMoE
@@ -18,10 +19,12 @@ __all__ = [
     "MLP",
     "PLE",
     "Convnet",
+    "CrossStitch",
     "KerasModel",
     "MMoE",
     "OMoE",
     "ResNet",
     "SharedBottom",
     "SingleTask",
+    "Sluice",
 ]

@@ -184,4 +184,32 @@ NETWORKS = [
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
     ),
+    Network(
+        name="cross_stitch",
+        gin="networks/cross_stitch.gin",
+        configurable="CrossStitch",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="sluice",
+        gin="networks/sluice.gin",
+        configurable="Sluice",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=64,
+    ),
+    Network(
+        name="cross_stitch_of_images",
+        gin="""
+            networks.CrossStitch.stages = [@networks.Convnet(), @networks.MLP()]
+            networks.CrossStitch.per_unit = False
+            networks.Convnet.filters = [4]
+            networks.Convnet.layers = [5]
+            networks.MLP.layers = [6]
+        """,
+        configurable="CrossStitch",
+        inputs={"image_a": (8, 8, 1)},
+        hidden=6,
+        tasks=("click", "click_long"),
+    ),
 ]

@@ -50,6 +50,12 @@ def _pipeline() -> Any:
 
 
 _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
+    "CrossStitch": lambda: {"stages": [networks.MLP()]},
+    "MMoE": lambda: {"expert": networks.MLP()},
+    "OMoE": lambda: {"expert": networks.MLP()},
+    "PLE": lambda: {"experts": [networks.MLP()]},
+    "SingleTask": lambda: {"trunk": networks.MLP()},
+    "Sluice": lambda: {"stages": [networks.MLP()]},
     "ExampleClipping": lambda: {"max_norm": 1.0},
     "Combine": lambda: {"method": methods.PCGrad()},
     "Fixed": lambda: {"weights": {"y": 1.0}},

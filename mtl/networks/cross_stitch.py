@@ -1,0 +1,193 @@
+"""A network for each task, whose stages read from each other by learned weights.
+
+networks.CrossStitch.stages = [@stage_0/networks.MLP(), @stage_1/networks.MLP()]
+networks.CrossStitch.own = 0.9
+
+update.Update.rates = {"/stitch_": 10.0}         # the paper's: stitches learn faster than the rest
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.layers import precision
+from mtl.networks import trunk
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossStitch(types.Network):
+    """h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s]).
+
+    I. Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
+    CVPR 2016, arXiv:1604.03539. As there, a task starts with most of its own; its share of the
+    others' is divided equally among them.
+
+    Attributes:
+      stages: one trunk for each stage, from the first; all tasks build it once more. Variables in
+        `stage_<l>/task_<task>`; those of the stitch behind it in `stitch_<l>`.
+      own: what a task starts with of its own stage, in (0, 1].
+      per_unit: a weight for each unit, as in the paper, or one for all units of a pair of tasks.
+    """
+
+    stages: Sequence[trunk.Trunk]
+    own: float = 0.9
+    per_unit: bool = True
+
+    def __post_init__(self):
+        _check_stages("CrossStitch.stages", self.stages)
+        checks.is_a("CrossStitch.own", self.own, (int, float), "be a number in (0, 1]")
+        checks.require(0 < self.own <= 1, "CrossStitch.own", "be in (0, 1]", self.own)
+        checks.is_a("CrossStitch.per_unit", self.per_unit, bool, "be True or False")
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        What the last stitch reads is what tasks share.
+        """
+        given: types.Tensors | list[tf.Tensor] = inputs
+        for level, stage in enumerate(self.stages):
+            hidden = _build_stage(stage, given, level, tasks, training)
+            hidden, shared = precision.share_output(hidden)
+            given = tf.unstack(self._stitch(hidden, level), len(tasks), axis=1)
+        return types.Towers(dict(zip(tasks, given, strict=True)), shared=[shared])
+
+    def _stitch(self, hidden: tf.Tensor, level: int) -> tf.Tensor:
+        """Mix the tasks' outputs, [B, T, H] -> [B, T, H]."""
+        count, units = hidden.shape[1:]
+        start = _first_weights(count, 1, self.own)
+        if not self.per_unit:
+            weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
+            return tf.linalg.matmul(weights, hidden)
+        start = np.tile(start[..., np.newaxis], [1, 1, units])
+        weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
+        return tf.einsum("tsh,bsh->bth", weights, hidden)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sluice(types.Network):
+    """Cross-stitches between parts of the units, and a mixture of all stages at the end.
+
+    S. Ruder, J. Bingel, I. Augenstein, A. Søgaard, "Latent Multi-task Architecture Learning", AAAI
+    2019, arXiv:1705.08142. The units of each stage are cut into subspaces, g of each of T tasks,
+    which a [T g, T g] matrix mixes; a task's tower is `sum_l b[t, l] h[l][t]`, at first the last
+    stage alone. A penalty, one of REGULARIZATION_LOSSES, keeps the subspaces of a task apart:
+    `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are weights. Here they are the
+    subspaces' outputs in the batch, centred and divided by the root of its size, as a stage may be
+    any trunk.
+
+    Attributes:
+      stages: one trunk for each stage, from the first, of equally many units; all tasks build it
+        once more. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
+      num_subspaces: g, at least 1; it divides the units.
+      own: what a subspace starts with of itself, in (0, 1].
+      orthogonality: the factor of the penalty, at least 0.
+    """
+
+    stages: Sequence[trunk.Trunk]
+    num_subspaces: int = 2
+    own: float = 0.9
+    orthogonality: float = 0.0
+
+    def __post_init__(self):
+        _check_stages("Sluice.stages", self.stages)
+        checks.whole("Sluice.num_subspaces", self.num_subspaces, 1)
+        checks.is_a("Sluice.own", self.own, (int, float), "be a number in (0, 1]")
+        checks.require(0 < self.own <= 1, "Sluice.own", "be in (0, 1]", self.own)
+        checks.at_least("Sluice.orthogonality", self.orthogonality, 0)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        What the last stitch reads is what tasks share.
+
+        Raises:
+          UserError: the stages differ in units, or the subspaces do not divide them.
+        """
+        given: types.Tensors | list[tf.Tensor] = inputs
+        stitched: list[tf.Tensor] = []
+        for level, stage in enumerate(self.stages):
+            hidden = _build_stage(stage, given, level, tasks, training)
+            self._check_units(hidden.shape[2], stitched)
+            hidden, shared = precision.share_output(hidden)
+            stitched.append(self._stitch(hidden, level, training))
+            given = tf.unstack(stitched[-1], len(tasks), axis=1)
+        mixed = self._mix_stages(stitched)
+        towers = dict(zip(tasks, tf.unstack(mixed, len(tasks), axis=1), strict=True))
+        return types.Towers(towers, shared=[shared])
+
+    def _check_units(self, units: int, before: Sequence[tf.Tensor]) -> None:
+        where, fix = "Sluice.stages", "A tower is a mixture of all stages."
+        is_same = all(hidden.shape[2] == units for hidden in before)
+        checks.require(is_same, where, "have as many units each", units, fix)
+        fits = units % self.num_subspaces == 0
+        checks.require(fits, "Sluice.num_subspaces", f"divide {units} units", self.num_subspaces)
+
+    def _stitch(self, hidden: tf.Tensor, level: int, training: bool) -> tf.Tensor:
+        """Mix the subspaces of all tasks, [B, T, H] -> [B, T, H]."""
+        count, units = hidden.shape[1:]
+        parts = tf.reshape(hidden, [-1, count * self.num_subspaces, units // self.num_subspaces])
+        if training and self.orthogonality and self.num_subspaces > 1:
+            penalty = self.orthogonality * self._penalty(parts, count)
+            tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)
+        start = _first_weights(count, self.num_subspaces, self.own)
+        weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
+        return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
+
+    def _penalty(self, parts: tf.Tensor, count: int) -> tf.Tensor:
+        """Return the squared products of a task's subspaces, [B, T g, H / g] -> a scalar."""
+        values = tf.cast(parts, tf.float32)
+        values -= tf.reduce_mean(values, axis=0)
+        size = tf.cast(tf.shape(values)[0], tf.float32)
+        spaces = tf.unstack(values, count * self.num_subspaces, axis=1)
+        products = [
+            tf.linalg.matmul(spaces[a], spaces[b], transpose_a=True) / size
+            for a in range(len(spaces))
+            for b in range(a)
+            if a // self.num_subspaces == b // self.num_subspaces
+        ]
+        return tf.add_n([tf.reduce_sum(product**2) for product in products])
+
+    def _mix_stages(self, stitched: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; at first the last one alone."""
+        count, last = stitched[-1].shape[1], len(stitched) - 1
+        start = np.eye(len(stitched))[[last] * count]
+        weights = _get_weights("mixture", start, stitched[-1].dtype)
+        return tf.einsum("tl,lbth->bth", weights, tf.stack(stitched))
+
+
+def _check_stages(where: str, stages: Sequence[trunk.Trunk]) -> None:
+    checks.is_a(where, stages, (list, tuple), "be a list of trunks")
+    checks.require(len(stages) > 0, where, "hold a stage", stages)
+    for stage in stages:
+        checks.require_part(where, stage, "networks.MLP", arguments=2)
+
+
+def _build_stage(
+    stage: trunk.Trunk,
+    given: types.Tensors | Sequence[tf.Tensor],
+    level: int,
+    tasks: Sequence[str],
+    training: bool,
+) -> tf.Tensor:
+    """Build a stage once for each task, {column: [B, ...]} or T of [B, D] -> [B, T, H]."""
+    with tf1.variable_scope(f"stage_{level}"):
+        scopes = [f"task_{task}" for task in tasks]
+        return tf.stack(trunk.build_copies(stage, given, scopes, training), axis=1)
+
+
+def _first_weights(count: int, parts: int, own: float) -> np.ndarray:
+    """Return what each of `count` tasks' parts starts with of all, rows that sum to 1."""
+    size = count * parts
+    if size == 1:
+        return np.ones([1, 1])
+    others = (1 - own) / (size - 1)
+    return np.full([size, size], others) + (own - others) * np.eye(size)
+
+
+def _get_weights(name: str, start: np.ndarray, dtype: tf.DType) -> tf.Tensor:
+    return tf1.get_variable(name, start.shape, dtype, tf1.constant_initializer(start))

@@ -85,18 +85,18 @@ class Training:
                 return metrics, 0
             return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
-    def _train_or_follow(self, job: "_Context") -> tuple[dict[str, Any], int]:
+    def _train_or_follow(self, context: "_Context") -> tuple[dict[str, Any], int]:
         """Do what the chief and the workers do."""
         # Workers: the chief prepares and repairs the folder first, and says when it is done.
         if not self._place.is_chief:
-            told = job.beat.wait_for(members.CHIEF, members.TRAINING)
+            told = context.beat.wait_for(members.CHIEF, members.TRAINING)
             if told["phase"] == heartbeat.DONE:
                 return {}, 0
             name = told["checkpoint"]
             checkpoint = os.path.join(self._model_dir, name) if name else None
             alone = not self._place.is_synchronous
-            with members.ending_with_chief(job.beat) if alone else contextlib.nullcontext():
-                return {}, self._train_from(job, checkpoint, hooks.Callbacks())
+            with members.ending_with_chief(context.beat) if alone else contextlib.nullcontext():
+                return {}, self._train_from(context, checkpoint, hooks.Callbacks())
         # Before the pass over the data: this is known from the settings.
         self._data.require_memory(self._data.batch_size // self._place.workers)
         # What a killed process left half-written goes before anything reads the folder.
@@ -109,24 +109,24 @@ class Training:
                 keep()
             # A run that was killed between a checkpoint and its evaluation would never know whether
             # that one is the best.
-            job.evaluator.catch_up()
+            context.evaluator.catch_up()
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
-            why = self._why_done(step, job.evaluator.keeper)
+            why = self._why_done(step, context.evaluator.keeper)
             if why:
-                metrics = job.evaluator.metrics or job.evaluator.evaluate_again()
-                job.evaluator.forget_later()
+                metrics = context.evaluator.metrics or context.evaluator.evaluate_again()
+                context.evaluator.forget_later()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
             # Beside parameter servers the chief waits until variables have values: see `Leading`.
             if not self._place.has_servers:
-                members.announce_training(job.beat, checkpoint)
-            start = functools.partial(self._announce_start, job.evaluator, step)
-            steps = self._train_from(job, checkpoint, hooks.Callbacks(start, on_call=keep))
+                members.announce_training(context.beat, checkpoint)
+            start = functools.partial(self._announce_start, context.evaluator, step)
+            steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             gates_picture.draw(self._model_dir)
             self._audit.write()
-            return job.evaluator.metrics or {}, steps
+            return context.evaluator.metrics or {}, steps
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
         """Say why there is nothing to train; "" where there is."""
@@ -146,21 +146,23 @@ class Training:
         self._on_start()
 
     def _train_from(
-        self, job: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
+        self, context: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
         """Go on from a checkpoint, and return the number of steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._audit.start(first)
         place, inputs = self._place, self._input_state()
-        training_hooks = functools.partial(self._build_hooks, job, checkpoint, callbacks, inputs)
-        estimator = self._build_estimator(checkpoint, training_hooks, *job.strategy)
+        training_hooks = functools.partial(
+            self._build_hooks, context, checkpoint, callbacks, inputs
+        )
+        estimator = self._build_estimator(checkpoint, training_hooks, *context.strategy)
         input_fn = functools.partial(self._build_input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
         heads, split = self._experiment.model.heads, self._data.train_split
         explained = diagnosis.explain_run_errors(self._data, heads, checkpoint, split)
-        with explained, job.interruption.handle_signals():
+        with explained, context.interruption.handle_signals():
             if not place.is_chief:
-                job.beat.publish_phase(members.TRAINING)
+                context.beat.publish_phase(members.TRAINING)
             # A strategy would trace the step through AutoGraph, which garbles its errors.
             tf.autograph.experimental.do_not_convert(members.train_estimator)(
                 place.cluster, estimator, spec
@@ -270,7 +272,7 @@ class Training:
 
     def _build_hooks(
         self,
-        job: "_Context",
+        context: "_Context",
         checkpoint: str | None,
         callbacks: hooks.Callbacks,
         inputs: input_state.InputState,
@@ -281,20 +283,20 @@ class Training:
             # Of the graph that was just built: nothing is allocated before its session.
             memory.require_variables(tf1.global_variables())
         if place.has_servers and not place.is_chief:
-            return {"training_hooks": [members.Following(job.beat, job.interruption)]}
-        leading = members.Leading(job.beat, job.interruption, checkpoint)
+            return {"training_hooks": [members.Following(context.beat, context.interruption)]}
+        leading = members.Leading(context.beat, context.interruption, checkpoint)
         saving_hook = saving.Saving(
             result,
             model_dir,
             saved=checkpoint,
             every=(run.checkpoint_steps, run.checkpoint_secs),
             inputs=inputs,
-            votes=saving.Votes(job.interruption, place.strategy == distribution.WORKERS),
-            evaluate=self._checkpoint_evaluator(job.evaluator),
+            votes=saving.Votes(context.interruption, place.strategy == distribution.WORKERS),
+            evaluate=self._checkpoint_evaluator(context.evaluator),
             before=self._audit.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
-            evaluated=self._last_evaluated_step(job.evaluator.keeper),
+            evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}

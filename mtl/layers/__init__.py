@@ -11,6 +11,7 @@ from mtl.layers.functions import (
     dense,
     dropout,
     embedding,
+    layer_norm,
     max_pool,
     replace_kernel,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "dense",
     "dropout",
     "embedding",
+    "layer_norm",
     "max_pool",
     "replace_kernel",
 ]

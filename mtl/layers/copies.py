@@ -43,6 +43,11 @@ def batch_norm(inputs: tf.Tensor, name: str, scopes: Sequence[str], training: bo
     return for_each(lambda own: functions.batch_norm(own, name, training), inputs, scopes)
 
 
+def layer_norm(inputs: tf.Tensor, name: str, scopes: Sequence[str]) -> tf.Tensor:
+    """Normalise each example of each copy over its last axis: [N, B, H] -> [N, B, H]."""
+    return for_each(lambda own: functions.layer_norm(own, name), inputs, scopes)
+
+
 def for_each(
     build: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor, scopes: Sequence[str]
 ) -> tf.Tensor:

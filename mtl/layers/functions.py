@@ -157,6 +157,22 @@ def batch_norm(
         return tf.cast(outputs, inputs.dtype)
 
 
+def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor:
+    """Normalise each example over its last axis, [B, ..., D] -> [B, ..., D].
+
+    `gamma * (x - mean) / sqrt(variance + epsilon) + beta` with the biased variance (J. L. Ba, J. R.
+    Kiros, G. E. Hinton, "Layer Normalization", 2016, arXiv:1607.06450), in 32 bits.
+    """
+    with tf1.variable_scope(name):
+        shape = [inputs.shape[-1]]
+        gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
+        beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
+        values = tf.cast(inputs, tf.float32)
+        mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
+        scale = gamma * tf.math.rsqrt(variance + epsilon)
+        return tf.cast((values - mean) * scale + beta, inputs.dtype)
+
+
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Multiply values by a scale of their last axis.
 

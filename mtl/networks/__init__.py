@@ -5,6 +5,7 @@ networks.MLP.layers = [128, 64]
 networks.MLP.dropout = 0.1
 """
 
+from mtl.networks.composed import Parallel, Stacked
 from mtl.networks.convnet import Convnet
 from mtl.networks.cross_stitch import CrossStitch, Sluice
 from mtl.networks.keras import KerasModel
@@ -23,8 +24,10 @@ __all__ = [
     "KerasModel",
     "MMoE",
     "OMoE",
+    "Parallel",
     "ResNet",
     "SharedBottom",
     "SingleTask",
     "Sluice",
+    "Stacked",
 ]

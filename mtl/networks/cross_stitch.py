@@ -39,7 +39,7 @@ class CrossStitch(types.Network):
     per_unit: bool = True
 
     def __post_init__(self):
-        _check_stages("CrossStitch.stages", self.stages)
+        trunk.check_trunks("CrossStitch.stages", self.stages)
         checks.is_a("CrossStitch.own", self.own, (int, float), "be a number in (0, 1]")
         checks.require(0 < self.own <= 1, "CrossStitch.own", "be in (0, 1]", self.own)
         checks.is_a("CrossStitch.per_unit", self.per_unit, bool, "be True or False")
@@ -94,7 +94,7 @@ class Sluice(types.Network):
     orthogonality: float = 0.0
 
     def __post_init__(self):
-        _check_stages("Sluice.stages", self.stages)
+        trunk.check_trunks("Sluice.stages", self.stages)
         checks.whole("Sluice.num_subspaces", self.num_subspaces, 1)
         checks.is_a("Sluice.own", self.own, (int, float), "be a number in (0, 1]")
         checks.require(0 < self.own <= 1, "Sluice.own", "be in (0, 1]", self.own)
@@ -158,13 +158,6 @@ class Sluice(types.Network):
         start = np.eye(len(stitched))[[last] * count]
         weights = _get_weights("mixture", start, stitched[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(stitched))
-
-
-def _check_stages(where: str, stages: Sequence[trunk.Trunk]) -> None:
-    checks.is_a(where, stages, (list, tuple), "be a list of trunks")
-    checks.require(len(stages) > 0, where, "hold a stage", stages)
-    for stage in stages:
-        checks.require_part(where, stage, "networks.MLP", arguments=2)
 
 
 def _build_stage(

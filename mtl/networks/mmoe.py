@@ -41,8 +41,7 @@ class MMoE(types.Network):
         kind = type(self).__name__
         checks.require_part(f"{kind}.expert", self.expert, "networks.MLP", arguments=2)
         checks.whole(f"{kind}.num_experts", self.num_experts, 1)
-        if self.tower is not None:
-            checks.require_part(f"{kind}.tower", self.tower, "networks.MLP", arguments=2)
+        trunk.check_tower(f"{kind}.tower", self.tower)
         checks.require_part(f"{kind}.gate", self.gate, "gates.Softmax", arguments=4)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:

@@ -55,8 +55,7 @@ class PLE(types.Network):
             checks.require_part("PLE.experts", expert, "networks.MLP", arguments=2)
         checks.whole("PLE.num_specific", self.num_specific, 1)
         checks.whole("PLE.num_shared", self.num_shared, 1)
-        if self.tower is not None:
-            checks.require_part("PLE.tower", self.tower, "networks.MLP", arguments=2)
+        trunk.check_tower("PLE.tower", self.tower)
         checks.require_part("PLE.gate", self.gate, "gates.Softmax", arguments=4)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:

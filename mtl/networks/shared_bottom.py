@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.layers import precision
-from mtl.networks.trunk import Trunk
+from mtl.networks import trunk as trunk_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,12 @@ class SharedBottom:
         None hands the trunk's output to the heads.
     """
 
-    trunk: Trunk
-    tower: Trunk | None = None
+    trunk: trunk_lib.Trunk
+    tower: trunk_lib.Trunk | None = None
 
     def __post_init__(self):
         checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", arguments=2)
-        if self.tower is not None:
-            checks.require_part("SharedBottom.tower", self.tower, "networks.MLP", arguments=2)
+        trunk_lib.check_tower("SharedBottom.tower", self.tower)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run trunk and towers, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}.

@@ -89,6 +89,20 @@ def check_settings(
     checks.is_a(f"{kind}.batch_norm", batch_norm, bool, "be True or False")
 
 
+def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
+    """Fail unless `trunks` is a list of trunks, with one at least."""
+    checks.is_a(where, trunks, (list, tuple), "be a list of trunks")
+    checks.require(len(trunks) > 0, where, "hold a trunk", trunks)
+    for part in trunks:
+        checks.require_part(where, part, "networks.MLP", arguments=2)
+
+
+def check_tower(where: str, tower: Trunk | None) -> None:
+    """Fail unless `tower` is a trunk or None."""
+    if tower is not None:
+        checks.require_part(where, tower, "networks.MLP", arguments=2)
+
+
 def check_sizes(where: str, sizes: Sequence[int]) -> None:
     """Fail unless `sizes` is a list of whole numbers above zero."""
     checks.is_a(where, sizes, (list, tuple), "be a list of sizes")

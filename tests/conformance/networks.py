@@ -212,4 +212,17 @@ NETWORKS = [
         hidden=6,
         tasks=("click", "click_long"),
     ),
+    Network(
+        name="composed",
+        gin="""
+            networks.SharedBottom.trunk = @networks.Parallel()
+            networks.Parallel.trunks = [@wide/networks.MLP(), @networks.Stacked()]
+            networks.Stacked.trunks = [@wide/networks.MLP(), @networks.MLP()]
+            wide/networks.MLP.layers = [6]
+            networks.MLP.layers = [4]
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=10,
+    ),
 ]

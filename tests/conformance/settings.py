@@ -55,6 +55,8 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "OMoE": lambda: {"expert": networks.MLP()},
     "PLE": lambda: {"experts": [networks.MLP()]},
     "SingleTask": lambda: {"trunk": networks.MLP()},
+    "Parallel": lambda: {"trunks": [networks.MLP()]},
+    "Stacked": lambda: {"trunks": [networks.MLP()]},
     "Sluice": lambda: {"stages": [networks.MLP()]},
     "ExampleClipping": lambda: {"max_norm": 1.0},
     "Combine": lambda: {"method": methods.PCGrad()},

@@ -108,6 +108,19 @@ def test_batch_norm_normalises_by_the_batch_and_averages_over_steps(graph, place
     np.testing.assert_allclose(averages["a/moving_variance"], variance, rtol=1e-5)
 
 
+def test_layer_norm_is_that_of_each_example(graph):
+    inputs = np.random.default_rng(5).normal(2, 3, size=(4, 3, 6)).astype(np.float32)
+    outputs = layers.layer_norm(tf.constant(inputs), "a", epsilon=1e-3)
+    gamma, beta = np.arange(1, 7), np.arange(6)
+    with tf1.Session() as session:
+        for name, value in {"gamma": gamma, "beta": beta}.items():
+            _variables()[f"a/{name}"].load(value.astype(np.float32), session)
+        output = session.run(outputs)
+    mean, variance = inputs.mean(-1, keepdims=True), inputs.var(-1, keepdims=True)
+    expected = (inputs - mean) / np.sqrt(variance + 1e-3) * gamma + beta
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_batch_norm_serves_from_the_averages(graph):
     inputs = np.random.default_rng(4).normal(size=(3, 2)).astype(np.float32)
     outputs = layers.batch_norm(tf.constant(inputs), "a", training=False, epsilon=1e-3)

@@ -124,7 +124,7 @@ def test_what_the_last_stitch_reads_is_shared():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: networks.CrossStitch(stages=[]), "CrossStitch.stages must hold a stage"),
+        (lambda: networks.CrossStitch(stages=[]), "CrossStitch.stages must hold a trunk"),
         (
             lambda: networks.CrossStitch(stages=_stages(2), own=0),
             "CrossStitch.own must be in (0, 1]",

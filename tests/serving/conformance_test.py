@@ -118,8 +118,8 @@ def test_a_network_serves_what_it_predicts(row, network, tmp_path):
     """Columns are named as the table names them: image_* stay images, the rest are vectors."""
     images = [name.removeprefix("image_") for name in row.inputs if name.startswith("image_")]
     vectors = [name for name in row.inputs if not name.startswith("image_")]
-    # A deep ResNet without the moments of its data multiplies by a million, and outputs of that size
-    # round by more than an export may be off.
+    # A deep ResNet without the moments of its data multiplies by a million; outputs as large
+    # as that round by more than an export may be off.
     greatest = 1e6 if row.name == "shared_bottom_resnet" else 1.0
     columns = [
         *[features.Image(names=[name], greatest=greatest) for name in images],

@@ -1,0 +1,61 @@
+"""Trunks made of trunks: side by side, or one on the other.
+
+networks.SharedBottom.trunk = @networks.Parallel()
+networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]    # DeepFM
+
+networks.Stacked.trunks = [@networks.FM(), @networks.MLP()]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.networks import trunk
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """h = [trunk[0](x), trunk[1](x), ...], joined.
+
+    Attributes:
+      trunks: all read the same inputs; variables in `parallel_<i>`.
+    """
+
+    trunks: Sequence[trunk.Trunk]
+
+    def __post_init__(self):
+        trunk.check_trunks("Parallel.trunks", self.trunks)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Build the trunks, {column: [B, ...]} -> [B, the sum of their H]."""
+        outputs = []
+        for index, part in enumerate(self.trunks):
+            with tf1.variable_scope(f"parallel_{index}"):
+                outputs.append(part(inputs, training))
+        return tf.concat(outputs, axis=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stacked:
+    """h[i] = trunk[i](h[i-1]), from the columns on.
+
+    Attributes:
+      trunks: from the first, which alone reads the columns; variables in `stacked_<i>`.
+    """
+
+    trunks: Sequence[trunk.Trunk]
+
+    def __post_init__(self):
+        trunk.check_trunks("Stacked.trunks", self.trunks)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Build the trunks, {column: [B, ...]} -> [B, H of the last]."""
+        given = inputs
+        for index, part in enumerate(self.trunks):
+            with tf1.variable_scope(f"stacked_{index}"):
+                given = {"inputs": part(given, training)}
+        return given["inputs"]

@@ -1,0 +1,64 @@
+"""Columns as fields: vectors of one width, which trunks of feature interactions compare.
+
+stacked = fields.stack_fields("FM", inputs, dimension=8)             # [B, F, 8]
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.layers import copies
+
+
+def check_dimension(where: str, dimension: int | None) -> None:
+    """Fail unless `dimension` is a whole number above zero, or None."""
+    if dimension is not None:
+        checks.whole(where, dimension, 1)
+
+
+def stack_fields(kind: str, inputs: types.Tensors, dimension: int | None) -> tf.Tensor:
+    """Stack the columns in the order given, {column: [B, D]} -> [B, F, dimension].
+
+    A column of another width than `dimension` is multiplied by a matrix without a bias, which lies
+    in `field_<column>/projection/kernel`: a number scales a vector, as in factorisation machines.
+
+    Args:
+      kind: the trunk that reads them, for errors.
+      inputs: vectors alone.
+      dimension: the width of a field; None takes columns as they are.
+
+    Raises:
+      UserError: there are fewer than two columns, one is an image, or widths differ and `dimension`
+        is None.
+    """
+    columns = list(inputs)
+    fix = "It compares columns with each other."
+    checks.require(len(columns) > 1, f"{kind} inputs", "hold two columns", columns, fix)
+    for column, value in inputs.items():
+        require_vectors(kind, column, value)
+    widths = {column: value.shape[-1] for column, value in inputs.items()}
+    if dimension is None:
+        fix = f"Set {kind}.dimension, to which columns of another width are projected."
+        is_one = len(set(widths.values())) == 1
+        checks.require(is_one, f"{kind} inputs", "have one width", widths, fix)
+        return tf.stack(list(inputs.values()), axis=1)
+    fields = {column: inputs[column] for column in columns if widths[column] == dimension}
+    for width in sorted(set(widths.values()) - {dimension}):
+        chosen = [column for column in columns if widths[column] == width]
+        fields |= zip(chosen, _project(inputs, chosen, dimension), strict=True)
+    return tf.stack([fields[column] for column in columns], axis=1)
+
+
+def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
+    """Fail unless a column holds vectors, [B, D] of a known D."""
+    is_vector = value.shape.rank == 2 and value.shape[-1] is not None
+    fix = f"Column {column!r} has that shape; give images to a Convnet or a ResNet."
+    checks.require(is_vector, f"{kind} inputs", "be vectors", value.shape[1:], fix)
+
+
+def _project(inputs: types.Tensors, columns: Sequence[str], dimension: int) -> list[tf.Tensor]:
+    """Project columns of one width, {column: [B, D]} -> F of [B, dimension]."""
+    stacked = tf.stack([inputs[column] for column in columns])
+    scopes = [f"field_{column}" for column in columns]
+    return tf.unstack(copies.dense(stacked, dimension, "projection", scopes, use_bias=False))

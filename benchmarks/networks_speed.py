@@ -15,6 +15,7 @@ needs tf-keras or Keras 3, whichever `tf.keras` is.
 import argparse
 import statistics
 import time
+import unittest.mock
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from mtl import heads, model, networks, types
 from mtl.compat import keras as keras_lib
 from mtl.networks import gates
 from mtl.optimization import optimizers, update
+from mtl.step import monitors
 
 INPUTS, EXPERTS, EXPERT, TOWER, LEVEL = 128, 8, (256, 128), (64,), (128,)
 TASKS = ("task_0", "task_1")
@@ -148,6 +150,10 @@ def main() -> None:
         name: build_steps(network, batch, args.threads)
         for name, network in build_networks().items()
     }
+    with unittest.mock.patch.object(monitors, "add"):
+        sides["MMoE that shows no gates"] = build_steps(
+            build_networks()["MMoE, 8 experts"], batch, args.threads
+        )
     sides["MMoE in Keras"] = KerasSteps("MMoE", batch)
     sides["PLE in Keras"] = KerasSteps("PLE", batch)
     print(f"TensorFlow {tf.__version__}, Keras {keras_lib.in_use()}, {args.threads} threads\n")
@@ -157,6 +163,7 @@ def main() -> None:
         [
             ("MMoE, 8 experts", "one MLP of equal FLOPs"),
             ("DSelect-k of 8 experts", "one MLP of equal FLOPs"),
+            ("MMoE, 8 experts", "MMoE that shows no gates"),
             ("MMoE, 8 experts", "MMoE in Keras"),
             ("PLE, 2 levels", "PLE in Keras"),
         ],

@@ -59,6 +59,6 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
 
 def _project(inputs: types.Tensors, columns: Sequence[str], dimension: int) -> list[tf.Tensor]:
     """Project columns of one width, {column: [B, D]} -> F of [B, dimension]."""
-    stacked = tf.stack([inputs[column] for column in columns])
     scopes = [f"field_{column}" for column in columns]
-    return tf.unstack(copies.dense(stacked, dimension, "projection", scopes, use_bias=False))
+    values = [inputs[column] for column in columns]
+    return copies.dense(values, dimension, "projection", scopes, use_bias=False)

@@ -6,11 +6,12 @@ networks.MLP.dropout = 0.1
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import layers, types
+from mtl import types
 from mtl.layers import copies
 from mtl.networks import trunk
 from mtl.variables import freezing
@@ -47,19 +48,22 @@ class MLP:
             )
 
     def build_copies(
-        self, inputs: types.Tensors | tf.Tensor, scopes: Sequence[str], training: bool
-    ) -> tf.Tensor:
-        """Build one in each scope: {column: [B, ...]} for all, or [N, B, D] -> [N, B, H]."""
-        is_shared = isinstance(inputs, Mapping)
-        hidden: tf.Tensor = trunk.join_columns("MLP", inputs) if is_shared else inputs
+        self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
+    ) -> list[tf.Tensor]:
+        """Build one in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
+        hidden: copies.Inputs
+        hidden = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
         with freezing.hold_part(self.trainable):
             for index, size in enumerate(self.layers):
                 name = f"hidden_{index}"
                 hidden = copies.dense(hidden, size, name, scopes, use_bias=not self.batch_norm)
-                if self.batch_norm:
-                    hidden = copies.batch_norm(hidden, f"{name}_norm", scopes, training)
-                hidden = layers.ACTIVATIONS[self.activation](hidden)
-                hidden = layers.dropout(hidden, self.dropout, f"{scopes[0]}/{name}", training)
-        if hidden.shape.rank == 2:  # No layers: every copy passes the inputs on.
-            return tf.stack([hidden] * len(scopes))
-        return hidden
+                finish = functools.partial(self._finish_layer, name=name, training=training)
+                hidden = copies.for_each(finish, hidden, scopes)
+        if isinstance(hidden, tf.Tensor):  # No layers: every copy passes the inputs on.
+            return [hidden] * len(scopes)
+        return list(hidden)
+
+    def _finish_layer(self, hidden: tf.Tensor, name: str, training: bool) -> tf.Tensor:
+        return trunk.finish_layer(
+            hidden, name, self.activation, self.dropout, self.batch_norm, training
+        )

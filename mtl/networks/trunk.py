@@ -69,8 +69,7 @@ def build_copies(
     """
     at_once = getattr(part, "build_copies", None)
     if at_once is not None and len(scopes) > 1:
-        given = inputs if isinstance(inputs, Mapping) else tf.stack(inputs)
-        return tf.unstack(at_once(given, scopes, training), len(scopes))
+        return at_once(inputs, scopes, training)
     outputs = []
     for index, scope in enumerate(scopes):
         own = inputs if isinstance(inputs, Mapping) else {"inputs": inputs[index]}
@@ -151,11 +150,18 @@ def dense_layers(
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)
-        if batch_norm:
-            hidden = layers.batch_norm(hidden, f"{name}_norm", training)
-        hidden = layers.ACTIVATIONS[activation](hidden)
-        hidden = layers.dropout(hidden, dropout, f"{name}_dropout", training)
+        hidden = finish_layer(hidden, name, activation, dropout, batch_norm, training)
     return hidden
+
+
+def finish_layer(
+    hidden: tf.Tensor, name: str, activation: str, dropout: float, batch_norm: bool, training: bool
+) -> tf.Tensor:
+    """Normalise the sums of a layer, activate and drop them, [B, H] -> [B, H]."""
+    if batch_norm:
+        hidden = layers.batch_norm(hidden, f"{name}_norm", training)
+    hidden = layers.ACTIVATIONS[activation](hidden)
+    return layers.dropout(hidden, dropout, f"{name}_dropout", training)
 
 
 _ARE_SEPARATE = ambient.Ambient("tasks are separate", default=False)

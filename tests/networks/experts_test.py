@@ -165,16 +165,24 @@ def test_one_expert_is_the_shared_bottom_to_the_bit(kind):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("devices", [[], ["GPU:0"]], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("network", [_mmoe(), _ple(1), _ple(3)], ids=["mmoe", "cgc", "ple"])
-def test_copies_at_once_are_those_built_one_by_one(network):
+def test_copies_at_once_are_those_built_one_by_one(network, devices, monkeypatch):
+    """The layers of copies are built otherwise where there is a GPU; the graph runs anywhere."""
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: devices)
     together, apart = Built(network), Built(network, apart=True)
     assert together.names == apart.names
     same = Built(network, apart=True, change=lambda values: together.values)
     for task in TASKS:
         np.testing.assert_allclose(together.towers[task], same.towers[task], rtol=1e-5, atol=1e-6)
-        for name, gradient in together.gradients[task].items():
-            own = same.gradients[task][name]
-            own = np.zeros_like(gradient) if own is None else own
+        for name, value in together.values.items():
+            own, gradient = (
+                np.zeros_like(value)
+                if made.gradients[task][name] is None
+                # Nothing depends on it, or it is stacked with what something depends on.
+                else made.gradients[task][name]
+                for made in (same, together)
+            )
             np.testing.assert_allclose(gradient, own, rtol=1e-4, atol=1e-5, err_msg=name)
 
 

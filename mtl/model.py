@@ -320,8 +320,22 @@ class MultiTaskModel:
         inputs = features_lib.encode_columns(self.columns, features, statistics)
         with tf1.variable_scope("network"):
             return precision_lib.run_network(
-                lambda inside: self.network(inside, self.tasks, training), inputs, training
+                lambda inside: self._run_network(inside, training), inputs, training
             )
+
+    def _run_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
+        """Run the network, and fail unless it gives every task its tower."""
+        towers, kind = self.network(inputs, self.tasks, training), type(self.network).__name__
+        where = f"MultiTaskModel.network, {kind},"
+        checks.is_a(where, towers, Mapping, "return types.Towers")
+        fix = f"Missing: {', '.join(task for task in self.tasks if task not in towers)}."
+        has_all = all(task in towers for task in self.tasks)
+        checks.require(has_all, where, "return a tower for every task", list(towers), fix)
+        for task in self.tasks:
+            shape = towers[task].shape
+            fits = shape.rank == 2 and shape[1] is not None
+            checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", shape)
+        return towers
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
         """Run every head on its tower, {task: [B, H]} -> {task: [B, C]}."""

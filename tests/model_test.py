@@ -1,3 +1,6 @@
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -299,3 +302,30 @@ def test_a_label_field_that_is_not_there_is_named():
     made = _model(networks.MLP(), heads=[heads.Binary(name="sing")])
     with pytest.raises(checks.UserError, match="Did you mean 'sign'"):
         _loss(made, ModeKeys.EVAL, batch)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Returning:
+    """A network that returns what it is told to, of its inputs [B, D]."""
+
+    towers: Any
+
+    def __call__(self, inputs, tasks, training):
+        return self.towers(next(iter(inputs.values())))
+
+
+@pytest.mark.parametrize(
+    ("towers", "says"),
+    [
+        (lambda x: {"sign": x}, "must return a tower for every task, got ['sign']. Missing: size."),
+        (lambda x: x, "must return types.Towers"),
+        (lambda x: {"sign": x, "size": x[:, 0]}, "tower 'size' must be [B, H] of a known H"),
+    ],
+    ids=["missing", "no mapping", "no vector"],
+)
+def test_a_network_that_leaves_a_task_without_a_tower_is_one_line(towers, says):
+    made = _model(networks.MLP(), network=_Returning(towers=towers))
+    with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
+        made.infer_logits({"x": tf.zeros([4, 3])}, STATISTICS)
+    assert "MultiTaskModel.network, _Returning," in str(error.value)
+    assert says in str(error.value) and "\n" not in str(error.value)

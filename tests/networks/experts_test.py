@@ -198,6 +198,16 @@ class Chosen:
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """A gate over as many experts as it is told, whatever there are."""
+
+    count: int
+
+    def __call__(self, inputs, scopes, num_experts, training):
+        return tf.ones([tf.shape(inputs)[0], len(scopes), self.count]) / self.count
+
+
 @pytest.mark.medium
 def test_a_gate_of_one_expert_sends_the_gradient_there_alone():
     made = Built(_mmoe(gate=Chosen(expert=1)))
@@ -383,6 +393,10 @@ def test_slices_and_replicas_train_as_the_whole_batch_does(network, method, tmp_
     [
         (lambda: _mmoe(num_experts=0), "MMoE.num_experts must be"),
         (lambda: _mmoe(expert=networks.MLP), "MMoE.expert must be a part such as @networks.MLP()"),
+        (
+            lambda: Built(_mmoe(gate=Fixed(count=5))),
+            "Fixed weights must be [B, 2, 3], of 2 gates over 3 experts",
+        ),
         (lambda: _mmoe(gate=networks.MLP()), "MMoE.gate must be a part such as @gates.Softmax()"),
         (lambda: networks.PLE(experts=[]), "PLE.experts must hold a level"),
         (lambda: networks.PLE(experts=networks.MLP()), "PLE.experts must be a list"),

@@ -9,10 +9,12 @@ from mtl.features.bucketized import Bucketized, Crossed
 from mtl.features.categorical import Categorical, Hashed, Identity
 from mtl.features.encoding import check_columns, encode_columns, fit_columns, missing_statistics
 from mtl.features.image import Image
+from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
 from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
 
 __all__ = [
+    "AutoDis",
     "Bucketized",
     "Categorical",
     "Crossed",
@@ -20,6 +22,8 @@ __all__ = [
     "Identity",
     "Image",
     "Numeric",
+    "Periodic",
+    "PiecewiseLinear",
     "Statistics",
     "adopt_statistics",
     "check_columns",

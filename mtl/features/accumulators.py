@@ -19,6 +19,8 @@ from mtl import checks, types
 
 # Quantiles are exact up to this many values and come from a uniform sample of as many beyond it.
 _SAMPLE_SIZE = 1 << 18
+# A field of more elements than this has a sample of fewer rows, in the same memory.
+_MOST_ELEMENTS = 16
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -121,31 +123,99 @@ class Quantiles:
     num_buckets: int
 
     def __post_init__(self):
-        self._random = np.random.default_rng(0)
-        self._values, self._keys = None, np.empty(0)
+        self._sample = _Sample(_SAMPLE_SIZE)
 
     def update(self, fields: types.Tensors) -> None:
-        """Keep the values with the smallest random keys: a uniform sample in bounded memory."""
-        values = np.asarray(self.read(fields)).ravel()
-        # Integers stay integers: float64 rounds those above 2^53.
-        values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
-        values = values[np.isfinite(values)]
-        earlier = values[:0] if self._values is None else self._values
-        self._values = np.concatenate([earlier, values])
-        self._keys = np.concatenate([self._keys, self._random.random(len(values))])
-        if len(self._keys) > 2 * _SAMPLE_SIZE:
-            self._trim()
-
-    def _trim(self) -> None:
-        if len(self._keys) > _SAMPLE_SIZE:
-            kept = np.argpartition(self._keys, _SAMPLE_SIZE)[:_SAMPLE_SIZE]
-            self._values, self._keys = self._values[kept], self._keys[kept]
+        """Take in the values of a batch."""
+        values = _widen(np.asarray(self.read(fields)).ravel())
+        self._sample.add(values[np.isfinite(values)])
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the boundaries."""
+        values = self._sample.take()
+        _require_values(len(values) > 0, column, self.source)
+        return {"boundaries": quantile_boundaries(values, self.num_buckets).tolist()}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Bins:
+    """Boundaries of bins, of every element, from its least to its greatest finite value.
+
+    Those between are `quantile_boundaries`.
+
+    Attributes:
+      source: what is measured, in words.
+      read: features -> [N, n].
+      num_bins: about how many bins the boundaries make.
+    """
+
+    source: str
+    read: Callable[[types.Tensors], np.ndarray] = dataclasses.field(repr=False)
+    num_bins: int
+
+    def __post_init__(self):
+        self._sample, self._ends = None, None
+
+    def update(self, fields: types.Tensors) -> None:
+        """Take in the values of a batch."""
+        values = _widen(np.asarray(self.read(fields)))
+        if self._sample is None:
+            most = _SAMPLE_SIZE * _MOST_ELEMENTS // max(values.shape[1], _MOST_ELEMENTS)
+            self._sample, self._ends = _Sample(most), [each[:0] for each in values.T]
+        self._sample.add(values)
+        self._ends = [
+            _ends(np.concatenate([ends, each[np.isfinite(each)]]))
+            for ends, each in zip(self._ends, values.T, strict=True)
+        ]
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return the boundaries of every element, and the outermost of them."""
+        boundaries = []
+        for ends, values in zip(self._ends, self._sample.take().T, strict=True):
+            _require_values(len(ends) > 0, column, self.source)
+            finite = values[np.isfinite(values)]
+            # Of an element that is mostly missing the sample may hold nothing.
+            inner = quantile_boundaries(finite if len(finite) else ends, self.num_bins)
+            boundaries.append(np.unique(np.concatenate([inner, ends])).tolist())
+        least, greatest = zip(*[(bins[0], bins[-1]) for bins in boundaries], strict=True)
+        return {"boundaries": boundaries, "least": list(least), "greatest": list(greatest)}
+
+
+def _widen(values: np.ndarray) -> np.ndarray:
+    """Return float64 or int64: integers stay integers, as float64 rounds those above 2^53."""
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+
+
+def _ends(values: np.ndarray) -> np.ndarray:
+    """Return the least and the greatest value, where there is any."""
+    return np.array([values.min(), values.max()]) if len(values) else values
+
+
+class _Sample:
+    """The rows with the smallest random keys: a uniform sample in bounded memory."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._random = np.random.default_rng(0)
+        self._values, self._keys = np.empty(0), np.empty(0)
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in rows, [N] or [N, n]."""
+        earlier = self._values if len(self._keys) else values[:0]  # Of the type of the values.
+        self._values = np.concatenate([earlier, values])
+        self._keys = np.concatenate([self._keys, self._random.random(len(values))])
+        if len(self._keys) > 2 * self._size:
+            self._trim()
+
+    def take(self) -> np.ndarray:
+        """Return the sample: all rows, unless there are too many."""
         self._trim()
-        _require_values(len(self._keys) > 0, column, self.source)
-        return {"boundaries": quantile_boundaries(self._values, self.num_buckets).tolist()}
+        return self._values
+
+    def _trim(self) -> None:
+        if len(self._keys) > self._size:
+            kept = np.argpartition(self._keys, self._size)[: self._size]
+            self._values, self._keys = self._values[kept], self._keys[kept]
 
 
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:

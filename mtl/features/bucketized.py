@@ -17,8 +17,6 @@ from mtl import checks, types
 from mtl.features import accumulators, column
 from mtl.variables import freezing
 
-Boundaries = int | Sequence[float]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bucketized(column.PerField):
@@ -37,14 +35,14 @@ class Bucketized(column.PerField):
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
-    boundaries: Boundaries = 32
+    boundaries: column.Boundaries = 32
     dimension: int | None = 8
     pooling: str = "mean"
     prefix: str = "bucketized"
 
     def __post_init__(self):
         super().__post_init__()
-        _check_boundaries("Bucketized.boundaries", self.boundaries)
+        column.check_boundaries("Bucketized.boundaries", self.boundaries)
         column.check_vectors("Bucketized", self.dimension, self.pooling)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
@@ -83,7 +81,7 @@ class Crossed(types.Column):
 
     crosses: Sequence[Sequence[str]]
     num_buckets: int = 1000
-    boundaries: Mapping[str, Boundaries] = dataclasses.field(default_factory=dict)
+    boundaries: Mapping[str, column.Boundaries] = dataclasses.field(default_factory=dict)
     dimension: int | None = 8
     pooling: str = "mean"
     prefix: str = "crossed"
@@ -108,7 +106,7 @@ class Crossed(types.Column):
             checks.one_of(
                 "Crossed.boundaries", field, dict.fromkeys(itertools.chain(*self.crosses))
             )
-            _check_boundaries(f"Crossed.boundaries[{field!r}]", boundaries)
+            column.check_boundaries(f"Crossed.boundaries[{field!r}]", boundaries)
         column.check_vectors("Crossed", self.dimension, self.pooling)
 
     @property
@@ -153,18 +151,6 @@ class Crossed(types.Column):
         return crossed.flat_values if has_one_each else crossed
 
 
-def _check_boundaries(where: str, boundaries: Boundaries) -> None:
-    if isinstance(boundaries, int):
-        checks.whole(where, boundaries, 2)
-        return
-    rule = "be a number of buckets or a list of boundaries"
-    checks.is_a(where, boundaries, (list, tuple), rule)
-    for boundary in boundaries:
-        checks.is_a(where, boundary, (int, float), "hold numbers")
-    ascending = all(low < high for low, high in itertools.pairwise(boundaries))
-    checks.require(ascending and len(boundaries) > 0, where, "ascend", boundaries)
-
-
 def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantiles:
     return accumulators.Quantiles(
         source=field,
@@ -173,7 +159,9 @@ def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantile
     )
 
 
-def _boundaries(boundaries: Boundaries, name: str, fitted: types.Statistics) -> Sequence[float]:
+def _boundaries(
+    boundaries: column.Boundaries, name: str, fitted: types.Statistics
+) -> Sequence[float]:
     return fitted.for_column(name)["boundaries"] if isinstance(boundaries, int) else boundaries
 
 

@@ -7,6 +7,7 @@ column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B
 
 import abc
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -23,6 +24,9 @@ POOLINGS = ("sum", "mean", "sqrtn")
 _MAX_ONE_HOT = 4096
 
 Values: TypeAlias = tf.Tensor | tf.RaggedTensor
+
+Boundaries: TypeAlias = int | Sequence[float]
+"""Ascending numbers, or about how many buckets to fit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,20 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
     for field in fields:
         checks.is_a(where, field, str, "hold names of fields")
     checks.unique(where, fields)
+
+
+def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None:
+    """Fail unless it is a number of buckets, or a list of at least so many boundaries."""
+    if isinstance(boundaries, int):
+        checks.whole(where, boundaries, 2)
+        return
+    rule = "be a number of buckets or a list of boundaries"
+    checks.is_a(where, boundaries, (list, tuple), rule)
+    for boundary in boundaries:
+        checks.is_a(where, boundary, (int, float), "hold numbers")
+    ascending = all(low < high for low, high in itertools.pairwise(boundaries))
+    rule = "ascend" if least == 1 else f"ascend, and be {least} at least"
+    checks.require(ascending and len(boundaries) >= least, where, rule, boundaries)
 
 
 def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:

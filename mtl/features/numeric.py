@@ -5,6 +5,7 @@ heavy/features.Numeric.names = ["capital-gain"]        # @heavy/features.Numeric
 heavy/features.Numeric.log = True
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -24,49 +25,40 @@ _LOGS_TOGETHER = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numeric(column.PerField):
-    """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
+class Numbers(column.PerField):
+    """Numbers, normalised: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: it is left out of the fit and becomes 0, which
-    under "z_score" is the mean of the training split.
+    A value that is not finite counts as missing: it is left out of the fit, and a neutral value
+    stands in for it.
 
-    Of integers beyond 2^24, such as seconds since 1970, the mean is subtracted in float64, which
+    Of integers beyond 2^24, such as seconds since 1970, the shift is subtracted in float64, which
     holds integers up to 2^53: what differs by 1 stays apart.
 
     Attributes:
-      names: the fields; integers and bools are taken as numbers.
-      normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
-        in [0, 1] on the training split; or "none". An element that never varies becomes 0.
-      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 where the value is missing; off, since most data
-        have no gaps.
-      prefix: starts the column's name, `<prefix>_<field>`; set another one to give a field to
-        two Numeric columns.
+      log: takes sign(x) log(1 + |x|) first.
+      missing_flags: adds n inputs that are 1 where the value is missing.
     """
 
-    normalization: str = "z_score"
     log: bool = False
     missing_flags: bool = False
-    prefix: str = "numeric"
 
     def __post_init__(self):
         super().__post_init__()
-        checks.one_of("Numeric.normalization", self.normalization, _NORMALIZATIONS)
-        checks.is_a("Numeric.log", self.log, bool, "be True or False")
-        checks.is_a("Numeric.missing_flags", self.missing_flags, bool, "be True or False")
+        for setting in ("log", "missing_flags"):
+            where = f"{type(self).__name__}.{setting}"
+            checks.is_a(where, getattr(self, setting), bool, "be True or False")
 
-    def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its moments}."""
-        if self.normalization == "none":
-            return {}
-        return {
-            output: accumulators.Moments(
-                source=f"log of {field}" if self.log else field,
-                read=functools.partial(self._read, field=field),
-                by_example=True,
-            )
-            for output, (field,) in self.columns.items()
-        }
+    @abc.abstractmethod
+    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
+        """Return `least`, `greatest` and more of a column; None to take numbers as they are."""
+
+    @abc.abstractmethod
+    def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is subtracted from each of n elements, and by what they are multiplied."""
+
+    def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
+        """Return the normalised value of n elements where they are missing."""
+        return np.zeros(len(entry["least"]), np.float32)
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
@@ -85,7 +77,7 @@ class Numeric(column.PerField):
                 encoded |= self._together(features, fields, fitted)
             else:
                 alone = dataclasses.replace(self, names=list(fields.values()))
-                encoded |= super(Numeric, alone).__call__(features, fitted)
+                encoded |= super(Numbers, alone).__call__(features, fitted)
         return encoded
 
     def _together(
@@ -103,9 +95,6 @@ class Numeric(column.PerField):
             pairs = tf.stack([numbers, _flags(known, numbers.dtype)], axis=2)
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
-
-    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
-        return None if self.normalization == "none" else fitted.for_column(output)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -128,11 +117,13 @@ class Numeric(column.PerField):
         known = tf.math.is_finite(values)
         # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
         numbers = tf.where(known, values, tf.zeros_like(values))
-        if self.normalization != "none":
-            pairs = [self._shift_and_scale(entry) for entry in entries if entry is not None]
+        fitted = [entry for entry in entries if entry is not None]
+        if fitted:
+            pairs = [self._shift_and_scale(entry) for entry in fitted]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
             centered = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
-            numbers = tf.where(known, centered * scale, tf.zeros_like(centered))
+            stand_in = np.concatenate([self._stand_in(entry) for entry in fitted])
+            numbers = tf.where(known, centered * scale, tf.constant(stand_in, tf.float32))
         return numbers, known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
@@ -152,15 +143,62 @@ class Numeric(column.PerField):
 
     def _values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
         """Return [B, n], before normalisation: floats as float32, integers in the given type."""
-        values = column.numbers("Numeric", features, field)
+        kind = type(self).__name__
+        values = column.numbers(kind, features, field)
         if isinstance(values, tf.RaggedTensor) or values.shape.rank not in (1, 2):
             fix = f"Its batches have shape {values.shape}; a Bucketized column takes lists."
-            checks.fail("Numeric.names", "name fields of shape () or (n,)", field, fix)
+            checks.fail(f"{kind}.names", "name fields of shape () or (n,)", field, fix)
         if values.shape.rank == 1:
             values = values[:, tf.newaxis]
         if values.dtype.is_integer:
             values = tf.cast(values, precision)
         return tf.sign(values) * tf.math.log1p(tf.abs(values)) if self.log else values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numeric(Numbers):
+    """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
+
+    A value that is not finite counts as missing: it is left out of the fit and becomes 0, which
+    under "z_score" is the mean of the training split.
+
+    Of integers beyond 2^24, such as seconds since 1970, the mean is subtracted in float64, which
+    holds integers up to 2^53: what differs by 1 stays apart.
+
+    Attributes:
+      names: the fields; integers and bools are taken as numbers.
+      normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
+        in [0, 1] on the training split; or "none". An element that never varies becomes 0.
+      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
+      missing_flags: adds n inputs that are 1 where the value is missing; off, since most data
+        have no gaps.
+      prefix: starts the column's name, `<prefix>_<field>`; set another one to give a field to
+        two Numeric columns.
+    """
+
+    normalization: str = "z_score"
+    prefix: str = "numeric"
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = f"{type(self).__name__}.normalization"
+        checks.one_of(where, self.normalization, _NORMALIZATIONS)
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return {column: what gathers its moments}."""
+        if self.normalization == "none":
+            return {}
+        return {
+            output: accumulators.Moments(
+                source=f"log of {field}" if self.log else field,
+                read=functools.partial(self._read, field=field),
+                by_example=True,
+            )
+            for output, (field,) in self.columns.items()
+        }
+
+    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
+        return None if self.normalization == "none" else fitted.for_column(output)
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         shift, spread = np.array(entry["mean"]), np.array(entry["stddev"])

@@ -82,7 +82,7 @@ def test_quantiles_of_many_values_come_from_a_bounded_sample(monkeypatch):
     values = np.random.default_rng(3).normal(size=100_000)
     for batch in np.split(values, 100):
         gathered.update(batch)
-        assert len(gathered._values) <= 2 * 5000
+        assert len(gathered._sample._values) <= 2 * 5000
     np.testing.assert_allclose(
         gathered.save("", "x")["boundaries"], np.quantile(values, [0.25, 0.5, 0.75]), atol=0.05
     )
@@ -104,6 +104,54 @@ def test_repr_tells_the_settings_and_not_the_state():
     before = repr(gathered)
     gathered.update(np.arange(3.0))
     assert repr(gathered) == before == "Quantiles(source='age', num_buckets=4)"
+
+
+def test_bins_reach_from_the_least_to_the_greatest_value_of_each_element(monkeypatch):
+    monkeypatch.setattr(accumulators, "_SAMPLE_SIZE", 500)
+    gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=4)
+    values = np.random.default_rng(3).normal([0, 9], size=(10_000, 2))
+    values[5000] = [np.nan, np.inf]
+    for batch in np.split(values, 100):
+        gathered.update(batch)
+    saved = gathered.save("", "x")
+    finite = np.delete(values, 5000, axis=0)
+    for element, boundaries in enumerate(saved["boundaries"]):
+        of = finite[:, element]
+        assert (boundaries[0], boundaries[-1]) == (of.min(), of.max())
+        np.testing.assert_allclose(boundaries[1:-1], np.quantile(of, [0.25, 0.5, 0.75]), atol=0.2)
+    assert saved["least"] == finite.min(0).tolist()
+    assert saved["greatest"] == finite.max(0).tolist()
+
+
+def test_bins_of_integers_are_exact_and_of_one_value_none():
+    gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=2)
+    first = 2**60 + 1
+    gathered.update(np.array([[first, 7], [first + 2, 7], [first + 4, 7], [first + 6, 7]]))
+    assert gathered.save("", "x")["boundaries"] == [[first, first + 4, first + 6], [7]]
+
+
+def test_bins_of_what_is_mostly_missing_reach_to_its_ends(monkeypatch):
+    monkeypatch.setattr(accumulators, "_SAMPLE_SIZE", 3)
+    gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=4)
+    values = np.full([1000, 1], np.nan)
+    values[[17, 400]] = [[5.0], [9.0]]
+    for batch in np.split(values, 100):
+        gathered.update(batch)
+    assert gathered.save("", "x")["boundaries"] == [[5.0, 9.0]]
+
+
+def test_bins_of_many_elements_are_of_a_sample_of_fewer_rows(monkeypatch):
+    monkeypatch.setattr(accumulators, "_SAMPLE_SIZE", 100)
+    gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=2)
+    gathered.update(np.random.default_rng(0).normal(size=(1000, 32)))
+    assert gathered._sample.take().shape == (50, 32)
+
+
+def test_bins_of_nothing_are_refused():
+    gathered = accumulators.Bins(source="x", read=lambda values: values, num_bins=2)
+    gathered.update(np.array([[1, np.nan], [2, np.nan]]))
+    with pytest.raises(checks.UserError, match="must see a finite number"):
+        gathered.save("", "x")
 
 
 def test_quantiles_of_integers_are_integers():

@@ -1,0 +1,327 @@
+"""Numbers as vectors: by bins, by waves, or by soft buckets.
+
+features.PiecewiseLinear.names = ["age", "hours"]        # 32 bins of equal share each, fitted
+features.Periodic.names = ["age", "hours"]
+features.AutoDis.names = ["age", "hours"]
+features.AutoDis.dimension = 8
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features import accumulators, column, numeric
+
+tf1 = tf.compat.v1
+
+# The paper of AutoDis does not tell; as PyTorch has it.
+_LEAKY_SLOPE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Vectors(numeric.Numbers):
+    """Vectors of normalised numbers, those of all fields at once: no op for every column.
+
+    Attributes:
+      dimension: of the vector of each number; None where the encoding itself is it.
+    """
+
+    dimension: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.dimension is not None:
+            checks.whole(f"{type(self).__name__}.dimension", self.dimension, 1)
+
+    def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
+        """Encode columns: {field: [B] or [B, n]} -> {column: [B, n D]}, or n more with flags."""
+        given = super().__call__(features, fitted)
+        share = 2 if self.missing_flags else 1
+        sizes = {output: value.shape[1] // share for output, value in given.items()}
+        numbers = tf.concat([given[output][:, :size] for output, size in sizes.items()], axis=1)
+        made = self._vectors(tf.transpose(numbers), sizes, fitted)
+        encoded = {}
+        for output, size in sizes.items():
+            by_row = tf.transpose(made[output], [1, 0, 2])
+            joined = tf.reshape(by_row, [-1, size * by_row.shape[2]])
+            flags = [given[output][:, size:]] if self.missing_flags else []
+            encoded[output] = tf.concat([joined, *flags], axis=1)
+        return encoded
+
+    @abc.abstractmethod
+    def _vectors(
+        self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        """Encode what is normalised, [N, B] -> {column: [n, B, D]}.
+
+        Args:
+          numbers: of the elements of all fields, each of them by itself.
+          sizes: {column: n}, which sum to N.
+          fitted: as for the column.
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PiecewiseLinear(_Vectors):
+    """Numbers by bin: 1 in each bin below x, `(x - b[t]) / (b[t+1] - b[t])` in its own, 0 above it.
+
+    Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A layer on it bends at every boundary,
+    and unlike buckets it knows where in its bin a number lies. As in the paper, the first bin goes
+    on below its boundary and the last one above: outside of the boundaries numbers are less than 0
+    and more than 1, without a bound.
+
+    [B] -> [B, D] and [B, n] -> [B, n D], where every element has boundaries of its own if they are
+    fitted. An element with fewer bins than another of its field has zeros behind them, and one that
+    never varies has zeros alone.
+
+    A value that is not finite counts as missing: it is left out of the fit, and is encoded as the
+    middle of the bins, which is about the median of the training split.
+
+    Attributes:
+      names: the fields; integers and bools are taken as numbers.
+      boundaries: of all fields, two ascending numbers or more; or about how many bins of equal
+        share to fit on the training split, from its least value to its greatest. Frequent values
+        do not use up bins, and k different values have at most k - 1.
+      dimension: of a ReLU layer on the bins, with weights for each element, in
+        `features/<column>/linear`; None gives the bins themselves.
+      log: takes sign(x) log(1 + |x|) first, of given boundaries too.
+      missing_flags: adds n inputs that are 1 where the value is missing.
+      prefix: starts the column's name, `<prefix>_<field>`.
+    """
+
+    boundaries: column.Boundaries = 32
+    prefix: str = "piecewise_linear"
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = "PiecewiseLinear.boundaries"
+        column.check_boundaries(where, self.boundaries, least=2)
+        for boundary in () if isinstance(self.boundaries, int) else self.boundaries:
+            checks.number(where, boundary)
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return {column: what gathers its boundaries}."""
+        if not isinstance(self.boundaries, int):
+            return {}
+        return {
+            output: accumulators.Bins(
+                source=f"log of {field}" if self.log else field,
+                read=functools.partial(self._read, field=field),
+                num_bins=self.boundaries,
+            )
+            for output, (field,) in self.columns.items()
+        }
+
+    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any]:
+        if isinstance(self.boundaries, int):
+            return fitted.for_column(output)
+        given = np.asarray(self.boundaries)
+        if self.log:
+            given = np.sign(given) * np.log1p(np.abs(given))
+        bins = given.tolist()
+        return {"boundaries": [bins], "least": bins[:1], "greatest": bins[-1:]}
+
+    def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        least = np.array(entry["least"])
+        return least, column.inverse(np.array(entry["greatest"]) - least)
+
+    def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
+        between = [_normalise(bins) for bins in entry["boundaries"]]
+        middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in between]
+        return np.array(middles, np.float32)
+
+    def _vectors(
+        self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        elements: dict[str, list[np.ndarray]] = {}
+        for output, size in sizes.items():
+            bins = self._entry(output, fitted)["boundaries"]
+            # Given boundaries are those of all elements.
+            elements[output] = [
+                _normalise(own) for own in (bins if len(bins) == size else bins * size)
+            ]
+        counts = {o: max(1, *(len(b) - 1 for b in own)) for o, own in elements.items()}
+        encoded = _encode_by_bin(numbers, sum(elements.values(), []), max(counts.values()))
+        if self.dimension is None:
+            own = _split(encoded, sizes)
+            return {output: own[output][:, :, :count] for output, count in counts.items()}
+        return _split(_linear(encoded, sizes, counts, self.dimension), sizes)
+
+
+def _normalise(boundaries: Sequence[float]) -> np.ndarray:
+    """Return boundaries from 0 to 1; 0 alone of an element that never varies."""
+    # Integers are subtracted as such, which is exact.
+    from_least = (np.asarray(boundaries) - boundaries[0]).astype(np.float64)
+    return from_least * column.inverse(from_least[-1])
+
+
+def _encode_by_bin(numbers: tf.Tensor, boundaries: Sequence[np.ndarray], most: int) -> tf.Tensor:
+    """Encode N elements by N boundaries, at most so many bins: [N, B] -> [N, B, most]."""
+    shape = (len(boundaries), 1, most)
+    starts, slopes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    lower, upper = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    for index, own in enumerate(boundaries):
+        count = len(own) - 1
+        if count:
+            starts[index, 0, :count] = own[:-1]
+            slopes[index, 0, :count] = column.inverse(np.diff(own))
+            lower[index, 0, 0], upper[index, 0, count - 1] = -np.inf, np.inf
+    within = (numbers[:, :, tf.newaxis] - starts) * slopes
+    return tf.minimum(tf.maximum(within, lower), upper)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Periodic(_Vectors, numeric.Numeric):
+    """Numbers as waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)`, c learned.
+
+    Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, there called PLR. x is normalised as
+    `Numeric` does, and a missing value is what it is there: 0 after the normalisation, which under
+    "z_score" is the mean of the training split. c, W and b are those of one number.
+
+    [B] -> [B, D] and [B, n] -> [B, n D].
+
+    Attributes:
+      names: the fields; integers and bools are taken as numbers.
+      dimension: the units of W, in `features/<column>/linear`; None gives the waves themselves,
+        twice `num_frequencies`.
+      num_frequencies: how many c a number has, in `features/<column>/frequencies`.
+      sigma: the standard deviation of c at the start, above 0. The setting to try first: a large
+        one lets near numbers differ, and a network learn by heart. The paper tries 0.01 to 100.
+      normalization: "z_score", "min_max" or "none", as in `Numeric`.
+      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
+      missing_flags: adds n inputs that are 1 where the value is missing.
+      prefix: starts the column's name, `<prefix>_<field>`.
+    """
+
+    dimension: int | None = 24
+    num_frequencies: int = 48
+    sigma: float = 0.01
+    prefix: str = "periodic"
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.whole("Periodic.num_frequencies", self.num_frequencies, 1)
+        checks.positive("Periodic.sigma", self.sigma)
+
+    def _vectors(
+        self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        del fitted
+        normal = tf1.random_normal_initializer(stddev=self.sigma)
+        frequencies = _get_variables("frequencies", sizes, [self.num_frequencies], normal)
+        angles = (2 * math.pi) * numbers[:, :, tf.newaxis] * frequencies[:, tf.newaxis]
+        waves = tf.concat([tf.sin(angles), tf.cos(angles)], axis=2)
+        if self.dimension is not None:
+            counts = dict.fromkeys(sizes, 2 * self.num_frequencies)
+            waves = _linear(waves, sizes, counts, self.dimension)
+        return _split(waves, sizes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AutoDis(_Vectors, numeric.Numeric):
+    """Numbers as mixtures of learned vectors: `softmax((W h + skip h) / temperature) M`.
+
+    `h = leaky_relu(w x)`, with a slope of 0.01 below 0. H. Guo et al., "An Embedding Learning
+    Framework for Numerical Features in CTR Prediction", KDD 2021, arXiv:2012.08986. x is normalised
+    as `Numeric` does, and a missing value is what it is there: 0 after the normalisation, which
+    under "z_score" is the mean of the training split.
+
+    As in the paper, no layer has a bias. So 0 becomes the mean of the vectors whatever is learned,
+    and numbers of one sign differ only in how sharply they choose among them: for buckets anywhere
+    on the line take `PiecewiseLinear`.
+
+    [B] -> [B, dimension] and [B, n] -> [B, n dimension].
+
+    Attributes:
+      names: the fields; integers and bools are taken as numbers.
+      dimension: of the vectors.
+      num_buckets: how many vectors M has for a number, in `features/<column>/embedding`; w and W
+        lie in `features/<column>/hidden` and `features/<column>/buckets`.
+      temperature: above 0; the smaller, the more a number chooses one vector.
+      skip: how much of h passes by W, at least 0.
+      normalization: "z_score", "min_max" or "none", as in `Numeric`.
+      log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
+      missing_flags: adds n inputs that are 1 where the value is missing.
+      prefix: starts the column's name, `<prefix>_<field>`.
+    """
+
+    dimension: int = 8
+    num_buckets: int = 16
+    temperature: float = 1.0
+    skip: float = 0.1
+    prefix: str = "autodis"
+
+    def __post_init__(self):
+        checks.whole("AutoDis.dimension", self.dimension, 1)
+        super().__post_init__()
+        checks.whole("AutoDis.num_buckets", self.num_buckets, 2)
+        checks.positive("AutoDis.temperature", self.temperature)
+        checks.at_least("AutoDis.skip", self.skip, 0)
+
+    def _vectors(
+        self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        del fitted
+        count = self.num_buckets
+        slopes = _get_variables("hidden/kernel", sizes, [count], _glorot(1, count))
+        kernels = _get_variables("buckets/kernel", sizes, [count, count], _glorot(count, count))
+        normal = tf1.truncated_normal_initializer(stddev=self.dimension**-0.5)
+        embeddings = _get_variables("embedding", sizes, [count, self.dimension], normal)
+        hidden = tf.nn.leaky_relu(
+            numbers[:, :, tf.newaxis] * slopes[:, tf.newaxis], alpha=_LEAKY_SLOPE
+        )
+        logits = tf.linalg.matmul(hidden, kernels) + self.skip * hidden
+        weights = tf.nn.softmax(logits / self.temperature)
+        return _split(tf.linalg.matmul(weights, embeddings), sizes)
+
+
+def _linear(
+    encoded: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
+) -> tf.Tensor:
+    """Apply a ReLU layer of each element's own, [N, B, K] -> [N, B, units].
+
+    Args:
+      encoded: of the elements of all columns.
+      sizes: {column: how many elements it has}.
+      counts: {column: how many of the K inputs it reads}, from the first on.
+      units: of the layer.
+    """
+    kernels = []
+    for output, size in sizes.items():
+        shape = [counts[output], units]
+        own = _get_variables("linear/kernel", {output: size}, shape, _glorot(*shape))
+        kernels.append(tf.pad(own, [[0, 0], [0, encoded.shape[2] - counts[output]], [0, 0]]))
+    biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
+    products = tf.linalg.matmul(encoded, tf.concat(kernels, axis=0))
+    return tf.nn.relu(products + biases[:, tf.newaxis])
+
+
+def _glorot(inputs: int, outputs: int) -> Callable:
+    """Return Glorot's uniform initializer of one element: TensorFlow would count all of them."""
+    bound = math.sqrt(6 / (inputs + outputs))
+    return tf1.random_uniform_initializer(-bound, bound)
+
+
+def _get_variables(
+    name: str, sizes: Mapping[str, int], shape: Sequence[int], initializer: Callable
+) -> tf.Tensor:
+    """Get a variable [n, *shape] in the scope of each column, and join them to [N, *shape]."""
+    found = []
+    for output, size in sizes.items():
+        with tf1.variable_scope(output):
+            found.append(tf1.get_variable(name, [size, *shape], tf.float32, initializer))
+    return tf.concat(found, axis=0)
+
+
+def _split(joined: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
+    """Give each column its elements, [N, B, D] -> {column: [n, B, D]}."""
+    return dict(zip(sizes, tf.split(joined, list(sizes.values())), strict=True))

@@ -21,6 +21,7 @@ _VERBS = (
     "export",
     "warm_start",
     "clip_audit",
+    "parts",
     "doctor",
 )
 

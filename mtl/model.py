@@ -334,7 +334,7 @@ class MultiTaskModel:
         for task in self.tasks:
             shape = towers[task].shape
             fits = shape.rank == 2 and shape[1] is not None
-            checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", shape)
+            checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", tuple(shape))
         return towers
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:

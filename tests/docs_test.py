@@ -28,7 +28,9 @@ def _headings(page):
 
 
 def _broken_links(page):
-    for target in _LINK.findall(page.read_text()):
+    # Brackets within code, such as those of an equation, are no links.
+    text = re.sub(r"`[^`\n]*`", "", page.read_text())
+    for target in _LINK.findall(text):
         path, _, anchor = target.partition("#")
         if re.match(r"\w+:", target):
             continue

@@ -123,20 +123,8 @@ def batch_norm(
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         averages = [
-            tf1.get_variable(
-                average,
-                shape,
-                tf.float32,
-                initializer,
-                trainable=False,
-                # Every replica moves averages of its own, and a checkpoint holds the mean of them.
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.MEAN,
-            )
-            for average, initializer in (
-                ("moving_mean", tf1.zeros_initializer()),
-                ("moving_variance", tf1.ones_initializer()),
-            )
+            create_average("moving_mean", shape, tf1.zeros_initializer()),
+            create_average("moving_variance", shape, tf1.ones_initializer()),
         ]
         moving = freezing.averages_move(averages[0]) if training else False
         # The fused op knows images alone, and the moments of no rows but its own.
@@ -153,7 +141,7 @@ def batch_norm(
                 beta - mean * scale
             )
         if moving is not False:
-            _update_averages(averages, moments, momentum)
+            update_averages(averages, moments, momentum)
         return tf.cast(outputs, inputs.dtype)
 
 
@@ -202,9 +190,24 @@ def _normalise_fused(
     return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
 
 
-def _update_averages(
+def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
+    """Create a moving average, a variable of 32 bits that is not trainable."""
+    return tf1.get_variable(
+        name,
+        shape,
+        tf.float32,
+        initializer,
+        trainable=False,
+        # Every replica moves averages of its own, and a checkpoint holds the mean of them.
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.MEAN,
+    )
+
+
+def update_averages(
     averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float
 ) -> None:
+    """Have UPDATE_OPS move averages: `average += (1 - momentum) * (moment - average)`."""
     # Where layers share averages, one moves them after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []

@@ -1,8 +1,10 @@
-"""Columns as fields: vectors of one width, which trunks of feature interactions compare.
+"""Columns by name, and as fields: vectors of one width, which feature interactions compare.
 
-stacked = fields.stack_fields("FM", inputs, dimension=8)             # [B, F, 8]
+stacked = fields.stack_fields("FM", inputs, dimension=8)                    # [B, F, 8]
+chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {column: [B, D]}
 """
 
+import fnmatch
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -15,6 +17,33 @@ def check_dimension(where: str, dimension: int | None) -> None:
     """Fail unless `dimension` is a whole number above zero, or None."""
     if dimension is not None:
         checks.whole(where, dimension, 1)
+
+
+def check_patterns(where: str, patterns: Sequence[str]) -> None:
+    """Fail unless `patterns` is a list of names, in which `*` stands for anything."""
+    checks.is_a(where, patterns, (list, tuple), "be a list of columns")
+    for pattern in patterns:
+        checks.is_a(where, pattern, str, "hold names of columns")
+    checks.unique(where, patterns)
+
+
+def choose_columns(
+    where: str, patterns: Sequence[str], inputs: types.Tensors
+) -> dict[str, tf.Tensor]:
+    """Return the columns that a pattern names, in the order of the inputs.
+
+    Raises:
+      UserError: a pattern names no column.
+    """
+    for pattern in patterns:
+        is_one = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
+        fix = checks.nearest(pattern, inputs) or f"There are {', '.join(inputs)}."
+        checks.require(is_one, where, "name columns", pattern, fix)
+    return {
+        column: value
+        for column, value in inputs.items()
+        if any(fnmatch.fnmatchcase(column, pattern) for pattern in patterns)
+    }
 
 
 def stack_fields(kind: str, inputs: types.Tensors, dimension: int | None) -> tf.Tensor:
@@ -54,7 +83,7 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
     """Fail unless a column holds vectors, [B, D] of a known D."""
     is_vector = value.shape.rank == 2 and value.shape[-1] is not None
     fix = f"Column {column!r} has that shape; give images to a Convnet or a ResNet."
-    checks.require(is_vector, f"{kind} inputs", "be vectors", value.shape[1:], fix)
+    checks.require(is_vector, f"{kind} inputs", "be vectors", tuple(value.shape[1:]), fix)
 
 
 def _project(inputs: types.Tensors, columns: Sequence[str], dimension: int) -> list[tf.Tensor]:

@@ -210,7 +210,8 @@ def build_mixtures(
     weights = gate(inputs, scopes, len(names), training)
     shape, kind = [len(scopes), len(names)], type(gate).__name__
     rule = f"be [B, {shape[0]}, {shape[1]}], of {shape[0]} gates over {shape[1]} experts"
-    checks.require(weights.shape[1:].as_list() == shape, f"{kind} weights", rule, weights.shape)
+    fits = weights.shape[1:].as_list() == shape
+    checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
     _monitor(scopes, names, weights, experts, training)
     # One small product an example; a sum over experts would build N times their outputs.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)

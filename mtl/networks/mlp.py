@@ -6,26 +6,35 @@ networks.MLP.dropout = 0.1
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import checks, layers, types
 from mtl.layers import copies
 from mtl.networks import trunk
 from mtl.variables import freezing
+
+_SWIGLU = "swiglu"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MLP:
     """h[i] = dropout(activation(norm(W[i] h[i-1] + b[i]))), on all inputs flattened and joined.
 
+    The activation "swiglu" multiplies by a gate that reads the input of the layer too,
+    `norm(W h + b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020,
+    arXiv:2002.05202, where W and V have each other's names). V and c lie in `hidden_<i>/gate`: such
+    a layer has twice the parameters.
+
     Attributes:
       layers: the number of units of each layer; [] passes the joined inputs on.
-      activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
+      activation: a name in `mtl.layers.ACTIVATIONS`, or "swiglu", after every layer.
       dropout: share of the units that are zeroed in training, in [0, 1); 0 for none.
       batch_norm: normalises before each activation, in place of the bias.
+      layer_norm: normalises each example there, over its units; not together with `batch_norm`.
+      residual: adds h[i-1] to h[i] in each layer that has as many units as inputs. The other
+        layers, often the first, stay as they are: nothing is projected.
       trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
     """
 
@@ -33,37 +42,76 @@ class MLP:
     activation: str = "relu"
     dropout: float = 0.0
     batch_norm: bool = False
+    layer_norm: bool = False
+    residual: bool = False
     trainable: bool = True
 
     def __post_init__(self):
         freezing.check_trainable(self)
-        trunk.check_settings("MLP", self.layers, self.activation, self.dropout, self.batch_norm)
+        trunk.check_sizes("MLP.layers", self.layers)
+        checks.one_of("MLP.activation", self.activation, [*layers.ACTIVATIONS, _SWIGLU])
+        checks.rate("MLP.dropout", self.dropout)
+        for setting in ("batch_norm", "layer_norm", "residual"):
+            checks.is_a(f"MLP.{setting}", getattr(self, setting), bool, "be True or False")
+        is_one = not (self.batch_norm and self.layer_norm)
+        rule = "be False where MLP.batch_norm is True"
+        checks.require(is_one, "MLP.layer_norm", rule, self.layer_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, layers[-1]]."""
         hidden = trunk.join_columns("MLP", inputs)
         with freezing.hold_part(self.trainable):
-            return trunk.dense_layers(
-                hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
-            )
+            for index, size in enumerate(self.layers):
+                name = f"hidden_{index}"
+                sums = layers.dense(hidden, size, name, use_bias=self._has_bias)
+                is_gated = self.activation == _SWIGLU
+                gate = layers.dense(hidden, size, f"{name}/gate") if is_gated else None
+                hidden = self._finish_layer(hidden, sums, gate, name, training)
+        return hidden
 
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
         """Build one in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
-        hidden: copies.Inputs
-        hidden = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
+        count = len(scopes)
+        given: copies.Inputs
+        given = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
         with freezing.hold_part(self.trainable):
             for index, size in enumerate(self.layers):
                 name = f"hidden_{index}"
-                hidden = copies.dense(hidden, size, name, scopes, use_bias=not self.batch_norm)
-                finish = functools.partial(self._finish_layer, name=name, training=training)
-                hidden = copies.for_each(finish, hidden, scopes)
-        if isinstance(hidden, tf.Tensor):  # No layers: every copy passes the inputs on.
-            return [hidden] * len(scopes)
-        return list(hidden)
+                sums = copies.dense(given, size, name, scopes, use_bias=self._has_bias)
+                gates: Sequence[tf.Tensor | None] = [None] * count
+                if self.activation == _SWIGLU:
+                    gates = copies.dense(given, size, f"{name}/gate", scopes)
+                seen = [given] * count if isinstance(given, tf.Tensor) else given
+                given = []
+                for scope, own, products, gate in zip(scopes, seen, sums, gates, strict=True):
+                    with tf.compat.v1.variable_scope(scope):
+                        given.append(self._finish_layer(own, products, gate, name, training))
+        # Without a layer every copy passes the inputs on.
+        return [given] * count if isinstance(given, tf.Tensor) else list(given)
 
-    def _finish_layer(self, hidden: tf.Tensor, name: str, training: bool) -> tf.Tensor:
-        return trunk.finish_layer(
-            hidden, name, self.activation, self.dropout, self.batch_norm, training
-        )
+    @property
+    def _has_bias(self) -> bool:
+        return not (self.batch_norm or self.layer_norm)
+
+    def _finish_layer(
+        self,
+        inputs: tf.Tensor,
+        sums: tf.Tensor,
+        gate: tf.Tensor | None,
+        name: str,
+        training: bool,
+    ) -> tf.Tensor:
+        """Return a layer's output, [B, H], of its inputs [B, D] and of its sums and gate [B, H]."""
+        if self.batch_norm:
+            sums = layers.batch_norm(sums, f"{name}_norm", training)
+        elif self.layer_norm:
+            sums = layers.layer_norm(sums, f"{name}_norm")
+        if gate is None:
+            hidden = layers.ACTIVATIONS[self.activation](sums)
+        else:
+            hidden = sums * tf.nn.swish(gate)
+        hidden = layers.dropout(hidden, self.dropout, f"{name}_dropout", training)
+        is_residual = self.residual and inputs.shape[-1] == hidden.shape[-1]
+        return inputs + hidden if is_residual else hidden

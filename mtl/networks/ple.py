@@ -7,13 +7,13 @@ networks.PLE.tower = @tower/networks.MLP()
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl.layers import precision
-from mtl.networks import gates, trunk
+from mtl.networks import expert_groups, gates, trunk
 
 tf1 = tf.compat.v1
 
@@ -63,57 +63,25 @@ class PLE(types.Network):
 
         The shared experts of the last level are what tasks share.
         """
-        groups = [*(f"task_{task}" for task in tasks), _SHARED]
-        joined = trunk.join_columns("PLE", inputs)
-        given = dict.fromkeys(groups, joined)  # What the experts and the gate of a group see.
+        counts = {**{f"task_{task}": self.num_specific for task in tasks}, _SHARED: self.num_shared}
+        # What the experts and the gate of a group see.
+        given = dict.fromkeys(counts, trunk.join_columns("PLE", inputs))
         for level, expert in enumerate(self.experts):
-            is_last = level == len(self.experts) - 1
+            columns = inputs if level == 0 else None
             with tf1.variable_scope(f"level_{level}"):
-                first = inputs if level == 0 else None
-                found = self._experts(expert, first, given, training)
+                found = expert_groups.build_experts(expert, given, counts, training, columns)
                 found[_SHARED], shared = precision.share_output(found[_SHARED])
+                # Nothing would read what the shared gate of the last level gives.
+                is_last = level == len(self.experts) - 1
                 given = {
-                    group: self._mixed(group, given[group], found, training)
-                    for group in (groups[:-1] if is_last else groups)
+                    group: expert_groups.mix_experts(
+                        self.gate, group, given, found, self._seen_by(group, counts), training
+                    )
+                    for group in counts
+                    if group != _SHARED or not is_last
                 }
-        mixed = [given[group] for group in groups[:-1]]
+        mixed = [given[f"task_{task}"] for task in tasks]
         return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
 
-    def _experts(
-        self,
-        expert: trunk.Trunk,
-        columns: types.Tensors | None,
-        given: types.Tensors,
-        training: bool,
-    ) -> dict[str, tf.Tensor]:
-        """Build the experts of every group: {group: [B, D]} -> {group: [B, E, H]}.
-
-        Args:
-          expert: one of them.
-          columns: what all of them see at the first level; None at the others.
-          given: what each group sees.
-          training: as for the network.
-        """
-        found: dict[str, tf.Tensor] = {}
-        # Under a surgery the groups of tasks are built by themselves, and so is the shared one.
-        for together in trunk.group_tasks(list(given)):
-            owners = [group for group in together for _ in range(self._count(group))]
-            scopes = [f"{g}/expert_{i}" for g in together for i in range(self._count(g))]
-            inputs = columns if columns is not None else [given[owner] for owner in owners]
-            made = iter(trunk.build_copies(expert, inputs, scopes, training))
-            for group in together:
-                found[group] = tf.stack([next(made) for _ in range(self._count(group))], axis=1)
-        return found
-
-    def _count(self, group: str) -> int:
-        return self.num_shared if group == _SHARED else self.num_specific
-
-    def _mixed(
-        self, group: str, inputs: tf.Tensor, found: types.Tensors, training: bool
-    ) -> tf.Tensor:
-        """Weigh the experts that a group sees: its own and the shared ones, [B, H]."""
-        seen = list(found) if group == _SHARED else [group, _SHARED]
-        experts = tf.concat([found[other] for other in seen], axis=1)
-        names = [f"{other}_{index}" for other in seen for index in range(self._count(other))]
-        scopes = [f"{group}/gate"]
-        return gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)[0]
+    def _seen_by(self, group: str, groups: Iterable[str]) -> list[str]:
+        return list(groups) if group == _SHARED else [group, _SHARED]

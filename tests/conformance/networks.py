@@ -5,6 +5,8 @@ A new network adds a row: its gin binding, the shapes of its inputs, and the siz
 
 import dataclasses
 
+import numpy as np
+
 _TASKS = ("first", "second", "third")
 
 
@@ -26,6 +28,14 @@ class Network:
     inputs: dict[str, tuple[int, ...]]
     hidden: int
     tasks: tuple[str, ...] = _TASKS
+
+
+def draw_column(column: str, shape: tuple[int, ...], num_rows: int, seed: int = 0) -> np.ndarray:
+    """Draw rows of a column; those of `domain_*` are one-hot."""
+    random = np.random.default_rng([seed, *column.encode()])
+    if column.startswith("domain_"):
+        return np.eye(*shape, dtype=np.float32)[random.integers(0, shape[0], num_rows)]
+    return random.normal(size=(num_rows, *shape)).astype(np.float32)
 
 
 NETWORKS = [
@@ -159,6 +169,43 @@ NETWORKS = [
         hidden=5,
     ),
     Network(
+        name="mmoe_of_gated_layers",
+        gin="""
+            networks.MMoE.expert = @networks.MLP()
+            networks.MMoE.num_experts = 3
+            networks.MLP.layers = [6, 6]
+            networks.MLP.activation = "swiglu"
+            networks.MLP.layer_norm = True
+            networks.MLP.residual = True
+            networks.MLP.dropout = 0.2
+        """,
+        configurable="MMoE",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=6,
+    ),
+    Network(
+        name="ft_transformer",
+        gin="networks/ft_transformer.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="ft_transformer_of_one_block",
+        gin="""
+            networks.SharedBottom.trunk = @networks.FTTransformer()
+            networks.FTTransformer.dimension = 8
+            networks.FTTransformer.num_blocks = 1
+            networks.FTTransformer.num_heads = 2
+            networks.FTTransformer.feed_forward_factor = 3.0
+            networks.FTTransformer.activation = "swiglu"
+            networks.FTTransformer.residual_dropout = 0.3
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=8,
+    ),
+    Network(
         name="ple_of_three_levels",
         gin="""
             networks.PLE.experts = [@networks.MLP(), @networks.MLP(), @networks.MLP()]
@@ -224,5 +271,274 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=10,
+    ),
+    Network(
+        name="adatt",
+        gin="networks/adatt.gin",
+        configurable="AdaTT",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="adatt_with_shared_experts",
+        gin="""
+            networks.AdaTT.experts = [@networks.MLP(), @networks.MLP()]
+            networks.AdaTT.num_native = 1
+            networks.AdaTT.num_shared = 2
+            networks.MLP.layers = [6]
+        """,
+        configurable="AdaTT",
+        inputs={"numeric_a": (3,)},
+        hidden=6,
+        tasks=("click", "click_long"),
+    ),
+    Network(
+        name="home",
+        gin="""
+            include "gin_configs/networks/home.gin"
+            networks.HoME.groups = {"one": ["first"], "rest": ["second", "third"]}
+        """,
+        configurable="HoME",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="home_without_what_keeps_experts",
+        gin="""
+            networks.HoME.groups = {"all": ["click", "click_long"]}
+            networks.HoME.experts = [@networks.MLP(), @networks.MLP()]
+            networks.HoME.num_experts = 1
+            networks.HoME.expert_norm = False
+            networks.HoME.feature_rank = 0
+            networks.MLP.layers = [6]
+            networks.MLP.activation = "linear"
+        """,
+        configurable="HoME",
+        inputs={"numeric_a": (3,)},
+        hidden=6,
+        tasks=("click", "click_long"),
+    ),
+    Network(
+        name="ltb",
+        gin="""
+            from mtl.optimization import schedules
+            include "gin_configs/networks/ltb.gin"
+            temperature/schedules.Polynomial.decay_steps = 10
+        """,
+        configurable="LTB",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="mtan",
+        gin="networks/mtan.gin",
+        configurable="MTAN",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="mtan_of_images",
+        gin="""
+            networks.MTAN.units = [4, 6]
+        """,
+        configurable="MTAN",
+        inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
+        hidden=8,
+    ),
+    Network(
+        name="pepnet",
+        gin="""
+            include "gin_configs/networks/pepnet.gin"
+            networks.PEPNet.domain = ["numeric_b"]
+            networks.PEPNet.personal = ["hashed_*"]
+        """,
+        configurable="PEPNet",
+        inputs={"numeric_a": (3,), "numeric_b": (2,), "hashed_c": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="star",
+        gin="""
+            include "gin_configs/networks/star.gin"
+            networks.STAR.domain = "domain_b"
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "domain_b": (2,)},
+        hidden=32,
+    ),
+    Network(
+        name="stem",
+        gin="""
+            networks.STEM.expert = @expert/networks.MLP()
+            networks.STEM.tower = @tower/networks.MLP()
+            networks.STEM.num_specific = 2
+            expert/networks.MLP.layers = [16]
+            tower/networks.MLP.layers = [32]
+            networks.STEM.own = {"click": ["click_*"], "click_long": ["long_*"]}
+        """,
+        configurable="STEM",
+        inputs={"numeric_a": (3,), "click_b": (8,), "long_c": (4,)},
+        hidden=32,
+        tasks=("click", "click_long"),
+    ),
+    Network(
+        name="aitm",
+        gin="""
+            include "gin_configs/networks/aitm.gin"
+            networks.AITM.after = {"second": ["third"], "first": ["second", "third"]}
+        """,
+        configurable="AITM",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="dbmtl",
+        gin="""
+            include "gin_configs/networks/dbmtl.gin"
+            networks.DBMTL.after = {"second": ["third"], "first": ["second", "third"]}
+        """,
+        configurable="DBMTL",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="res_flow",
+        gin="""
+            include "gin_configs/networks/res_flow.gin"
+            networks.ResFlow.after = {"second": ["third"], "first": ["second", "third"]}
+        """,
+        configurable="ResFlow",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="fm",
+        gin="networks/fm.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=19,
+    ),
+    Network(
+        name="deepfm",
+        gin="networks/deepfm.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=51,
+    ),
+    Network(
+        name="xdeepfm",
+        gin="networks/xdeepfm.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=107,
+    ),
+    Network(
+        name="cin_that_splits",
+        gin="""
+            networks.SharedBottom.trunk = @networks.CIN()
+            networks.CIN.layers = [4, 6]
+            networks.CIN.dimension = None
+            networks.CIN.split_half = True
+            networks.CIN.activation = "relu"
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "numeric_b": (3,)},
+        hidden=8,
+    ),
+    Network(
+        name="autoint",
+        gin="networks/autoint.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="dcn_v2",
+        gin="networks/dcn_v2.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="dcn_mix",
+        gin="networks/dcn_mix.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="gdcn",
+        gin="networks/gdcn.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="masknet",
+        gin="networks/masknet.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="fibinet",
+        gin="""
+            include "gin_configs/networks/fibinet.gin"
+            networks.FiBiNET.reduction = 1
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="final_mlp",
+        gin="networks/final_mlp.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="cross_of_low_rank",
+        gin="""
+            networks.SharedBottom.trunk = @networks.Cross()
+            networks.Cross.rank = 2
+            networks.Cross.gated = True
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=11,
+    ),
+    Network(
+        name="masknet_in_series",
+        gin="""
+            networks.SharedBottom.trunk = @networks.MaskNet()
+            networks.MaskNet.blocks = [6, 4]
+            networks.MaskNet.parallel = False
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=4,
+    ),
+    Network(
+        name="final_mlp_of_contexts",
+        gin="""
+            networks.SharedBottom.trunk = @networks.FinalMLP()
+            networks.FinalMLP.streams = [@networks.MLP(), @networks.MLP()]
+            networks.FinalMLP.contexts = [["numeric_*"], ["hashed_b"]]
+            networks.FinalMLP.num_heads = 2
+            networks.MLP.layers = [6]
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=14,
+    ),
+    Network(
+        name="wide_and_deep",
+        gin="""
+            include "gin_configs/networks/wide_and_deep.gin"
+        """,
+        configurable="WideAndDeep",
+        inputs={"numeric_a": (3,), "wide_b": (2,)},
+        hidden=34,
     ),
 ]

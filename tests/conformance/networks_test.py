@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import networks
-from tests.conformance.networks import NETWORKS
+from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
 
 pytestmark = pytest.mark.medium
@@ -39,10 +39,8 @@ def network(row):
 
 
 def _inputs(row, seed=0):
-    random = np.random.default_rng(seed)
     return {
-        column: random.normal(size=(_BATCH, *shape)).astype(np.float32)
-        for column, shape in row.inputs.items()
+        column: draw_column(column, shape, _BATCH, seed) for column, shape in row.inputs.items()
     }
 
 

@@ -1,13 +1,8 @@
 """Every part that a gin file can build, and settings with which it is right."""
 
-import dataclasses
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import mtl
 from mtl import experiment, features, heads, model, networks, spec
 from mtl.balancing import methods
 from mtl.compat import estimator
@@ -15,22 +10,6 @@ from mtl.data import csv, long_tail, pipeline
 from mtl.heads import classifiers
 from mtl.layers import quantization
 from mtl.optimization import clipping, optimizers, update
-
-# What code makes, and no gin file.
-_NO_PARTS = (
-    "mtl.scoring",
-    "mtl.serving.rows",
-    "mtl.serving.versions",
-    "mtl.distribution.tf_config",
-    "mtl.features.column",
-    "mtl.features.statistics",
-    "mtl.heads.base",
-    "mtl.heads.classes",
-    "mtl.optimization.finite",
-    "mtl.variables.row_names",
-    "mtl.variables.sharding",
-    "mtl.transfer.plan",
-)
 
 
 def _source() -> Any:
@@ -50,6 +29,20 @@ def _pipeline() -> Any:
 
 
 _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
+    "AITM": lambda: {"network": network(), "after": {"b": ["a"]}},
+    "AdaTT": lambda: {"experts": [networks.MLP()]},
+    "DBMTL": lambda: {
+        "network": network(),
+        "after": {"b": ["a"]},
+        "relation": networks.MLP(),
+    },
+    "FinalMLP": lambda: {"streams": [networks.MLP(), networks.MLP()]},
+    "WideAndDeep": lambda: {"network": network()},
+    "HoME": lambda: {"experts": [networks.MLP(), networks.MLP()], "groups": {"all": ["y"]}},
+    "LTB": lambda: {"stages": [networks.MLP()], "num_nodes": [2]},
+    "ResFlow": lambda: {"network": network(), "after": {"b": ["a"]}},
+    "STAR": lambda: {"domain": "identity_x"},
+    "STEM": lambda: {"expert": networks.MLP(), "own": {"y": ["y_*"]}},
     "CrossStitch": lambda: {"stages": [networks.MLP()]},
     "MMoE": lambda: {"expert": networks.MLP()},
     "OMoE": lambda: {"expert": networks.MLP()},
@@ -85,6 +78,9 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Identity": lambda: {"names": ["x"], "size": 10},
     "Image": lambda: {"names": ["x"]},
     "Numeric": lambda: {"names": ["x"]},
+    "AutoDis": lambda: {"names": ["x"]},
+    "Periodic": lambda: {"names": ["x"]},
+    "PiecewiseLinear": lambda: {"names": ["x"]},
     "Binary": lambda: {"name": "y"},
     "MultiClass": lambda: {"name": "y", "classes": 3},
     "MultiLabel": lambda: {"name": "y", "classes": 3},
@@ -130,24 +126,8 @@ def required(kind: type) -> dict[str, Any]:
     """Settings with which the part can be built."""
     if kind.__name__ in _REFITS:
         return {"task": "y", "source": "run"}
-    if kind in (quantization.Binary, long_tail.Exponential, classifiers.Cosine):
+    # Their names are those of parts that need settings.
+    named_alike = (quantization.Binary, long_tail.Exponential, classifiers.Cosine, methods.DBMTL)
+    if kind in named_alike:
         return {}
     return _REQUIRED.get(kind.__name__, dict)()
-
-
-def kinds() -> Iterator[type]:
-    """All parts: public, frozen dataclasses with keywords alone."""
-    for info in pkgutil.walk_packages(mtl.__path__, "mtl."):
-        module = importlib.import_module(info.name)
-        for name, value in vars(module).items():
-            is_own = isinstance(value, type) and value.__module__ == info.name
-            if is_own and not name.startswith("_") and _is_part(value):
-                yield value
-
-
-def _is_part(kind: type) -> bool:
-    if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
-        return False
-    if f"{kind.__module__}.".startswith(tuple(f"{name}." for name in _NO_PARTS)):
-        return False
-    return kind.__dataclass_params__.frozen and all(f.kw_only for f in dataclasses.fields(kind))

@@ -13,6 +13,7 @@ import typing
 
 import pytest
 
+from launch import parts
 from mtl import checks, heads
 from mtl.data import csv
 from mtl.heads import softmax
@@ -79,7 +80,7 @@ def _fits_pair(annotations, pair):
 
 @functools.cache
 def _kinds():
-    return tuple(settings.kinds())
+    return tuple(parts.find_parts())
 
 
 def _name(kind):

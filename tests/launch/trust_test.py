@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from launch import config, gin_files, trust
+from launch import config, gin_files, parts, trust
 from mtl import checks, experiment
 from mtl.data import tfds
 from tests.conformance import settings
@@ -87,7 +87,7 @@ def test_allows_registered_builders_and_own_ones(name):
 
 def _data_with(name):
     """A pipeline within which a part names a builder."""
-    kind = next(kind for kind in settings.kinds() if kind.__name__ == "Pipeline")
+    kind = next(kind for kind in parts.find_parts() if kind.__name__ == "Pipeline")
     return kind(**settings.required(kind) | {"source": tfds.Tfds(name=name)})
 
 

@@ -267,8 +267,7 @@ def test_no_balancing_hides_an_overflow(name):
 
 
 def _run(settings, **run):
-    run = {"train_steps": 40, "checkpoint_steps": 20, "check_rows": 256, **run}
-    one = tiny.make(precision=settings, **run)
+    one = tiny.make(precision=settings, **{"checkpoint_steps": 40, **run})
     held = freezing.Freezing(frozen=["^network/tower_kind/"])
     return dataclasses.replace(one, model=dataclasses.replace(one.model, freezing=held))
 
@@ -276,7 +275,7 @@ def _run(settings, **run):
 @pytest.mark.slow
 def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
     settings = dataclasses.replace(FLOAT16, growth_steps=7)
-    metrics, _ = verbs.train(_run(settings), str(tmp_path / "whole"))
+    metrics, _ = verbs.train(_run(settings, check_rows=256), str(tmp_path / "whole"))
     verbs.train(_run(settings, train_steps=12), str(tmp_path / "parts"))
     verbs.train(_run(settings), str(tmp_path / "parts"))
     whole, parts = (tiny.variables(tmp_path / name) for name in ("whole", "parts"))

@@ -16,13 +16,10 @@ from mtl.monitoring import gates_picture
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
 from mtl.runs import verbs
-from mtl.step import monitors
 from tests import tiny
+from tests.networks.built import TASKS, Built, X, run_mlp, softmax
 
 tf1 = tf.compat.v1
-
-TASKS = ("click", "click_long")  # One name is the start of the other.
-X = np.random.default_rng(0).normal(size=[7, 5]).astype(np.float32)
 
 
 def _mmoe(**settings):
@@ -36,55 +33,14 @@ def _ple(levels=2, **settings):
     return networks.PLE(experts=experts, tower=networks.MLP(layers=[2]), **settings)
 
 
-class Built:
-    """A network in a graph of its own, with its values and gradients."""
-
-    def __init__(self, network, training=False, change=lambda values: values, apart=False):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            tf1.set_random_seed(1)
-            tf1.train.get_or_create_global_step()
-            with tf1.variable_scope("network"), trunk.separate_tasks(apart):
-                towers = network({"x": tf.constant(X)}, TASKS, training)
-            self.variables = tf1.trainable_variables()
-            losses = {task: tf.reduce_sum(tower**2) for task, tower in towers.items()}
-            of_task = {t: tf1.gradients(loss, self.variables) for t, loss in losses.items()}
-            self.shown = monitors.take()
-            session.run(tf1.global_variables_initializer())
-            self.names = [variable.op.name for variable in self.variables]
-            start = dict(zip(self.names, session.run(self.variables), strict=True))
-            self.values = change(dict(start))
-            for name, variable in zip(self.names, self.variables, strict=True):
-                variable.load(self.values[name], session)
-            self.towers = session.run(dict(towers))
-            self.gradients = {
-                task: {
-                    name: None if g is None else session.run(g)
-                    for name, g in zip(self.names, found, strict=True)
-                }
-                for task, found in of_task.items()
-            }
-
-
-def _softmax(x):
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def _mlp(values, scope, x, layers):
-    for index in range(layers):
-        name = f"network/{scope}/hidden_{index}"
-        x = np.maximum(x @ values[f"{name}/kernel"] + values[f"{name}/bias"], 0)
-    return x
-
-
 @pytest.mark.medium
 def test_mmoe_is_what_the_paper_says():
     made = Built(_mmoe())
-    experts = [_mlp(made.values, f"expert_{i}", X, 2) for i in range(3)]
+    experts = [run_mlp(made.values, f"expert_{i}", X, 2) for i in range(3)]
     for task in TASKS:
-        weights = _softmax(X @ made.values[f"network/gate_{task}/weights/kernel"])
+        weights = softmax(X @ made.values[f"network/gate_{task}/weights/kernel"])
         mixed = sum(weights[:, [i]] * expert for i, expert in enumerate(experts))
-        expected = _mlp(made.values, f"tower_{task}", mixed, 1)
+        expected = run_mlp(made.values, f"tower_{task}", mixed, 1)
         np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -95,7 +51,9 @@ def test_ple_is_what_the_paper_says():
     given = dict.fromkeys(groups, X)
     for level in range(2):
         found = {
-            g: [_mlp(made.values, f"level_{level}/{g}/expert_{i}", given[g], 1) for i in range(n)]
+            g: [
+                run_mlp(made.values, f"level_{level}/{g}/expert_{i}", given[g], 1) for i in range(n)
+            ]
             for g, n in counts.items()
         }
         mixed = {}
@@ -103,11 +61,11 @@ def test_ple_is_what_the_paper_says():
             seen = groups if group == "shared" else [group, "shared"]
             experts = [expert for other in seen for expert in found[other]]
             kernel = made.values[f"network/level_{level}/{group}/gate/weights/kernel"]
-            weights = _softmax(given[group] @ kernel)
+            weights = softmax(given[group] @ kernel)
             mixed[group] = sum(weights[:, [i]] * expert for i, expert in enumerate(experts))
         given = mixed
     for task in TASKS:
-        expected = _mlp(made.values, f"tower_{task}", given[f"task_{task}"], 1)
+        expected = run_mlp(made.values, f"tower_{task}", given[f"task_{task}"], 1)
         np.testing.assert_allclose(made.towers[task], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -272,7 +230,7 @@ def test_gates_keep_every_expert_outside_of_training():
         (kernel,) = tf1.trainable_variables()
         session.run(tf1.global_variables_initializer())
         value, w = session.run([weights, kernel])
-    np.testing.assert_allclose(value[:, 0], _softmax(X @ w / 0.5), rtol=1e-5)
+    np.testing.assert_allclose(value[:, 0], softmax(X @ w / 0.5), rtol=1e-5)
 
 
 def test_the_smooth_step():
@@ -424,7 +382,7 @@ def test_the_network_of_the_page():
     names = {"dataclasses": dataclasses, "types": types, "trunk": trunk, "precision": precision}
     exec(code, names)
     made = Built(names["TwoTrunks"](trunk=networks.MLP(layers=[3])))
-    both = [_mlp(made.values, f"trunk_{i}", X, 1) for i in range(2)]
+    both = [run_mlp(made.values, f"trunk_{i}", X, 1) for i in range(2)]
     np.testing.assert_allclose(made.towers["click"], sum(both) / 2, rtol=1e-5, atol=1e-6)
 
 

@@ -8,7 +8,7 @@ from launch import config
 from mtl.compat import keras
 from mtl.runs import verbs
 
-PARAMS = ("Run.train_steps = 120", "Run.checkpoint_steps = 60", "Cosine.decay_steps = 120")
+PARAMS = ("Run.train_steps = 120", "Run.checkpoint_steps = 120", "Cosine.decay_steps = 120")
 
 
 def _examples(images):

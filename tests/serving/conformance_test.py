@@ -138,7 +138,10 @@ def test_a_network_serves_what_it_predicts(row, network, tmp_path):
         spec=spec.Spec(
             features={name: ("float32", shape) for name, shape in shapes.items()}, labels={}
         ),
-        values={name: draw(*shape) for name, shape in shapes.items()},
+        values={
+            column.partition("_")[2]: network_rows.draw_column(column, shape, NUM_ROWS)
+            for column, shape in row.inputs.items()
+        },
     )
     found = served(made.export(tmp_path / "export"), examples(made))
     for name, wanted in made.predictions().items():

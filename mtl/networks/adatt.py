@@ -1,0 +1,90 @@
+"""Experts of every task, which all tasks weigh, with each task's own beside.
+
+networks.AdaTT.experts = [@level_0/networks.MLP(), @level_1/networks.MLP()]
+networks.AdaTT.num_native = 2
+networks.AdaTT.tower = @tower/networks.MLP()
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.layers import precision
+from mtl.networks import expert_groups, gates, trunk
+
+tf1 = tf.compat.v1
+
+_SHARED = "shared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaTT(types.Network):
+    """h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e].
+
+    D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
+    Recommendations", KDD 2023, arXiv:2304.04959. At each level a task has native experts. Its gate
+    weighs those of all tasks, and a linear combination of its own, whose weights v start equal and
+    sum to 1, is added. With shared experts a group without a tower fuses as tasks do, as in the
+    general form of the paper; at the last level it has no gate.
+
+    Attributes:
+      experts: one for each level, from the first; variables in `level_<l>/task_<task>/expert_<i>`
+        and `level_<l>/shared/expert_<i>`.
+      num_native: the experts of a task at each level, at least 1.
+      num_shared: the shared experts at each level, 0 for none.
+      tower: built for each task on the last fusion; variables in `tower_<task>`. None hands the
+        fusion to the head.
+      gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
+    """
+
+    experts: Sequence[trunk.Trunk]
+    num_native: int = 2
+    num_shared: int = 0
+    tower: trunk.Trunk | None = None
+    gate: gates.Gate = gates.Softmax()
+
+    def __post_init__(self):
+        trunk.check_trunks("AdaTT.experts", self.experts)
+        checks.whole("AdaTT.num_native", self.num_native, 1)
+        checks.whole("AdaTT.num_shared", self.num_shared, 0)
+        trunk.check_tower("AdaTT.tower", self.tower)
+        checks.require_part("AdaTT.gate", self.gate, "gates.Softmax", arguments=4)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        The experts of the last level, of all tasks, are what tasks share.
+        """
+        counts = {f"task_{task}": self.num_native for task in tasks}
+        counts |= {_SHARED: self.num_shared} if self.num_shared else {}
+        given = dict.fromkeys(counts, trunk.join_columns("AdaTT", inputs))
+        for level, expert in enumerate(self.experts):
+            columns = inputs if level == 0 else None
+            is_last = level == len(self.experts) - 1
+            with tf1.variable_scope(f"level_{level}"):
+                found = expert_groups.build_experts(expert, given, counts, training, columns)
+                joined, shared = precision.share_output(tf.concat(list(found.values()), axis=1))
+                sizes = list(counts.values())
+                found = dict(zip(counts, tf.split(joined, sizes, axis=1), strict=True))
+                given = {
+                    group: self._fuse(group, given, found, training)
+                    for group in counts
+                    if group != _SHARED or not is_last
+                }
+        mixed = [given[f"task_{task}"] for task in tasks]
+        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+
+    def _fuse(
+        self, group: str, given: types.Tensors, found: types.Tensors, training: bool
+    ) -> tf.Tensor:
+        """Weigh the experts of all groups and add those of this one, -> [B, H]."""
+        of_all = expert_groups.mix_experts(self.gate, group, given, found, list(found), training)
+        native = found[group]
+        count = native.shape[1]
+        if count == 1:  # A weight of one expert would only scale it.
+            return of_all + native[:, 0]
+        start = tf1.constant_initializer(1 / count)
+        weights = tf1.get_variable(f"{group}/native", [count], native.dtype, start)
+        return of_all + tf.linalg.matvec(native, weights, transpose_a=True)

@@ -1,0 +1,79 @@
+"""Self-attention between columns.
+
+networks.SharedBottom.trunk = @networks.AutoInt()
+networks.AutoInt.num_layers = 2
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import fields
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AutoInt:
+    """e[l] = relu(attention(e[l-1]) + W[l] e[l-1]) over the columns as fields, joined at the end.
+
+    W. Song et al., "AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural
+    Networks", CIKM 2019, arXiv:1810.11921. Each of the heads weighs the fields by a softmax of
+    `<query, key>`, without a scale, as there.
+
+    Attributes:
+      num_layers: at least 1; variables in `layer_<l>`.
+      num_heads: at least 1.
+      units: the width of each head.
+      dimension: the width of a field before the first layer; a column of another width is projected
+        (see `fields.stack_fields`). None takes columns as they are.
+      dropout: the share of attention weights that are zeroed in training, in [0, 1).
+      residual: whether W[l] e[l-1] is added.
+      trainable: False leaves all of it as it is.
+    """
+
+    num_layers: int = 2
+    num_heads: int = 2
+    units: int = 16
+    dimension: int | None = 8
+    dropout: float = 0.0
+    residual: bool = True
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        for setting in ("num_layers", "num_heads", "units"):
+            checks.whole(f"AutoInt.{setting}", getattr(self, setting), 1)
+        fields.check_dimension("AutoInt.dimension", self.dimension)
+        checks.rate("AutoInt.dropout", self.dropout)
+        checks.is_a("AutoInt.residual", self.residual, bool, "be True or False")
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, D]} of F columns -> [B, F * num_heads * units]."""
+        with freezing.hold_part(self.trainable):
+            hidden = fields.stack_fields("AutoInt", inputs, self.dimension)
+            for index in range(self.num_layers):
+                with tf1.variable_scope(f"layer_{index}"):
+                    hidden = self._layer(hidden, training)
+        return tf.reshape(hidden, [-1, hidden.shape[1] * hidden.shape[2]])
+
+    def _layer(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
+        """Let fields attend to each other, [B, F, D] -> [B, F, heads * units]."""
+        count, width = hidden.shape[1], self.num_heads * self.units
+        rows = tf.reshape(hidden, [-1, hidden.shape[2]])
+        names = ["query", "key", "value"] + ["residual"] * self.residual
+        made = [layers.dense(rows, width, name, use_bias=False) for name in names]
+        query, key, value = (
+            tf.transpose(tf.reshape(one, [-1, count, self.num_heads, self.units]), [0, 2, 1, 3])
+            for one in made[:3]
+        )
+        products = tf.cast(tf.linalg.matmul(query, key, transpose_b=True), tf.float32)
+        weights = tf.cast(tf.nn.softmax(products), value.dtype)
+        weights = layers.dropout(weights, self.dropout, "attention_dropout", training)
+        mixed = tf.transpose(tf.linalg.matmul(weights, value), [0, 2, 1, 3])
+        outputs = tf.reshape(mixed, [-1, count, width])
+        if self.residual:
+            outputs += tf.reshape(made[3], [-1, count, width])
+        return tf.nn.relu(outputs)

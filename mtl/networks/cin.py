@@ -1,0 +1,71 @@
+"""Explicit feature interactions of a chosen degree, by element: the CIN of xDeepFM.
+
+networks.SharedBottom.trunk = @networks.Parallel()
+networks.Parallel.trunks = [@networks.CIN(), @deep/networks.MLP()]       # xDeepFM
+networks.CIN.layers = [64, 64]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import fields, trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CIN:
+    """x[l][h] = activation(sum_(i, j) W[l][h, i, j] x[l-1][i] * x[0][j]), summed over the width.
+
+    J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
+    Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] are the columns as
+    fields of one width, and each layer adds a degree of interaction.
+
+    Attributes:
+      layers: the feature maps of each layer, one at least; variables in `hidden_<l>`.
+      dimension: the width of a field; a column of another width is projected (see
+        `fields.stack_fields`). None takes columns as they are.
+      activation: a name in `mtl.layers.ACTIVATIONS`; the paper found "linear" to be best.
+      split_half: whether half of the maps of a layer go into the next one and half into the output,
+        as in the authors' code. The last layer gives all of its maps.
+      trainable: False leaves all of it as it is.
+    """
+
+    layers: Sequence[int] = (64, 64)
+    dimension: int | None = 8
+    activation: str = "linear"
+    split_half: bool = False
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        trunk.check_sizes("CIN.layers", self.layers)
+        checks.require(len(self.layers) > 0, "CIN.layers", "hold a layer", self.layers)
+        fields.check_dimension("CIN.dimension", self.dimension)
+        checks.one_of("CIN.activation", self.activation, layers.ACTIVATIONS)
+        checks.is_a("CIN.split_half", self.split_half, bool, "be True or False")
+        are_even = not self.split_half or all(size % 2 == 0 for size in self.layers[:-1])
+        checks.require(are_even, "CIN.layers", "be even before the last one", self.layers)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, D]} -> [B, maps of all layers]."""
+        with freezing.hold_part(self.trainable):
+            first = fields.stack_fields("CIN", inputs, self.dimension)
+            # The width goes before the fields: a layer is then one product of [B * width, maps].
+            first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
+            hidden, outputs = first, []
+            for index, size in enumerate(self.layers):
+                products = hidden[..., :, tf.newaxis] * first[..., tf.newaxis, :]
+                count = hidden.shape[-1] * first.shape[-1]
+                with tf1.variable_scope(f"hidden_{index}"):
+                    kernel = tf1.get_variable("kernel", [count, size], first.dtype)
+                products = tf.reshape(products, [-1, first.shape[1], count])
+                maps = layers.ACTIVATIONS[self.activation](tf.linalg.matmul(products, kernel))
+                is_cut = self.split_half and index < len(self.layers) - 1
+                hidden, output = tf.split(maps, 2, axis=-1) if is_cut else (maps, maps)
+                outputs.append(tf.reduce_sum(output, axis=1))
+        return tf.concat(outputs, axis=1)

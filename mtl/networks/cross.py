@@ -1,0 +1,99 @@
+"""Cross layers: products of the inputs with learned maps of themselves, a degree a layer.
+
+networks.SharedBottom.trunk = @networks.Parallel()
+networks.Parallel.trunks = [@networks.Cross(), @deep/networks.MLP()]     # DCN-v2
+networks.Cross.rank = 32
+networks.Cross.num_experts = 4                                           # DCN-Mix
+"""
+
+import dataclasses
+from typing import cast
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cross:
+    """x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l], by element, on the columns joined.
+
+    R. Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
+    Learning to Rank Systems", WWW 2021, arXiv:2008.13535. With a rank, W = U V. With experts as
+    well, `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`, where
+    act is tanh and g a softmax of a linear map.
+
+    `gated` multiplies what is added to x[l] by `sigmoid(G[l] x[l])`: the gated cross of F. Wang et
+    al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM 2023,
+    arXiv:2311.04635.
+
+    Attributes:
+      num_layers: at least 1; variables in `layer_<l>`.
+      rank: of W; None for a full matrix.
+      num_experts: of low rank, mixed by a gate; 1 for none, which has no act and no C.
+      gated: whether a gate weighs each new product; only without experts.
+      trainable: False leaves all of it as it is.
+    """
+
+    num_layers: int = 3
+    rank: int | None = None
+    num_experts: int = 1
+    gated: bool = False
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        checks.whole("Cross.num_layers", self.num_layers, 1)
+        if self.rank is not None:
+            checks.whole("Cross.rank", self.rank, 1)
+        checks.whole("Cross.num_experts", self.num_experts, 1)
+        checks.is_a("Cross.gated", self.gated, bool, "be True or False")
+        has_rank = self.num_experts == 1 or self.rank is not None
+        checks.require(has_rank, "Cross.rank", "be set where there are experts", self.rank)
+        is_one = self.num_experts == 1 or not self.gated
+        checks.require(is_one, "Cross.gated", "be False where there are experts", self.gated)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, ...]} -> [B, the sum of their D]."""
+        first = trunk.join_columns("Cross", inputs)
+        hidden = first
+        with freezing.hold_part(self.trainable):
+            for index in range(self.num_layers):
+                with tf1.variable_scope(f"layer_{index}"):
+                    hidden = self._layer(first, hidden)
+        return hidden
+
+    def _layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        if self.num_experts > 1:
+            return first * self._mix_experts(hidden) + hidden
+        added = first * self._map(hidden, "cross", use_bias=True)
+        if self.gated:
+            added *= tf.sigmoid(self._map(hidden, "gate", use_bias=False))
+        return added + hidden
+
+    def _map(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
+        """Apply W, of full or of low rank, [B, D] -> [B, D]."""
+        width = hidden.shape[-1]
+        if self.rank is None:
+            return layers.dense(hidden, width, name, use_bias=use_bias)
+        with tf1.variable_scope(name):
+            low = layers.dense(hidden, self.rank, "down", use_bias=False)
+            return layers.dense(low, width, "up", use_bias=use_bias)
+
+    def _mix_experts(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Mix the experts, [B, D] -> [B, D]."""
+        count, rank, width = self.num_experts, cast(int, self.rank), hidden.shape[-1]
+        logits = layers.dense(hidden, count, "gate", use_bias=False)
+        weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), hidden.dtype)
+        # All V side by side, and all U on each other: two products for all experts.
+        low = tf.tanh(layers.dense(hidden, count * rank, "down", use_bias=False))
+        low = tf.reshape(low, [-1, count, rank])
+        initializer = tf1.glorot_uniform_initializer()
+        core = tf1.get_variable("core/kernel", [count, rank, rank], hidden.dtype, initializer)
+        low = tf.tanh(tf.einsum("ber,ers->bes", low, core)) * weights[..., tf.newaxis]
+        # The weights of the experts sum to 1, and so does their share of the bias.
+        return layers.dense(tf.reshape(low, [-1, count * rank]), width, "up")

@@ -1,0 +1,67 @@
+"""Experts in groups, such as those of a task and those that all tasks share.
+
+found = expert_groups.build_experts(expert, given, {"task_a": 2, "shared": 1}, training)
+mixed = expert_groups.mix_experts(gate, "task_a", given, found, ["task_a", "shared"], training)
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.networks import gates, trunk
+
+tf1 = tf.compat.v1
+
+
+def build_experts(
+    expert: trunk.Trunk,
+    given: types.Tensors,
+    counts: Mapping[str, int],
+    training: bool,
+    columns: types.Tensors | None = None,
+) -> dict[str, tf.Tensor]:
+    """Build the experts of every group: {group: [B, D]} -> {group: [B, E, H]}.
+
+    Args:
+      expert: one of them; variables in `<group>/expert_<i>`.
+      given: what the experts of each group see.
+      counts: how many experts each group has; a group of none is left out.
+      training: as for the network.
+      columns: what all experts see in place of `given`; None for `given`.
+    """
+    found: dict[str, tf.Tensor] = {}
+    # Under a surgery each group is built by itself: one may belong to a single task.
+    for together in trunk.group_tasks([group for group in given if counts[group]]):
+        owners = [group for group in together for _ in range(counts[group])]
+        scopes = [f"{group}/expert_{i}" for group in together for i in range(counts[group])]
+        inputs = columns if columns is not None else [given[owner] for owner in owners]
+        made = iter(trunk.build_copies(expert, inputs, scopes, training))
+        for group in together:
+            found[group] = tf.stack([next(made) for _ in range(counts[group])], axis=1)
+    return found
+
+
+def mix_experts(
+    gate: gates.Gate,
+    group: str,
+    given: types.Tensors,
+    found: types.Tensors,
+    seen: Sequence[str],
+    training: bool,
+) -> tf.Tensor:
+    """Weigh the experts of some groups for one group: {group: [B, E, H]} -> [B, H].
+
+    Args:
+      gate: weighs them; variables in `<group>/gate`.
+      group: whose mixture it is.
+      given: what the gate of each group sees, {group: [B, D]}.
+      found: the experts of all groups.
+      seen: the groups whose experts it weighs; one without experts is left out.
+      training: as for the network.
+    """
+    others = [other for other in seen if other in found]
+    experts = tf.concat([found[other] for other in others], axis=1)
+    names = [f"{other}_{index}" for other in others for index in range(found[other].shape[1])]
+    scopes = [f"{group}/gate"]
+    return gates.build_mixtures(gate, given[group], experts, scopes, names, training)[0]

@@ -1,0 +1,85 @@
+"""Weights for columns, and bilinear products of all pairs of them.
+
+networks.SharedBottom.trunk = @networks.Stacked()
+networks.Stacked.trunks = [@networks.FiBiNET(), @networks.MLP()]
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import fields
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+_BILINEAR = ("all", "each", "interaction")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FiBiNET:
+    """h = [(v[i] W) * v[j] for all pairs i < j, and the same of w[i] v[i]], joined.
+
+    T. Huang, Z. Zhang, J. Zhang, "FiBiNET: Combining Feature Importance and Bilinear feature
+    Interaction for Click-Through Rate Prediction", RecSys 2019, arXiv:1905.09433. v are the columns
+    as fields of one width, and w their weights by a squeeze-and-excitation network on the mean of
+    each field: `relu(B relu(A mean(v)))`.
+
+    Attributes:
+      dimension: the width of a field; a column of another width is projected (see
+        `fields.stack_fields`). None takes columns as they are.
+      reduction: A has the number of fields divided by it units, one at least.
+      bilinear: "all" has one W, "each" one for each field i, "interaction" one for each pair.
+      trainable: False leaves all of it as it is.
+    """
+
+    dimension: int | None = 8
+    reduction: int = 3
+    bilinear: str = "interaction"
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        fields.check_dimension("FiBiNET.dimension", self.dimension)
+        checks.whole("FiBiNET.reduction", self.reduction, 1)
+        checks.one_of("FiBiNET.bilinear", self.bilinear, _BILINEAR)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, D]} of F columns -> [B, F (F - 1) dimension]."""
+        with freezing.hold_part(self.trainable):
+            stacked = fields.stack_fields("FiBiNET", inputs, self.dimension)
+            weighed = self._weigh_fields(stacked)
+            pairs = [
+                self._multiply_pairs(stacked, "plain"),
+                self._multiply_pairs(weighed, "weighed"),
+            ]
+        joined = tf.concat(pairs, axis=1)
+        return tf.reshape(joined, [-1, joined.shape[1] * joined.shape[2]])
+
+    def _weigh_fields(self, stacked: tf.Tensor) -> tf.Tensor:
+        count = stacked.shape[1]
+        units = max(1, count // self.reduction)
+        with tf1.variable_scope("weights"):
+            hidden = tf.reduce_mean(stacked, axis=2)
+            hidden = layers.dense(hidden, units, "squeeze", tf.nn.relu, use_bias=False)
+            weights = layers.dense(hidden, count, "excite", tf.nn.relu, use_bias=False)
+        return stacked * weights[..., tf.newaxis]
+
+    def _multiply_pairs(self, stacked: tf.Tensor, name: str) -> tf.Tensor:
+        """Return (v[i] W) * v[j] of all pairs, [B, F, D] -> [B, F (F - 1) / 2, D]."""
+        count, width = stacked.shape[1:]
+        pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+        left, right = (tf.gather(stacked, list(side), axis=1) for side in zip(*pairs, strict=True))
+        shapes = {
+            "all": [width, width],
+            "each": [count, width, width],
+            "interaction": [len(pairs), width, width],
+        }
+        with tf1.variable_scope(name):
+            kernel = tf1.get_variable("kernel", shapes[self.bilinear], stacked.dtype)
+        if self.bilinear == "interaction":
+            return tf.einsum("bpd,pde->bpe", left, kernel) * right
+        equation = "bfd,de->bfe" if self.bilinear == "all" else "bfd,fde->bfe"
+        mapped = tf.einsum(equation, stacked, kernel)
+        return tf.gather(mapped, [i for i, _ in pairs], axis=1) * right

@@ -1,0 +1,95 @@
+"""Two MLPs that see differently gated inputs, and the products of what they say.
+
+networks.SharedBottom.trunk = @networks.FinalMLP()
+networks.FinalMLP.streams = [@first/networks.MLP(), @second/networks.MLP()]
+networks.FinalMLP.contexts = [["hashed_user"], ["hashed_item"]]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import fields, trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalMLP:
+    """h = [o1, o2, o1[k]' W[k] o2[k] for each head k], o = stream(2 sigmoid(gate(context)) * x).
+
+    K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
+    arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds up linear terms and
+    products to one logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`; here a linear head does,
+    and may weigh each product.
+
+    Attributes:
+      streams: two trunks, on the gated columns, joined; variables in `stream_<i>`.
+      contexts: the columns that each gate sees, by name, where `*` stands for anything. An empty
+        list stands for a learned vector, the same for all rows, as in the paper. Variables in
+        `gate_<i>`.
+      gate_units: the hidden units of a gate, at least 1.
+      num_heads: into how many parts outputs are cut, at least 1; it divides their units.
+      trainable: False leaves all of it as it is.
+    """
+
+    streams: Sequence[trunk.Trunk]
+    contexts: Sequence[Sequence[str]] = ((), ())
+    gate_units: int = 64
+    num_heads: int = 1
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        trunk.check_trunks("FinalMLP.streams", self.streams)
+        checks.require(len(self.streams) == 2, "FinalMLP.streams", "be two", self.streams)
+        checks.is_a("FinalMLP.contexts", self.contexts, (list, tuple), "be two lists of columns")
+        rule = "be two lists of columns"
+        checks.require(len(self.contexts) == 2, "FinalMLP.contexts", rule, self.contexts)
+        for patterns in self.contexts:
+            fields.check_patterns("FinalMLP.contexts", patterns)
+        checks.whole("FinalMLP.gate_units", self.gate_units, 1)
+        checks.whole("FinalMLP.num_heads", self.num_heads, 1)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, ...]} -> [B, H1 + H2 + num_heads].
+
+        Raises:
+          UserError: a context names no column, or the heads do not divide a stream's units.
+        """
+        joined = trunk.join_columns("FinalMLP", inputs)
+        with freezing.hold_part(self.trainable):
+            outputs = []
+            for index, (stream, patterns) in enumerate(
+                zip(self.streams, self.contexts, strict=True)
+            ):
+                context = fields.choose_columns("FinalMLP.contexts", patterns, inputs)
+                with tf1.variable_scope(f"gate_{index}"):
+                    gated = joined * 2 * self._gate(joined, context)
+                with tf1.variable_scope(f"stream_{index}"):
+                    outputs.append(stream({"gated": gated}, training))
+            return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
+
+    def _gate(self, joined: tf.Tensor, context: types.Tensors) -> tf.Tensor:
+        """Return the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
+        if context:
+            seen = trunk.join_columns("FinalMLP", context)
+        else:
+            normal = tf1.random_normal_initializer()
+            seen = tf1.get_variable("context", [1, self.gate_units], joined.dtype, normal)
+        hidden = layers.dense(seen, self.gate_units, "hidden", tf.nn.relu)
+        return layers.dense(hidden, joined.shape[-1], "scale", tf.sigmoid)
+
+    def _multiply(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        """Return the bilinear product of each head, [B, H1], [B, H2] -> [B, num_heads]."""
+        count, parts = self.num_heads, []
+        for output in (first, second):
+            units = output.shape[-1]
+            checks.require(units % count == 0, "FinalMLP.num_heads", f"divide {units} units", count)
+            parts.append(tf.reshape(output, [-1, count, units // count]))
+        widths = [part.shape[-1] for part in parts]
+        kernel = tf1.get_variable("products/kernel", [count, *widths], first.dtype)
+        return tf.einsum("bkd,kde,bke->bk", parts[0], kernel, parts[1])

@@ -1,0 +1,47 @@
+"""Factorisation machines: products of all pairs of columns.
+
+networks.SharedBottom.trunk = @networks.Parallel()
+networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]        # DeepFM
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.networks import fields, trunk
+from mtl.variables import freezing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FM:
+    """h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]: columns, and the sum of v[i] * v[j] over pairs.
+
+    S. Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. A linear
+    head on it is a factorisation machine of its task: its weights on x are the linear terms. Rendle
+    adds up the products of a pair, which is a weight of 1 on each; a head may learn others.
+
+    Attributes:
+      dimension: the width of v; a column of another width is projected (see `fields.stack_fields`).
+        None takes columns as they are.
+      linear: whether x is part of the output.
+      trainable: False leaves all of it as it is.
+    """
+
+    dimension: int | None = 8
+    linear: bool = True
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        fields.check_dimension("FM.dimension", self.dimension)
+        checks.is_a("FM.linear", self.linear, bool, "be True or False")
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, D]} -> [B, dimension], with the sum of all D before it."""
+        with freezing.hold_part(self.trainable):
+            stacked = fields.stack_fields("FM", inputs, self.dimension)
+        pairs = (tf.reduce_sum(stacked, axis=1) ** 2 - tf.reduce_sum(stacked**2, axis=1)) / 2
+        if not self.linear:
+            return pairs
+        return tf.concat([trunk.join_columns("FM", inputs), pairs], axis=1)

@@ -1,0 +1,148 @@
+"""A transformer over columns, as a trunk.
+
+networks.SharedBottom.trunk = @networks.FTTransformer()
+networks.FTTransformer.dimension = 64
+networks.FTTransformer.num_blocks = 3
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import fields
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+_GATES = {"reglu": tf.nn.relu, "swiglu": tf.nn.swish}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FTTransformer:
+    """h = relu(norm(z[cls])), z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...
+
+    Y. Gorishniy, I. Rubachev, V. Khrulkov, A. Babenko, "Revisiting Deep Learning Models for Tabular
+    Data", NeurIPS 2021, arXiv:2106.11959. Each column is a token, projected to `dimension` where
+    its width is another one, plus a bias of its own. A learned token joins them, and what becomes
+    of it is the output. As there, the first block does not normalise what its attention reads. The
+    feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
+
+    The order of the columns plays no part. The work grows with the square of their number.
+
+    Unlike in the paper, kernels start Glorot-uniform. The last block computes the learned token
+    alone: nothing would read what becomes of the others.
+
+    Attributes:
+      dimension: of a token, a multiple of `num_heads`. The paper has 192.
+      num_blocks: at least 1; variables in `block_<i>`.
+      num_heads: of the attention.
+      feed_forward_factor: the hidden units of the feed-forward layer over `dimension`.
+      activation: the gate of the feed-forward layer, "reglu" as in the paper, or "swiglu".
+      attention_dropout: share of the attention weights that are zeroed in training, in [0, 1).
+      feed_forward_dropout: likewise of the hidden units.
+      residual_dropout: likewise of what a block adds.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+
+    Biases of columns lie in `field_<column>/bias`, the learned token in `cls`.
+    """
+
+    dimension: int = 64
+    num_blocks: int = 3
+    num_heads: int = 8
+    feed_forward_factor: float = 4 / 3
+    activation: str = "reglu"
+    attention_dropout: float = 0.2
+    feed_forward_dropout: float = 0.1
+    residual_dropout: float = 0.0
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        for setting in ("dimension", "num_blocks", "num_heads"):
+            checks.whole(f"FTTransformer.{setting}", getattr(self, setting), 1)
+        rule = f"be a multiple of {self.num_heads}, its heads"
+        fits = self.dimension % self.num_heads == 0
+        checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
+        where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor
+        checks.positive(where, factor)
+        fix = f"{factor} times {self.dimension} is no unit."
+        checks.require(self._hidden_units > 0, where, "leave a hidden unit", factor, fix)
+        checks.one_of("FTTransformer.activation", self.activation, _GATES)
+        for setting in ("attention", "feed_forward", "residual"):
+            where = f"{setting}_dropout"
+            checks.rate(f"FTTransformer.{where}", getattr(self, where))
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, D]} -> [B, dimension]."""
+        with freezing.hold_part(self.trainable):
+            tokens = self._tokens(inputs)
+            count = tokens.shape[1]
+            # Rows of tokens: a matrix times a batch of matrices would keep a gradient for each.
+            rows = tf.reshape(tokens, [-1, self.dimension])
+            for index in range(self.num_blocks):
+                with tf1.variable_scope(f"block_{index}"):
+                    is_last = index == self.num_blocks - 1
+                    rows = self._attend(rows, count, index > 0, is_last, training)
+                    rows = self._feed_forward(rows, training)
+            return tf.nn.relu(layers.layer_norm(rows, "norm"))
+
+    def _tokens(self, inputs: types.Tensors) -> tf.Tensor:
+        """Return the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned one first."""
+        stacked = fields.stack_fields("FTTransformer", inputs, self.dimension)
+        # As in the authors' code, so that tokens differ from the start.
+        bound = self.dimension**-0.5
+        uniform = tf1.random_uniform_initializer(-bound, bound)
+        biases = []
+        for column in inputs:
+            with tf1.variable_scope(f"field_{column}"):
+                shape = [self.dimension]
+                biases.append(tf1.get_variable("bias", shape, stacked.dtype, uniform))
+        learned = tf1.get_variable("cls", [self.dimension], stacked.dtype, uniform)
+        learned = tf.tile(learned[tf.newaxis, tf.newaxis], [tf.shape(stacked)[0], 1, 1])
+        return tf.concat([learned, stacked + tf.stack(biases)], axis=1)
+
+    def _attend(
+        self, rows: tf.Tensor, count: int, has_norm: bool, is_last: bool, training: bool
+    ) -> tf.Tensor:
+        """Add what tokens take of each other.
+
+        Args:
+          rows: [B T, dimension], T tokens of each example.
+          count: T.
+          has_norm: whether the tokens are normalised first.
+          is_last: whether the first token alone attends: [B, dimension] come back.
+          training: as for the trunk.
+        """
+        given = layers.layer_norm(rows, "attention_norm") if has_norm else rows
+        mixed = layers.dense(given, 3 * self.dimension, "attention/query_key_value")
+        width = self.dimension // self.num_heads
+        mixed = tf.reshape(mixed, [-1, count, 3, self.num_heads, width])
+        queries, keys, values = tf.unstack(tf.transpose(mixed, [2, 0, 3, 1, 4]))  # [B, heads, T, w]
+        if is_last:
+            queries = queries[:, :, :1]
+            rows = tf.reshape(rows, [-1, count, self.dimension])[:, 0]
+        scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
+        weights = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), scores.dtype)
+        weights = layers.dropout(weights, self.attention_dropout, "attention_dropout", training)
+        heads = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
+        joined = tf.reshape(heads, [-1, self.dimension])
+        added = layers.dense(joined, self.dimension, "attention/output")
+        return rows + layers.dropout(added, self.residual_dropout, "attention_residual", training)
+
+    def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
+        """Add what a token makes of itself, [N, dimension] -> [N, dimension]."""
+        given = layers.layer_norm(rows, "feed_forward_norm")
+        hidden = layers.dense(given, 2 * self._hidden_units, "feed_forward/hidden")
+        values, gates = tf.split(hidden, 2, axis=1)
+        hidden = values * _GATES[self.activation](gates)
+        hidden = layers.dropout(hidden, self.feed_forward_dropout, "feed_forward_dropout", training)
+        added = layers.dense(hidden, self.dimension, "feed_forward/output")
+        return rows + layers.dropout(
+            added, self.residual_dropout, "feed_forward_residual", training
+        )
+
+    @property
+    def _hidden_units(self) -> int:
+        return int(self.dimension * self.feed_forward_factor)

@@ -1,0 +1,182 @@
+"""Experts in a hierarchy: of all tasks, of groups of tasks and of single tasks, each kept alive.
+
+networks.HoME.groups = {"watch": ["view", "finish"], "interact": ["like", "comment"]}
+networks.HoME.experts = [@meta/networks.MLP(), @task/networks.MLP()]
+meta/networks.MLP.activation = "linear"          # HoME activates what its experts give
+task/networks.MLP.activation = "linear"
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.layers import copies, precision
+from mtl.networks import expert_groups, gates, trunk
+
+tf1 = tf.compat.v1
+
+_SHARED = "shared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HoME(types.Network):
+    """Two levels of experts: those of groups of tasks, then those of tasks.
+
+    X. Wang et al., "HoME: Hierarchy of Multi-Gate Experts for Multi-Task Learning at Kuaishou",
+    2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all share some
+    more. The gate of a group weighs its own and the shared ones, the shared gate all of them. At
+    the second level tasks have experts as well, which see what the gate of their group gave. The
+    gate of a task weighs its own experts, those of its group and the shared ones.
+
+    Three things keep experts alive, and each can be switched off to see what it is for:
+
+    - Expert norm. An expert is `swish(batch_norm(f(x)))`, or else `relu(f(x))`, whose units die.
+    - Feature gates. Expert e sees `x * 2 sigmoid(x A[e] B[e])`, of low rank, or else x.
+    - Self gates. A mixture gets what its own experts give once more, weighed by a softmax of their
+      own (by a sigmoid where there is one expert).
+
+    Attributes:
+      experts: f of the first and of the second level, without an activation at their end; variables
+        in `level_<l>/<owner>/expert_<i>`, where an owner is `shared`, `group_<group>` or
+        `task_<task>`.
+      groups: {group: its tasks}; every task is in one of them.
+      num_experts: of each owner at each level, at least 1.
+      expert_norm: whether what experts give is normalised; variables in `<expert>/norm`.
+      feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
+      self_gates: whether owners have them; variables in `level_<l>/<owner>/self_gate`.
+      tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
+        to the head.
+      gate: weighs experts; variables in `level_<l>/<owner>/gate`.
+    """
+
+    experts: Sequence[trunk.Trunk]
+    groups: Mapping[str, Sequence[str]]
+    num_experts: int = 2
+    expert_norm: bool = True
+    feature_rank: int = 16
+    self_gates: bool = True
+    tower: trunk.Trunk | None = None
+    gate: gates.Gate = gates.Softmax()
+
+    def __post_init__(self):
+        trunk.check_trunks("HoME.experts", self.experts)
+        is_two = len(self.experts) == 2
+        rule = "hold two trunks, of the first and of the second level"
+        checks.require(is_two, "HoME.experts", rule, self.experts)
+        checks.mapping("HoME.groups", self.groups, "be {group: its tasks}")
+        for group, tasks in self.groups.items():
+            checks.scope_name("HoME.groups", group)
+            checks.is_a(f"HoME.groups[{group!r}]", tasks, (list, tuple), "be a list of tasks")
+            checks.require(len(tasks) > 0, f"HoME.groups[{group!r}]", "name a task", tasks)
+        checks.unique("HoME.groups", [task for tasks in self.groups.values() for task in tasks])
+        checks.whole("HoME.num_experts", self.num_experts, 1)
+        checks.is_a("HoME.expert_norm", self.expert_norm, bool, "be True or False")
+        checks.whole("HoME.feature_rank", self.feature_rank, 0)
+        checks.is_a("HoME.self_gates", self.self_gates, bool, "be True or False")
+        trunk.check_tower("HoME.tower", self.tower)
+        checks.require_part("HoME.gate", self.gate, "gates.Softmax", arguments=4)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        The shared experts of the second level are what all tasks share.
+
+        Raises:
+          UserError: a group names no task, or a task is in no group.
+        """
+        group_of = self._find_groups(tasks)
+        groups = [f"group_{group}" for group in self.groups]
+        seen = {_SHARED: [_SHARED, *groups]} | {group: [group, _SHARED] for group in groups}
+        given = dict.fromkeys(seen, trunk.join_columns("HoME", inputs))
+        with tf1.variable_scope("level_0"):
+            found = self._build_experts(0, given, training)
+            given = {
+                owner: self._mix(owner, given, found, others, training)
+                for owner, others in seen.items()
+            }
+        for task in tasks:
+            given[f"task_{task}"] = given[group_of[task]]
+        with tf1.variable_scope("level_1"):
+            found = self._build_experts(1, given, training)
+            found[_SHARED], shared = precision.share_output(found[_SHARED])
+            mixed = [
+                self._mix(owner, given, found, [owner, group_of[task], _SHARED], training)
+                for task in tasks
+                for owner in [f"task_{task}"]
+            ]
+        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+
+    def _find_groups(self, tasks: Sequence[str]) -> dict[str, str]:
+        """Return {task: the owner of its group's experts}."""
+        for group, members in self.groups.items():
+            for task in members:
+                checks.one_of(f"HoME.groups[{group!r}]", task, tasks)
+        found = {
+            task: f"group_{group}" for group, members in self.groups.items() for task in members
+        }
+        missing = [task for task in tasks if task not in found]
+        checks.require(not missing, "HoME.groups", f"hold every task of {list(tasks)}", missing)
+        return found
+
+    def _build_experts(
+        self, level: int, given: types.Tensors, training: bool
+    ) -> dict[str, tf.Tensor]:
+        """Build the experts of every owner, {owner: [B, D]} -> {owner: [B, E, H]}."""
+        expert = _GatedExpert(self.experts[level], self.expert_norm, self.feature_rank)
+        counts = dict.fromkeys(given, self.num_experts)
+        return expert_groups.build_experts(expert, given, counts, training)
+
+    def _mix(
+        self,
+        owner: str,
+        given: types.Tensors,
+        found: types.Tensors,
+        seen: Sequence[str],
+        training: bool,
+    ) -> tf.Tensor:
+        mixed = expert_groups.mix_experts(self.gate, owner, given, found, seen, training)
+        if not self.self_gates:
+            return mixed
+        own, activation = found[owner], tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
+        with tf1.variable_scope(owner):
+            inputs = given[owner]
+            logits = layers.dense(inputs, self.num_experts, "self_gate", use_bias=False)
+        weights = tf.cast(activation(tf.cast(logits, tf.float32)), own.dtype)
+        return mixed + tf.linalg.matvec(own, weights, transpose_a=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _GatedExpert:
+    """An expert with a feature gate before and a norm behind it, [B, D] -> [B, H]."""
+
+    expert: trunk.Trunk
+    norm: bool
+    rank: int
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        hidden = self.expert({"inputs": self._gate(trunk.join_columns("HoME", inputs))}, training)
+        return self._activate(hidden, training)
+
+    def build_copies(
+        self, inputs: Sequence[tf.Tensor], scopes: Sequence[str], training: bool
+    ) -> list[tf.Tensor]:
+        """Build one in each scope: N of [B, D] -> N of [B, H]."""
+        gated = copies.for_each(self._gate, inputs, scopes)
+        made = trunk.build_copies(self.expert, gated, scopes, training)
+        return copies.for_each(lambda own: self._activate(own, training), made, scopes)
+
+    def _gate(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Scale each feature, [B, D] -> [B, D]."""
+        if not self.rank:
+            return inputs
+        with tf1.variable_scope("feature_gate"):
+            hidden = layers.dense(inputs, self.rank, "down", use_bias=False)
+            scale = layers.dense(hidden, inputs.shape[-1], "up", tf.sigmoid, use_bias=False)
+        return inputs * 2 * scale
+
+    def _activate(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
+        if not self.norm:
+            return tf.nn.relu(hidden)
+        return tf.nn.swish(layers.batch_norm(hidden, "norm", training))

@@ -1,0 +1,71 @@
+"""Masks that each example lays on its own features.
+
+networks.SharedBottom.trunk = @networks.MaskNet()
+networks.MaskNet.blocks = [64, 64]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskNet:
+    """block(x, h) = relu(layer_norm(W (mask(x) * h))), mask(x) = W2 relu(W1 x + b1) + b2.
+
+    Z. Wang, Q. She, J. Zhang, "MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking
+    Models by Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are the columns, joined. The
+    blocks read the columns, each normalised by itself, side by side; or, in series, each reads the
+    block before it.
+
+    Attributes:
+      blocks: the number of units of each block, one at least; variables in `block_<i>`, and in
+        `norm_<column>`.
+      reduction: the hidden units of a mask are this many times its inputs, above 0.
+      parallel: whether blocks lie side by side, and their outputs are joined; or in series.
+      trainable: False leaves all of it as it is.
+    """
+
+    blocks: Sequence[int] = (64, 64)
+    reduction: float = 2.0
+    parallel: bool = True
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        trunk.check_sizes("MaskNet.blocks", self.blocks)
+        checks.require(len(self.blocks) > 0, "MaskNet.blocks", "hold a block", self.blocks)
+        checks.positive("MaskNet.reduction", self.reduction)
+        checks.is_a("MaskNet.parallel", self.parallel, bool, "be True or False")
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, ...]} -> [B, units of the last block, or of all]."""
+        seen = trunk.join_columns("MaskNet", inputs)
+        with freezing.hold_part(self.trainable):
+            normed = {
+                column: layers.layer_norm(
+                    trunk.join_columns("MaskNet", {column: value}), f"norm_{column}"
+                )
+                for column, value in inputs.items()
+            }
+            hidden, outputs = trunk.join_columns("MaskNet", normed), []
+            for index, size in enumerate(self.blocks):
+                with tf1.variable_scope(f"block_{index}"):
+                    output = self._block(seen, hidden, size)
+                hidden = hidden if self.parallel else output
+                outputs.append(output)
+        return tf.concat(outputs, axis=1) if self.parallel else hidden
+
+    def _block(self, seen: tf.Tensor, hidden: tf.Tensor, size: int) -> tf.Tensor:
+        units = max(1, round(self.reduction * seen.shape[-1]))
+        mask = layers.dense(seen, units, "aggregation", tf.nn.relu)
+        mask = layers.dense(mask, hidden.shape[-1], "projection")
+        outputs = layers.dense(mask * hidden, size, "hidden", use_bias=False)
+        return tf.nn.relu(layers.layer_norm(outputs, "norm"))

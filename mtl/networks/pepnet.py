@@ -1,0 +1,103 @@
+"""Gates that fit embeddings to a domain, and the towers of all tasks to a person.
+
+networks.PEPNet.domain = ["categorical_site"]
+networks.PEPNet.personal = ["hashed_user", "hashed_author"]
+networks.PEPNet.layers = [128, 64]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.layers import precision
+from mtl.networks import fields, trunk
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PEPNet(types.Network):
+    """h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l]), h[0] = gate(domain) * x.
+
+    J. Chang et al., "PEPNet: Parameter and Embedding Personalized Network for Infusing with
+    Personalized Prior Information", KDD 2023, arXiv:2302.01115. A gate is
+    `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, and no gradient goes from it into the x that
+    it sees. EPNet is the gate of the inputs, which all tasks share. PPNet has a gate for each layer
+    of each task's tower.
+
+    Columns that are a prior enter the network through gates alone. A second column object of the
+    same field, with another prefix, makes one of them an input too.
+
+    Attributes:
+      domain: the columns that EPNet sees, by name, where `*` stands for anything; none for no
+        EPNet. Variables in `embedding_gate`.
+      personal: those that the gates of PPNet see; none for no PPNet. Variables in
+        `tower_<task>/gate_<l>`.
+      layers: the number of units of each layer of a tower, one at least; variables in
+        `tower_<task>/hidden_<l>`.
+      activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
+      dropout: the share of the units that are zeroed in training, in [0, 1).
+      gate_units: the hidden units of a gate, at least 1.
+      gamma: the greatest value of a gate, above 0. With 2 a gate is 1 where its logits are 0.
+    """
+
+    domain: Sequence[str] = ()
+    personal: Sequence[str] = ()
+    layers: Sequence[int] = (128, 64)
+    activation: str = "relu"
+    dropout: float = 0.0
+    gate_units: int = 64
+    gamma: float = 2.0
+
+    def __post_init__(self):
+        fields.check_patterns("PEPNet.domain", self.domain)
+        fields.check_patterns("PEPNet.personal", self.personal)
+        trunk.check_settings("PEPNet", self.layers, self.activation, self.dropout, False)
+        checks.require(len(self.layers) > 0, "PEPNet.layers", "hold a layer", self.layers)
+        checks.whole("PEPNet.gate_units", self.gate_units, 1)
+        checks.positive("PEPNet.gamma", self.gamma)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        The gated inputs are what tasks share.
+
+        Raises:
+          UserError: a pattern names no column, or no column is left as an input.
+        """
+        domain = fields.choose_columns("PEPNet.domain", self.domain, inputs)
+        personal = fields.choose_columns("PEPNet.personal", self.personal, inputs)
+        others = {c: value for c, value in inputs.items() if c not in domain | personal}
+        fix = "Give an input that no gate sees."
+        checks.require(bool(others), "PEPNet inputs", "hold another column", list(inputs), fix)
+        hidden = trunk.join_columns("PEPNet", others)
+        if domain:
+            hidden = self._gate(hidden, domain, hidden, "embedding_gate")
+        hidden, shared = precision.share_output(hidden)
+        towers = {}
+        for task in tasks:
+            with tf1.variable_scope(f"tower_{task}"):
+                towers[task] = self._tower(hidden, personal, training)
+        return types.Towers(towers, shared=[shared])
+
+    def _tower(self, inputs: tf.Tensor, personal: types.Tensors, training: bool) -> tf.Tensor:
+        hidden = inputs
+        for index, size in enumerate(self.layers):
+            hidden = layers.dense(hidden, size, f"hidden_{index}")
+            hidden = layers.ACTIVATIONS[self.activation](hidden)
+            if personal:
+                hidden = self._gate(hidden, personal, inputs, f"gate_{index}")
+            hidden = layers.dropout(hidden, self.dropout, f"hidden_{index}_dropout", training)
+        return hidden
+
+    def _gate(
+        self, values: tf.Tensor, prior: types.Tensors, seen: tf.Tensor, name: str
+    ) -> tf.Tensor:
+        """Scale values [B, H] by a gate of the prior columns and of what the network sees."""
+        with tf1.variable_scope(name):
+            joined = trunk.join_columns("PEPNet", prior)
+            joined = tf.concat([joined, tf.stop_gradient(seen)], axis=1)
+            hidden = layers.dense(joined, self.gate_units, "hidden", tf.nn.relu)
+            return values * self.gamma * layers.dense(hidden, values.shape[-1], "scale", tf.sigmoid)

@@ -1,0 +1,230 @@
+"""Relations between tasks: towers that read from the towers of the tasks before them.
+
+networks.DBMTL.network = @networks.SharedBottom()
+networks.DBMTL.after = {"order": ["click"]}              # a task: the tasks before it
+networks.DBMTL.relation = @relation/networks.MLP()
+"""
+
+import dataclasses
+import graphlib
+import math
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import trunk
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DBMTL(types.Network):
+    """h[t] = relation[t]([q[t], h[s] of the tasks s before t]), q the towers of the inner network.
+
+    Q. Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
+    arXiv:1902.09154. A task with none before it has a relation too, of its own tower alone.
+
+    What tasks share is what the inner network shares. A tower that other tasks read from is moved
+    by their losses as well; a surgery tells that by the graph.
+
+    Attributes:
+      network: makes the towers q; its variables lie where they do without relations.
+      after: {task: the task before it, or several}; tasks may not be before themselves.
+      relation: built for each task; variables in `relation_<task>`.
+    """
+
+    network: types.Network
+    after: Mapping[str, str | Sequence[str]]
+    relation: trunk.Trunk
+
+    def __post_init__(self):
+        _check_relations("DBMTL", self.network, self.after)
+        checks.require_part("DBMTL.relation", self.relation, "networks.MLP", arguments=2)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        Raises:
+          UserError: `after` names a task that there is not.
+        """
+        before = _sort_tasks("DBMTL.after", self.after, tasks)
+        inner = self.network(inputs, tasks, training)
+        related: dict[str, tf.Tensor] = {}
+        for task, others in before.items():
+            seen = {task: inner[task], **{other: related[other] for other in others}}
+            with tf1.variable_scope(f"relation_{task}"):
+                related[task] = self.relation(seen, training)
+        return _with_towers(inner, related)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AITM(types.Network):
+    """z[t] = sum_u w[u] h3(u), w = softmax_u(<h1(u), h2(u)> / sqrt(H)), u in q[t] and g(z[s]).
+
+    D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
+    Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
+    towers of the inner network, s the tasks before t, and H the units of q[t]. A task attends to
+    its own tower and to what g, a dense layer with ReLU, makes of each z[s]. The linear maps h1, h2
+    and h3 are those of the task, the same for every u. The tower of a task with none before it
+    stays as it is.
+
+    The paper also has a loss that calibrates the probability of a task by that of the one before
+    it. That loss belongs to the heads and is not part of the network.
+
+    What tasks share is what the inner network shares. A tower that other tasks read from is moved
+    by their losses as well, unless `stop_gradient` is True.
+
+    Attributes:
+      network: makes the towers q; its variables lie where they do without relations.
+      after: {task: the task before it, or several}; tasks may not be before themselves.
+      stop_gradient: whether the loss of a task leaves the towers before it alone. In the paper it
+        moves them.
+    """
+
+    network: types.Network
+    after: Mapping[str, str | Sequence[str]]
+    stop_gradient: bool = False
+
+    def __post_init__(self):
+        _check_relations("AITM", self.network, self.after)
+        checks.is_a("AITM.stop_gradient", self.stop_gradient, bool, "be True or False")
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+
+        The variables of a task lie in `transfer_<task>`: those of h1, h2, h3 in `query`, `key` and
+        `value`, of g in `from_<the task before>`.
+
+        Raises:
+          UserError: `after` names a task that there is not.
+        """
+        before = _sort_tasks("AITM.after", self.after, tasks)
+        inner = self.network(inputs, tasks, training)
+        related: dict[str, tf.Tensor] = {}
+        for task, others in before.items():
+            given = {other: related[other] for other in others}
+            with tf1.variable_scope(f"transfer_{task}"):
+                related[task] = self._attend(inner[task], given) if given else inner[task]
+        return _with_towers(inner, related)
+
+    def _attend(self, own: tf.Tensor, given: types.Tensors) -> tf.Tensor:
+        """Attend to the own tower and to those given, [B, H] and {task: [B, G]} -> [B, H]."""
+        units, seen = own.shape[-1], [own]
+        for other, tower in given.items():
+            read = tf.stop_gradient(tower) if self.stop_gradient else tower
+            seen.append(layers.dense(read, units, f"from_{other}", tf.nn.relu))
+        flat = tf.reshape(tf.stack(seen, axis=1), [-1, units])
+        query, key, value = (
+            tf.reshape(layers.dense(flat, units, name), [-1, len(seen), units])
+            for name in ("query", "key", "value")
+        )
+        scores = tf.cast(tf.reduce_sum(query * key, axis=-1), tf.float32) / math.sqrt(units)
+        weights = tf.cast(tf.nn.softmax(scores), value.dtype)
+        return tf.reduce_sum(weights[..., tf.newaxis] * value, axis=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResFlow(types.Network):
+    """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t; h[t, 0] is given.
+
+    C. Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. The
+    inner network gives each task its input, and this one builds the towers: dense layers f, each of
+    which adds to what the same layer of the tasks before has found. The paper adds the logits along
+    the funnel as well; here each head has logits of its own.
+
+    What tasks share is what the inner network shares. A tower that other tasks read from is moved
+    by their losses as well; a surgery tells that by the graph.
+
+    Attributes:
+      network: gives the inputs of the towers, best without towers of its own; its variables lie
+        where they do without relations.
+      after: {task: the task before it, or several}; tasks may not be before themselves.
+      layers: units of the towers' layers, the same in all of them, at least one; variables in
+        `flow_<task>/hidden_<l>`.
+      activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
+      dropout: share of the units of each f that are zeroed in training, in [0, 1).
+      batch_norm: normalises before each activation, in place of the bias.
+    """
+
+    network: types.Network
+    after: Mapping[str, str | Sequence[str]]
+    layers: Sequence[int] = (64, 32)
+    activation: str = "relu"
+    dropout: float = 0.0
+    batch_norm: bool = False
+
+    def __post_init__(self):
+        _check_relations("ResFlow", self.network, self.after)
+        trunk.check_settings("ResFlow", self.layers, self.activation, self.dropout, self.batch_norm)
+        checks.require(len(self.layers) > 0, "ResFlow.layers", "hold a layer", self.layers)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, layers[-1]]}.
+
+        Raises:
+          UserError: `after` names a task that there is not.
+        """
+        before = _sort_tasks("ResFlow.after", self.after, tasks)
+        inner = self.network(inputs, tasks, training)
+        found: dict[str, list[tf.Tensor]] = {}  # The outputs of the layers, by task.
+        for task, others in before.items():
+            hidden, found[task] = inner[task], []
+            with tf1.variable_scope(f"flow_{task}"):
+                for level, size in enumerate(self.layers):
+                    name = f"hidden_{level}"
+                    hidden = layers.dense(hidden, size, name, use_bias=not self.batch_norm)
+                    hidden = trunk.finish_layer(
+                        hidden, name, self.activation, self.dropout, self.batch_norm, training
+                    )
+                    hidden = tf.add_n([hidden, *(found[other][level] for other in others)])
+                    found[task].append(hidden)
+        return _with_towers(inner, {task: outputs[-1] for task, outputs in found.items()})
+
+
+def _check_relations(
+    kind: str, network: types.Network, after: Mapping[str, str | Sequence[str]]
+) -> None:
+    """Fail unless `after` maps tasks to tasks, and none comes before itself."""
+    checks.require_part(f"{kind}.network", network, "networks.SharedBottom", arguments=3)
+    where, rule = f"{kind}.after", "map tasks to the tasks before them"
+    checks.mapping(where, after, rule)
+    checks.require(len(after) > 0, where, rule, after, 'Such as {"order": ["click"]}.')
+    for task, others in after.items():
+        here = f"{where}[{task!r}]"
+        if not isinstance(others, str):
+            checks.is_a(here, others, (list, tuple), "be a task or a list of tasks")
+            checks.require(len(others) > 0, here, "hold a task", others)
+            checks.unique(here, others)
+        else:
+            checks.is_a(here, others, str, "be a task")
+    try:
+        graphlib.TopologicalSorter(_list_names(after)).prepare()
+    except graphlib.CycleError as error:
+        fix = "A task reads from those before it."
+        checks.fail(where, "hold no cycle", " -> ".join(error.args[1]), fix)
+
+
+def _list_names(after: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    return {
+        task: [others] if isinstance(others, str) else list(others)
+        for task, others in after.items()
+    }
+
+
+def _sort_tasks(
+    where: str, after: Mapping[str, str | Sequence[str]], tasks: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return all tasks with those before them, {task: tasks}, so that none comes before those."""
+    named = _list_names(after)
+    for task, others in named.items():
+        checks.one_of(where, task, tasks)
+        for other in others:
+            checks.one_of(f"{where}[{task!r}]", other, tasks)
+    before = {task: named.get(task, []) for task in tasks}
+    return {task: before[task] for task in graphlib.TopologicalSorter(before).static_order()}
+
+
+def _with_towers(inner: types.Towers, towers: Mapping[str, tf.Tensor]) -> types.Towers:
+    """Return other towers, in the order of the inner network's, with what it shares."""
+    return types.Towers({task: towers[task] for task in inner}, shared=getattr(inner, "shared", ()))

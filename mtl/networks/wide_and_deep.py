@@ -1,0 +1,57 @@
+"""Columns that go past the network, right to the heads: the wide part.
+
+networks.WideAndDeep.network = @networks.SharedBottom()
+networks.WideAndDeep.wide = ["wide_*"]
+update.Update.optimizers = {"^features/wide_": @wide/optimizers.FTRL()}
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.networks import fields, trunk
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WideAndDeep(types.Network):
+    """h[task] = [network(other columns)[task], wide columns], for a head to weigh.
+
+    H.-T. Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792.
+    A wide column is an embedding of `dimension = 1`: a weight for each id, of crosses too. A number
+    for each column and task, in the head, multiplies it; in the paper it is 1. The optimizer of the
+    wide part is chosen by the scope of its columns.
+
+    Attributes:
+      network: reads the other columns; variables in `network`.
+      wide: the columns that go to the heads, by name, where `*` stands for anything.
+    """
+
+    network: types.Network
+    wide: Sequence[str] = ("wide_*",)
+
+    def __post_init__(self):
+        where, example = "WideAndDeep.network", "networks.SharedBottom"
+        checks.require_part(where, self.network, example, arguments=3)
+        fields.check_patterns("WideAndDeep.wide", self.wide)
+        checks.require(len(self.wide) > 0, "WideAndDeep.wide", "name a column", self.wide)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Build the towers, {column: [B, ...]} -> {task: [B, H + width of the wide columns]}.
+
+        The inner network tells what tasks share; the wide columns are shared beside it.
+
+        Raises:
+          UserError: a pattern names no column, or none is left for the network.
+        """
+        wide = fields.choose_columns("WideAndDeep.wide", self.wide, inputs)
+        deep = {column: value for column, value in inputs.items() if column not in wide}
+        checks.require(bool(deep), "WideAndDeep.wide", "leave a column to the network", list(wide))
+        with tf1.variable_scope("network"):
+            towers = self.network(deep, tasks, training)
+        joined = trunk.join_columns("WideAndDeep", wide)
+        found = {task: tf.concat([towers[task], joined], axis=1) for task in tasks}
+        return types.Towers(found, getattr(towers, "shared", ()))

@@ -1,0 +1,562 @@
+"""Networks of equal size side by side: every file of `gin_configs/networks` on one data set.
+
+    python -m benchmarks.networks --data census_income --data_dir data/census_income --seeds 3
+    python -m benchmarks.networks --data adult --data_dir data/adult --networks mmoe,ple
+    python -m benchmarks.networks --data related_tasks --correlations 0,0.5,0.9,1 --seeds 3
+
+The layers of each network are made wider or narrower by one factor, until the network has about
+as many parameters as `--parameters` says; columns and heads are not counted. A run is trained as a
+user trains it. Its checkpoint is the one with the least loss on the validation split, which decides
+nothing else, and the table shows the test split: the mean over the seeds, and the mean difference
+to the baseline at the same seed with its standard error. On census records the baseline is
+`single_task`, and on related tasks, where the experts are those of the paper, the shared bottom.
+
+Results are kept in `--out`, so that a second call goes on, or prints the table once more. Steps are
+timed on a batch of encoded columns, without reading and encoding.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from matplotlib import pyplot
+
+from benchmarks import balancing_speed, rows
+from launch import config
+from mtl import checks, features
+from mtl import experiment as experiment_lib
+from mtl.data import tfrecord
+from mtl.optimization import optimizers, update
+from mtl.runs import fitting, verbs
+
+tf1 = tf.compat.v1
+
+FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "networks"
+# What these columns do not fit.
+LEFT_OUT = {
+    "shared_bottom_convnet": "takes images",
+    "shared_bottom_resnet": "takes images",
+    "stem": "needs tables for each task",
+    "pepnet": "needs a domain",
+    "star": "needs a domain",
+}
+# The settings that are widths, by the class of the part; of other parts "layers" is.
+WIDTHS = {"Convnet": ("filters", "layers"), "ResNet": ("filters",)}
+_SPLITS = ("train", "validation", "test")
+_TRIALS, _CLOSE = 12, 0.01
+_TIMED_STEPS, _ROUNDS = 20, 5
+
+Result = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Two tasks on a data set.
+
+    Attributes:
+      gin_file: the experiment.
+      params: bindings on top of it.
+      macro: of the gin file, which says where the files are; "" where there are none.
+      metric: of every task.
+      parameters: the size of each network, but for columns and heads.
+      baseline: the network that others are compared with.
+    """
+
+    gin_file: str
+    params: Sequence[str]
+    macro: str = ""
+    metric: str = "auc"
+    parameters: int
+    baseline: str = "single_task"
+
+
+_ONCE = ["Run.summary_steps = 1000000", "Serving.check_rows = 0", "Serving.warm_up_rows = 1"]
+DATA = {
+    "adult": Data(
+        gin_file="gin_configs/experiments/adult_balancing.gin",
+        params=[
+            "Pipeline.train_split = 'train[:80%]'",
+            "Pipeline.eval_split = 'train[80%:]'",
+            "Pipeline.batch_size = 512",
+            # A checkpoint holds what is being shuffled.
+            "Pipeline.shuffle_buffer = 5000",
+            "Run.train_steps = 408",
+            "Run.checkpoint_steps = 102",
+            "Best.metric = 'average_loss'",
+            "Best.higher_is_better = False",
+        ],
+        macro="adult_dir",
+        parameters=30_000,
+    ),
+    "census_income": Data(
+        gin_file="gin_configs/experiments/census_income.gin",
+        params=[
+            # The file has it for a trunk alone, which networks of experts do not have.
+            "MLP.dropout = 0.3",
+            "Run.train_steps = 936",
+            "Run.checkpoint_steps = 234",
+        ],
+        macro="census_income_dir",
+        parameters=80_000,
+    ),
+    "related_tasks": Data(
+        gin_file="gin_configs/experiments/related_tasks.gin",
+        params=["Run.checkpoint_steps = 750"],
+        metric="rmse",
+        # 8 experts of 16 units on 256 inputs and 2 towers of 8 units, as in the paper.
+        parameters=33_024,
+        baseline="shared_bottom_mlp",
+    ),
+}
+# The sizes of the paper's section 3.3.
+_RELATED = {
+    "shared_bottom_mlp": ["trunk/MLP.layers = [113]", "tower/MLP.layers = [8]"],
+    "omoe": ["expert/MLP.layers = [16]", "tower/MLP.layers = [8]"],
+    "mmoe": ["expert/MLP.layers = [16]", "tower/MLP.layers = [8]"],
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A column that hands on what is encoded.
+
+    Attributes:
+      names: of the encoded columns.
+    """
+
+    names: Sequence[str]
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        return {name: (name,) for name in self.names}
+
+    def accumulators(self):
+        return {}
+
+    def __call__(self, given, fitted):
+        del fitted
+        return dict(given)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Networks on a data set; everything measured is kept in a folder.
+
+    Attributes:
+      name: of the data set.
+      data_dir: where its files are; "" where there are none.
+      out: where results lie.
+      parameters: the size of each network.
+    """
+
+    name: str
+    data_dir: str
+    out: str
+    parameters: int
+
+    @property
+    def data(self) -> Data:
+        """The settings of the data set."""
+        return DATA[self.name]
+
+    def load(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
+        """Return the experiment that a user would run with the network's file."""
+        own = [f"{self.data.macro} = {self.data_dir!r}"] if self.data.macro else []
+        if self.data.macro:
+            own.append(f"Tfds.data_dir = {self._datasets!r}")
+        own += [*_ONCE, f"Run.seed = {seed}", *self.data.params]
+        if self.name == "related_tasks":
+            own += [*_RELATED[network], f"RelatedTasks.seed = {seed}"]
+        files = [self.data.gin_file, str(FOLDER / f"{network}.gin")]
+        made = config.load(files, [*own, *params])
+        if self.name != "census_income":
+            return made
+        return dataclasses.replace(made, data=self._read_records(made))
+
+    @property
+    def _datasets(self) -> str:
+        return os.path.join(self.out, "datasets")
+
+    def _read_records(self, made: experiment_lib.Experiment) -> Any:
+        """Return the data with its prepared files read as they are: several times as fast."""
+        builder = os.path.join(self._datasets, "census_income")
+        if not os.path.isdir(builder):
+            print("preparing census_income, which takes a minute or two", flush=True)
+            made.data.source.records("train")
+        files = {split: f"*/census_income-{split}.tfrecord-*" for split in _SPLITS}
+        source = tfrecord.TfRecord(files=files, data_dir=builder)
+        return dataclasses.replace(made.data, source=source, shuffle_buffer=10_000)
+
+    @functools.cached_property
+    def input_widths(self) -> dict[str, int]:
+        """{encoded column: its width}."""
+
+        def measure() -> dict[str, int]:
+            made = self.load(self.data.baseline, 1)
+            with tempfile.TemporaryDirectory() as folder:
+                fitting.fit_statistics(made.data, made.model, None, folder)
+                fitted = fitting.load_statistics(folder)
+                with tf.Graph().as_default():
+                    batches = made.data.one_pass(made.data.train_split)
+                    fields, _ = tf1.data.make_one_shot_iterator(batches).get_next()
+                    encoded = features.encode_columns(made.model.columns, fields, fitted)
+                    return {name: int(column.shape[1]) for name, column in encoded.items()}
+
+        return rows.kept(os.path.join(self.out, self.name, "input_widths.json"), measure)
+
+    def count_parameters(self, model: Any) -> int:
+        """Return how many numbers the network of a model trains."""
+        widths = self.input_widths  # Measured in eager mode, so before there is a graph.
+        with tf.Graph().as_default():
+            tf1.train.create_global_step()
+            inputs = {name: tf.zeros([8, width]) for name, width in widths.items()}
+            with tf1.variable_scope("network"):
+                model.network(inputs, model.tasks, True)
+            return sum(int(np.prod(variable.shape)) for variable in tf1.trainable_variables())
+
+    def fit_width(self, network: str) -> dict[str, float]:
+        """Return {"factor": of the widths, "parameters": which the network has with it}."""
+
+        def measure() -> dict[str, float]:
+            model = self.load(network, 1).model
+            low, high, tried = 1 / 16, 16.0, {}
+            for _ in range(_TRIALS):
+                factor = (low * high) ** 0.5
+                scaled = dataclasses.replace(model, network=scale_widths(model.network, factor))
+                tried[factor] = self.count_parameters(scaled)
+                off = tried[factor] / self.parameters - 1
+                low, high = (factor, high) if off < 0 else (low, factor)
+                if abs(off) < _CLOSE:
+                    break
+            best = min(tried, key=lambda factor: abs(tried[factor] - self.parameters))
+            return {"factor": best, "parameters": tried[best]}
+
+        return rows.kept(self._path(network, "width"), measure)
+
+    def time_steps(self, network: str) -> float:
+        """Return the milliseconds of a training step, the median of some rounds."""
+
+        def measure() -> float:
+            made = self.sized(network, 1)
+            random, size = np.random.default_rng(0), made.data.batch_size
+            inputs = {
+                name: random.normal(size=[size, width]).astype(np.float32)
+                for name, width in self.input_widths.items()
+            }
+            labels = {
+                head.field: np.full([size], positive(head), object)
+                if hasattr(head, "positive")
+                else random.normal(size=[size]).astype(np.float32)
+                for head in made.model.heads
+            }
+            # A schedule would have to know how long a run takes.
+            adam = update.Update(optimizer=optimizers.Adam())
+            column = Encoded(names=tuple(inputs))
+            steps = balancing_speed.Steps(
+                dataclasses.replace(made.model, columns=[column], update=adam),
+                lambda: tf.data.Dataset.from_tensors((inputs, labels)).cache().repeat(),
+            )
+            steps(_TIMED_STEPS)
+            found = statistics.median(steps(_TIMED_STEPS) for _ in range(_ROUNDS))
+            steps.close()
+            return 1000 * found
+
+        return rows.kept(self._path(network, "ms_per_step"), measure)
+
+    def sized(self, network: str, seed: int, params: Sequence[str] = ()) -> Any:
+        """Return the experiment with the network made as large as it should be."""
+        made = self.load(network, seed, params)
+        factor = self.fit_width(network)["factor"]
+        own = scale_widths(made.model.network, factor)
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, network=own))
+
+    def result_path(self, network: str, seed: int, params: Sequence[str] = ()) -> str:
+        """Return where the result of a run is kept."""
+        words = "".join(f" {param.rpartition('.')[2].replace(' = ', ' ')}" for param in params)
+        return self._path(network, f"seed {seed}{words}".replace(" ", "_"))
+
+    def run(self, network: str, seed: int, params: Sequence[str] = ()) -> Result:
+        """{task: test metric of the checkpoint that is best on validation data}, or what is kept.
+
+        With them come "seconds" and "step", those of training and of that checkpoint.
+        """
+
+        def measure() -> dict[str, float]:
+            experiment = self.sized(network, seed, params)
+            started = time.perf_counter()
+            with tempfile.TemporaryDirectory() as model_dir:
+                verbs.train(experiment, model_dir)
+                metrics = verbs.evaluate(experiment, model_dir, "test", "best")
+            tasks = experiment.model.tasks
+            found = {task: float(metrics[f"{task}/{self.data.metric}"]) for task in tasks}
+            seconds = time.perf_counter() - started
+            return {**found, "seconds": seconds, "step": int(metrics["global_step"])}
+
+        return rows.kept(self.result_path(network, seed, params), measure)
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.out, self.name, f"{self.parameters}", *parts) + ".json"
+
+
+def positive(head: Any) -> str:
+    """Return a label that is right for a binary head."""
+    return head.positive[0]
+
+
+def scale_widths(part: Any, factor: float) -> Any:
+    """Return a network with all its widths times a factor, even numbers of at least 2."""
+    if isinstance(part, (list, tuple)):
+        return [scale_widths(one, factor) for one in part]
+    if not dataclasses.is_dataclass(part):
+        return part
+    widths = WIDTHS.get(type(part).__name__, ("layers",))
+    changed = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.name in widths:
+            changed[field.name] = [max(2, 2 * round(size * factor / 2)) for size in value]
+        elif dataclasses.is_dataclass(value) or isinstance(value, (list, tuple)):
+            changed[field.name] = scale_widths(value, factor)
+    return dataclasses.replace(part, **changed)
+
+
+def find_networks(names: Sequence[str] = ()) -> list[str]:
+    """Return the networks to compare: these, or every file but those that are left out."""
+    found = sorted(path.stem for path in FOLDER.glob("*.gin"))
+    for name in names:
+        checks.one_of("--networks", name, found)
+        reason = LEFT_OUT.get(name, "")
+        checks.require(not reason, "--networks", "name what these columns fit", name, reason)
+    return list(names) or [name for name in found if name not in LEFT_OUT]
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean, and its standard error; NaN for one value."""
+    spread = statistics.stdev(values) if len(values) > 1 else float("nan")
+    return statistics.mean(values), spread / len(values) ** 0.5
+
+
+def differences(
+    runs: Sequence[Result], baseline: Sequence[Result], tasks: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """{task, or "mean" over the tasks: mean paired difference and its standard error}."""
+    pairs = [
+        [run[task] - base[task] for task in tasks] for run, base in zip(runs, baseline, strict=True)
+    ]
+    found = {
+        task: mean_and_error(own)
+        for task, own in zip(tasks, np.transpose(pairs).tolist(), strict=True)
+    }
+    return {**found, "mean": mean_and_error([statistics.mean(pair) for pair in pairs])}
+
+
+def tasks_of(run: Result) -> list[str]:
+    """Return the names of the tasks."""
+    return [name for name in run if name not in ("seconds", "step")]
+
+
+def table(
+    results: Mapping[str, Sequence[Result]], baselines: Mapping[str, str], metric: str
+) -> list[list[str]]:
+    """Return a header and a line for each row: metrics, and differences to the row's baseline."""
+    tasks = tasks_of(next(iter(results.values()))[0])
+    header = [""]
+    for task in [*tasks, "mean"]:
+        header += [f"{task} {metric}", "difference"]
+    lines = [header]
+    for row, runs in results.items():
+        changes = differences(runs, results[baselines[row]], tasks)
+        line = [row]
+        for task in [*tasks, "mean"]:
+            of_runs = [statistics.mean(run[t] for t in tasks) for run in runs]
+            values = of_runs if task == "mean" else [run[task] for run in runs]
+            change, error = changes[task]
+            is_baseline = row == baselines[row]
+            cell = "" if is_baseline else f"{change:+.4f} ± {error:.4f}".replace(" ± nan", "")
+            line += [f"{statistics.mean(values):.4f}", cell]
+        lines.append(line)
+    return lines
+
+
+def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric: str) -> Any:
+    """Draw a panel for each task and for their mean: differences with standard errors."""
+    tasks = tasks_of(results[baseline][0])
+    found = {
+        row: differences(runs, results[baseline], tasks)
+        for row, runs in results.items()
+        if row != baseline
+    }
+    order = sorted(found, key=lambda row: found[row]["mean"][0])
+    pyplot.rcParams["svg.fonttype"] = "none"
+    figure, panels = pyplot.subplots(
+        1, len(tasks) + 1, figsize=(9, 1 + 0.22 * len(order)), sharey=True, squeeze=False
+    )
+    for name, panel in zip([*tasks, "mean"], panels.flat, strict=True):
+        means, errors = np.array([found[row][name] for row in order]).T
+        places = range(len(order))
+        errors = np.nan_to_num(errors)
+        panel.errorbar(means, places, xerr=errors, fmt="none", ecolor="#9aa3a8", elinewidth=1)
+        panel.scatter(means, places, c="#1b6ca8", s=14, zorder=3)
+        panel.axvline(0, color="#5f6b6d", linewidth=0.6)
+        panel.set_yticks(list(places), order, fontsize=7)
+        panel.tick_params(axis="x", labelsize=7)
+        panel.set_title(f"{name}, {metric}", fontsize=9)
+    panels.flat[0].set_xlabel(f"difference to {baseline}", fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
+def plot_correlations(
+    results: Mapping[tuple[str, float], Sequence[Result]], baseline: str, metric: str
+) -> Any:
+    """Draw a line for each network: its difference to the baseline over the correlation."""
+    pyplot.rcParams["svg.fonttype"] = "none"
+    figure, panel = pyplot.subplots(figsize=(5, 3.2))
+    for network in dict.fromkeys(name for name, _ in results if name != baseline):
+        places = sorted(place for name, place in results if name == network)
+        found = []
+        for place in places:
+            runs = results[network, place]
+            tasks = tasks_of(runs[0])
+            found.append(differences(runs, results[baseline, place], tasks)["mean"])
+        means, errors = np.array(found).T
+        panel.errorbar(places, means, np.nan_to_num(errors), marker="o", ms=4, label=network)
+    panel.axhline(0, color="#5f6b6d", linewidth=0.6)
+    panel.set_xlabel("correlation of the tasks' weights")
+    panel.set_ylabel(f"mean {metric}, difference to {baseline}", fontsize=8)
+    panel.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
+def run_all(comparison: Comparison, jobs: Sequence[tuple[str, int, Sequence[str]]]) -> list[Result]:
+    """Run what is missing, and print a line for each run with the time that is left."""
+    missing = sum(not os.path.exists(comparison.result_path(*job)) for job in jobs)
+    print(f"{len(jobs)} runs, {missing} of them to do", flush=True)
+    found, done, started = [], 0, time.perf_counter()
+    for network, seed, params in jobs:
+        is_new = not os.path.exists(comparison.result_path(network, seed, params))
+        found.append(comparison.run(network, seed, params))
+        if is_new:
+            done += 1
+            left = (time.perf_counter() - started) / done * (missing - done) / 60
+            scores = ", ".join(f"{task} {found[-1][task]:.4f}" for task in tasks_of(found[-1]))
+            what = " ".join([network, *params, f"seed {seed}"])
+            spent = f"{found[-1]['seconds']:.0f} s, best step {found[-1]['step']}"
+            print(f"{done}/{missing} {what}: {scores} ({spent}); {left:.0f} min left", flush=True)
+    return found
+
+
+def compare_networks(comparison: Comparison, networks: Sequence[str], seeds: range) -> str:
+    """Run the networks on census records, write the plot and return the table."""
+    baseline, metric = comparison.data.baseline, comparison.data.metric
+    networks = list(dict.fromkeys([baseline, *networks]))
+    # A round over all networks for each seed: a run that is cut short has whole pairs.
+    jobs = [(network, seed, ()) for seed in seeds for network in networks]
+    results: dict[str, list[Result]] = {network: [] for network in networks}
+    for (network, *_), result in zip(jobs, run_all(comparison, jobs), strict=True):
+        results[network].append(result)
+    header, *lines = table(results, dict.fromkeys(results, baseline), metric)
+    for line in lines:
+        parameters = comparison.fit_width(line[0])["parameters"]
+        line += [f"{parameters:,}", f"{comparison.time_steps(line[0]):.2f}"]
+    if len(results) > 1:
+        figure = plot_networks(results, baseline, metric)
+        figure.savefig(os.path.join(comparison.out, f"{comparison.name}.svg"))
+    return rows.markdown([*header, "parameters", "ms a step"], lines)
+
+
+def compare_correlations(
+    comparison: Comparison, networks: Sequence[str], correlations: Sequence[float], seeds: range
+) -> str:
+    """Run the networks on related tasks, write the plot and return the table."""
+    baseline, metric = comparison.data.baseline, comparison.data.metric
+    networks = list(dict.fromkeys([baseline, *networks]))
+    for network in networks:
+        checks.one_of("--networks", network, _RELATED)
+    jobs = [
+        (network, seed, (f"RelatedTasks.correlation = {correlation}",))
+        for seed in seeds
+        for correlation in correlations
+        for network in networks
+    ]
+    places = [(network, place) for _ in seeds for place in correlations for network in networks]
+    results: dict[tuple[str, float], list[Result]] = {}
+    for place, result in zip(places, run_all(comparison, jobs), strict=True):
+        results.setdefault(place, []).append(result)
+    names = {place: f"{place[0]}, {place[1]:g}" for place in results}
+    header, *lines = table(
+        {names[place]: runs for place, runs in results.items()},
+        {names[place]: names[baseline, place[1]] for place in results},
+        metric,
+    )
+    for (network, _), line in zip(results, lines, strict=True):
+        parameters = comparison.fit_width(network)["parameters"]
+        line += [f"{parameters:,}", f"{comparison.time_steps(network):.2f}"]
+    if len(networks) > 1:
+        figure = plot_correlations(results, baseline, metric)
+        figure.savefig(os.path.join(comparison.out, f"{comparison.name}.svg"))
+    header[0] = "network, correlation"
+    return rows.markdown([*header, "parameters", "ms a step"], lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", choices=DATA, default="census_income")
+    parser.add_argument("--data_dir", default="", help="the folder of the data set's files")
+    parser.add_argument("--networks", default="", help="names of gin files; all by default")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--correlations", default="0,0.5,0.9,1", help="of related_tasks")
+    parser.add_argument("--parameters", type=int, help="of each network")
+    parser.add_argument("--out", default="runs/networks", help="where results are kept")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what is missing, print the table and write it and the plot."""
+    args = parse_arguments()
+    logging.set_verbosity(logging.ERROR)
+    data, out = DATA[args.data], os.path.abspath(args.out)
+    if data.macro:
+        fix = "Name the folder of the data set's files."
+        checks.require(
+            os.path.isdir(args.data_dir), "--data_dir", "be a folder", args.data_dir, fix
+        )
+    checks.at_least("--seeds", args.seeds, 1)
+    comparison = Comparison(
+        name=args.data,
+        data_dir=os.path.abspath(args.data_dir),
+        out=out,
+        parameters=args.parameters or data.parameters,
+    )
+    names = [name for name in args.networks.split(",") if name]
+    seeds = range(1, args.seeds + 1)
+    if args.data == "related_tasks":
+        correlations = [float(value) for value in args.correlations.split(",")]
+        made = compare_correlations(comparison, names or list(_RELATED), correlations, seeds)
+    else:
+        made = compare_networks(comparison, find_networks(names), seeds)
+    text = f"{args.data}, {args.seeds} seeds\n\n{made}\n"
+    with open(os.path.join(out, f"{args.data}.md"), "w") as file:
+        file.write(text)
+    print(f"\n{text}\n{os.path.join(out, args.data)}.md and .svg")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,83 @@
+import pytest
+
+from benchmarks import networks as benchmark
+from mtl import checks, networks
+
+RUNS = {
+    "single_task": [{"a": 0.5, "b": 0.8, "seconds": 9, "step": 3}, {"a": 0.7, "b": 0.6}],
+    "mmoe": [{"a": 0.6, "b": 0.8, "seconds": 9, "step": 3}, {"a": 0.7, "b": 0.5}],
+}
+
+
+def test_networks_are_the_files_of_the_folder():
+    found = benchmark.find_networks()
+    assert {"single_task", "shared_bottom_mlp", "mmoe", "ple"} <= set(found)
+    assert not set(found) & set(benchmark.LEFT_OUT)
+    assert benchmark.find_networks(["ple", "mmoe"]) == ["ple", "mmoe"]
+    with pytest.raises(checks.UserError, match="--networks must be one of .*mean 'mmoe'"):
+        benchmark.find_networks(["mmeo"])
+    with pytest.raises(checks.UserError, match="got 'shared_bottom_convnet'. takes images"):
+        benchmark.find_networks(["shared_bottom_convnet"])
+
+
+def test_all_widths_of_a_network_get_one_factor():
+    expert, tower = networks.MLP(layers=[64, 32]), networks.MLP(layers=[3])
+    scaled = benchmark.scale_widths(networks.MMoE(expert=expert, tower=tower), 0.5)
+    assert scaled.expert.layers == [32, 16]
+    assert scaled.tower.layers == [2]
+    assert scaled.num_experts == networks.MMoE(expert=expert).num_experts
+    stages = networks.CrossStitch(stages=[expert, tower])
+    assert [s.layers for s in benchmark.scale_widths(stages, 2).stages] == [[128, 64], [6]]
+
+
+def test_differences_are_paired_by_seed():
+    found = benchmark.differences(RUNS["mmoe"], RUNS["single_task"], ["a", "b"])
+    assert found["a"] == pytest.approx((0.05, 0.05))
+    assert found["b"] == pytest.approx((-0.05, 0.05))
+    assert found["mean"] == pytest.approx((0.0, 0.05))
+
+
+def test_the_table_leaves_out_what_one_seed_cannot_tell():
+    baselines = dict.fromkeys(RUNS, "single_task")
+    header, single, mmoe = benchmark.table(RUNS, baselines, "auc")
+    names = ["a auc", "difference", "b auc", "difference", "mean auc", "difference"]
+    assert header == ["", *names]
+    assert single == ["single_task", "0.6000", "", "0.7000", "", "0.6500", ""]
+    assert mmoe[:3] == ["mmoe", "0.6500", "+0.0500 ± 0.0500"]
+    of_one = {name: runs[:1] for name, runs in RUNS.items()}
+    assert benchmark.table(of_one, baselines, "auc")[2][2] == "+0.1000"
+
+
+def test_plots_have_a_panel_for_each_task_and_a_line_for_each_network():
+    figure = benchmark.plot_networks(RUNS, "single_task", "auc")
+    assert [panel.get_title() for panel in figure.axes] == ["a, auc", "b, auc", "mean, auc"]
+    by_place = {(name, place): runs for name, runs in RUNS.items() for place in (0.0, 1.0)}
+    figure = benchmark.plot_correlations(by_place, "single_task", "rmse")
+    _, labels = figure.axes[0].get_legend_handles_labels()
+    assert labels == ["mmoe"]
+
+
+@pytest.mark.medium
+def test_networks_are_made_as_large_as_they_should_be(tmp_path):
+    made = benchmark.Comparison(
+        name="related_tasks", data_dir="", out=str(tmp_path), parameters=5000
+    )
+    (tmp_path / "related_tasks").mkdir()
+    (tmp_path / "related_tasks" / "input_widths.json").write_text('{"numeric_x": 40}')
+    for network in ("shared_bottom_mlp", "mmoe"):
+        found = made.fit_width(network)
+        sized = made.sized(network, seed=2)
+        assert made.count_parameters(sized.model) == found["parameters"]
+        assert abs(found["parameters"] / 5000 - 1) < 0.15
+        assert sized.run.seed == sized.data.source.seed == 2
+
+
+@pytest.mark.medium
+def test_adult_is_cut_so_that_the_test_file_chooses_nothing(tmp_path):
+    made = benchmark.Comparison(name="adult", data_dir="x", out=str(tmp_path), parameters=9)
+    experiment = made.load("mmoe", seed=3)
+    assert experiment.run.seed == 3
+    assert experiment.data.train_split == "train[:80%]"
+    assert experiment.data.eval_split == "train[80%:]"
+    assert experiment.data.source.manual_dir == "x"
+    assert experiment.best.metric == "average_loss"

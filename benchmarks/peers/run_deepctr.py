@@ -1,0 +1,78 @@
+"""The side of DeepCTR in `benchmarks.clients_speed`, which starts it in a Python of its own.
+
+Its models are trained as its documentation does: `fit` on a dict of arrays. What it adds by default
+and the others lack, an L2 penalty on the tables, is off. Its one seed for all experts is left as it
+comes: experts, and towers, of equal shape start equal.
+"""
+
+import time
+
+import answering
+import numpy as np
+import tensorflow as tf
+from deepctr import feature_column, models
+
+
+def train(case: dict) -> tuple[float, np.ndarray]:
+    """Return the seconds of all epochs but the first, and the probabilities of the test rows."""
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(case["seed"])
+    given, labels, test, _ = answering.load_arrays(case)
+    fields = list(case["tables"])
+    model = build_model(case)
+    model.compile(
+        optimizer=tf.keras.optimizers.Adam(case["rate"]),
+        loss=["binary_crossentropy"] * len(case["tasks"]),
+    )
+    times: list[float] = []
+
+    class Clock(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            times.append(time.perf_counter())
+
+    model.fit(
+        {field: given[:, index] for index, field in enumerate(fields)},
+        [labels[:, index] for index in range(len(case["tasks"]))],
+        batch_size=case["batch_size"],
+        epochs=case["epochs"],
+        verbose=0,
+        callbacks=[Clock()],
+    )
+    predicted = model.predict(
+        {field: test[:, index] for index, field in enumerate(fields)}, batch_size=4096, verbose=0
+    )
+    return times[-1] - times[0], np.concatenate(predicted, axis=1)
+
+
+def build_model(case: dict) -> tf.keras.Model:
+    """Return DeepCTR's model with the settings of the case."""
+    columns = [
+        feature_column.SparseFeat(field, rows, embedding_dim=case["width"])
+        for field, rows in case["tables"].items()
+    ]
+    same = {
+        "expert_dnn_hidden_units": case["expert"],
+        "tower_dnn_hidden_units": case["tower"],
+        "gate_dnn_hidden_units": (),
+        "l2_reg_embedding": 0,
+        "task_types": ["binary"] * len(case["tasks"]),
+        "task_names": case["tasks"],
+    }
+    if case["network"] == "MMoE":
+        return models.MMOE(columns, num_experts=case["num_experts"], **same)
+    return models.PLE(
+        columns,
+        shared_expert_num=case["num_shared"],
+        specific_expert_num=case["num_specific"],
+        num_levels=case["levels"],
+        **same,
+    )
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answering.answer_cases(train)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The side of EasyRec in `benchmarks.clients_speed`, which starts it in a Python of its own.
+
+`import mtl.compat` gives it the Estimator that TensorFlow has dropped; its protocol buffers are
+compiled for the installed runtime. The pipeline's configuration is written from the case: batch
+norm and L2 penalties, which it has by default, are off. Its Estimator trains from CSV files.
+"""
+
+import os
+import tempfile
+import time
+
+import answering
+import numpy as np
+import tensorflow as tf
+
+import mtl.compat  # noqa: F401  # Before EasyRec, which asks for tf.estimator.
+
+from easy_rec.python import main as easyrec  # isort: skip
+from easy_rec.python.utils import config_util  # isort: skip
+
+
+def write_config(case: dict, model_dir: str) -> str:
+    """Return the pipeline's configuration as text."""
+    names = [*case["tasks"], *case["tables"]]
+    inputs = "\n".join(f'input_fields {{ input_name: "{n}" input_type: INT32 }}' for n in names)
+    labels = "\n".join(f'label_fields: "{task}"' for task in case["tasks"])
+    features = "\n".join(
+        f'features {{ input_names: "{field}" feature_type: IdFeature '
+        f"embedding_dim: {case['width']} num_buckets: {rows} }}"
+        for field, rows in case["tables"].items()
+    )
+    group = "\n".join(f'feature_names: "{field}"' for field in case["tables"])
+    expert, tower = write_dnn(case["expert"]), write_dnn(case["tower"])
+    towers = "\n".join(
+        f'task_towers {{ tower_name: "{task}" label_name: "{task}" dnn {{ {tower} }} '
+        "num_class: 1 weight: 1.0 loss_type: CLASSIFICATION }"
+        for task in case["tasks"]
+    )
+    if case["network"] == "MMoE":
+        body = f"mmoe {{ expert_dnn {{ {expert} }} num_expert: {case['num_experts']}"
+    else:
+        levels = "\n".join(
+            f'extraction_networks {{ network_name: "level_{level}" '
+            f"expert_num_per_task: {case['num_specific']} share_num: {case['num_shared']} "
+            f"task_expert_net {{ {expert} }} share_expert_net {{ {expert} }} }}"
+            for level in range(case["levels"])
+        )
+        body = f"ple {{ {levels}"
+    return f"""
+        train_input_path: "{case["csv"]["train"]}"
+        eval_input_path: "{case["csv"]["test"]}"
+        model_dir: "{model_dir}"
+        train_config {{
+          optimizer_config {{ adam_optimizer {{ learning_rate {{
+            constant_learning_rate {{ learning_rate: {case["rate"]} }} }} }} }}
+          save_checkpoints_steps: 1000000
+          intra_op_parallelism_threads: {case["threads"]}
+          inter_op_parallelism_threads: {case["threads"]}
+        }}
+        data_config {{
+          batch_size: {case["batch_size"]}
+          shuffle_buffer_size: {case["train_rows"]}
+          with_header: true
+          input_type: CSVInput
+          {labels} {inputs}
+        }}
+        feature_config {{ {features} }}
+        model_config {{
+          model_class: "{case["network"]}"
+          feature_groups {{ group_name: "all" wide_deep: DEEP {group} }}
+          {body} {towers} l2_regularization: 0.0 }}
+          embedding_regularization: 0.0
+        }}
+    """
+
+
+def write_dnn(sizes: list[int]) -> str:
+    """Return dense layers with ReLU and no batch norm as text."""
+    return f"hidden_units: {sizes} use_bn: false"
+
+
+class Clock(tf.compat.v1.train.SessionRunHook):
+    """Measures the time from the end of the first `skipped` steps to the end of training."""
+
+    def __init__(self, skipped: int):
+        self._left = skipped
+
+    def after_run(self, run_context, run_values):
+        self._left -= 1
+        if not self._left:
+            self._started = time.perf_counter()
+        self._last = time.perf_counter()
+
+    @property
+    def secs(self) -> float:
+        """Seconds between the two."""
+        return self._last - self._started
+
+
+def train(case: dict) -> tuple[float, np.ndarray]:
+    """Return the seconds of all epochs but the first, and the probabilities of the test rows."""
+    steps = case["train_rows"] // case["batch_size"]
+    clock = Clock(steps)
+    tf.compat.v1.reset_default_graph()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "pipeline.config")
+        with open(path, "w") as file:
+            file.write(write_config(case, os.path.join(folder, "model")))
+        config = config_util.get_configs_from_pipeline_file(path, auto_expand=False)
+        estimator, _ = easyrec._create_estimator(config)
+        # Of the seed, its configuration knows nothing.
+        estimator._config = estimator.config.replace(tf_random_seed=case["seed"])
+        fields = config_util.get_compatible_feature_configs(config)
+        given, tested = (
+            easyrec._get_input_fn(config.data_config, fields, path, pipeline_config=config)
+            for path in (case["csv"]["train"], case["csv"]["test"])
+        )
+        estimator.train(given, max_steps=steps * case["epochs"], hooks=[clock])
+        predicted = list(estimator.predict(tested))
+    names = [f"probs_{task}" for task in case["tasks"]]
+    return clock.secs, np.array([[np.squeeze(row[name]) for name in names] for row in predicted])
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answering.answer_cases(train)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
+from tests import input_tuning
+
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
 # Fixtures that train.
@@ -22,6 +24,7 @@ tf.config.set_logical_device_configuration(
 # Plain sessions run graphs as they were built: these are small. Estimator's sessions and
 # whole runs of the launchers optimize theirs.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+input_tuning.turn_off()
 
 
 def pytest_collection_finish() -> None:

@@ -30,52 +30,46 @@ STOPS = (13, 45)
 SPEEDS = ("steps_per_sec", "examples_per_sec")
 LOSSES = {"loss", "sign/loss", "kind/loss", "size/loss"}
 
-# Runs every signature of a SavedModel with both loaders; knows nothing of this project.
+# Runs every signature of SavedModels with both loaders; knows nothing of this project.
 SERVE = """
 import sys
 import numpy as np
 import tensorflow as tf
 tf1 = tf.compat.v1
-model_dir, inputs, outputs = sys.argv[1:]
+inputs, *places = sys.argv[1:]
 examples = np.load(inputs, allow_pickle=True)["examples"]
-found = {}
-loaded = tf.saved_model.load(model_dir)
-examples_only = [name for name in loaded.signatures if not name.startswith("raw")]
-for name in examples_only:
-    signature = loaded.signatures[name]
-    (argument,) = signature.structured_input_signature[1]
-    for key, value in signature(**{argument: tf.constant(examples)}).items():
-        found[f"v2:{name}:{key}"] = value.numpy()
-with tf.Graph().as_default(), tf1.Session() as session:
-    meta = tf1.saved_model.load(session, ["serve"], model_dir)
+for model_dir in places:
+    found = {}
+    loaded = tf.saved_model.load(model_dir)
+    examples_only = [name for name in loaded.signatures if not name.startswith("raw")]
     for name in examples_only:
-        signature = meta.signature_def[name]
-        (placeholder,) = [tensor.name for tensor in signature.inputs.values()]
-        fetches = {key: tensor.name for key, tensor in signature.outputs.items()}
-        for key, value in session.run(fetches, {placeholder: examples}).items():
-            found[f"v1:{name}:{key}"] = value
-np.savez(outputs, **found)
+        signature = loaded.signatures[name]
+        (argument,) = signature.structured_input_signature[1]
+        for key, value in signature(**{argument: tf.constant(examples)}).items():
+            found[f"v2:{name}:{key}"] = value.numpy()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        meta = tf1.saved_model.load(session, ["serve"], model_dir)
+        for name in examples_only:
+            signature = meta.signature_def[name]
+            (placeholder,) = [tensor.name for tensor in signature.inputs.values()]
+            fetches = {key: tensor.name for key, tensor in signature.outputs.items()}
+            for key, value in session.run(fetches, {placeholder: examples}).items():
+                found[f"v1:{name}:{key}"] = value
+    np.savez(f"{model_dir}.npz", **found)
 """
 
 
-def _train(directory, steps_per_call):
+def _train(directory, steps_per_call, check_rows=0):
     """Stops and continues; what each call of train returned."""
-    return [
-        verbs.train(
-            tiny.make(
-                check_rows=256, steps_per_call=steps_per_call, train_steps=last, keep_checkpoints=10
-            ),
-            str(directory),
-        )
-        for last in STOPS
-    ]
+    settings = {"check_rows": check_rows, "steps_per_call": steps_per_call, "keep_checkpoints": 10}
+    return [verbs.train(tiny.make(**settings, train_steps=last), str(directory)) for last in STOPS]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A model_dir trained in single steps, and what each call of train returned."""
     directory = tmp_path_factory.mktemp("single")
-    return directory, _train(directory, steps_per_call=1)
+    return directory, _train(directory, steps_per_call=1, check_rows=256)
 
 
 @pytest.fixture
@@ -194,14 +188,6 @@ def test_predicting_needs_no_labels(trained):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def _serve(export, examples, tmp_path):
-    """{"<loader>:<signature>:<output>": value}, from a process of its own."""
-    np.savez(tmp_path / "inputs.npz", examples=np.array(examples, object))
-    arguments = [export, tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
-    subprocess.run([sys.executable, "-c", SERVE, *map(str, arguments)], check=True)
-    return dict(np.load(tmp_path / "outputs.npz", allow_pickle=True))
-
-
 def _example(**fields):
     def feature(value):
         if isinstance(value, bytes):
@@ -218,20 +204,37 @@ def _newest(directory):
     return max(directory.iterdir(), key=lambda path: int(path.name))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["latest", "best", "manual"])
-def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path, kind):
-    directory, _ = trained
-    checkpoint = "best" if kind == "best" else "latest"
-    if kind == "manual":
-        export = verbs.export(tiny.make(check_rows=256), str(directory), str(tmp_path / "manual"))
-    elif kind == "best":
-        export = _newest(directory / "export" / "best")
-    else:
-        export = _newest(directory / "export" / "latest")
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    """The directory of an export by hand."""
+    directory = tmp_path_factory.mktemp("manual")
+    return verbs.export(tiny.make(check_rows=256), str(trained[0]), str(directory))
+
+
+@pytest.fixture(scope="module")
+def served(trained, exported, tmp_path_factory):
+    """{kind of export: {"<loader>:<signature>:<output>": value}}, from a process of its own."""
+    directory, copies = trained[0], tmp_path_factory.mktemp("served")
+    exports = {
+        "latest": _newest(directory / "export" / "latest"),
+        "best": _newest(directory / "export" / "best"),
+        "manual": exported,
+    }
+    places = [shutil.copytree(export, copies / kind) for kind, export in exports.items()]
     test = tiny.SPLITS["test"]
     examples = [_example(x=x, word=word) for x, word in zip(test["x"], test["word"], strict=True)]
-    served = _serve(export, examples, tmp_path)
+    np.savez(copies / "inputs.npz", examples=np.array(examples, object))
+    arguments = [copies / "inputs.npz", *places]
+    subprocess.run([sys.executable, "-c", SERVE, *map(str, arguments)], check=True)
+    return {kind: dict(np.load(copies / f"{kind}.npz", allow_pickle=True)) for kind in exports}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["latest", "best", "manual"])
+def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, served, kind):
+    directory, _ = trained
+    checkpoint = "best" if kind == "best" else "latest"
+    served = served[kind]
     signatures = {
         *("serving_default", "sign", "sign/classify", "sign/regress"),
         *("kind", "kind/classify", "size", "size/regress"),
@@ -254,11 +257,10 @@ def test_an_export_answers_as_predict_does_in_a_fresh_process(trained, tmp_path,
         np.testing.assert_allclose(scores, np.stack([1 - probability, probability], 1), atol=1e-6)
 
 
-def test_absent_optional_features_take_their_defaults(trained, tmp_path):
-    export = verbs.export(tiny.make(check_rows=256), str(trained[0]), str(tmp_path / "manual"))
+def test_absent_optional_features_take_their_defaults(exported):
     x = tiny.SPLITS["test"]["x"][:4]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        meta = tf.compat.v1.saved_model.load(session, ["serve"], export)
+        meta = tf.compat.v1.saved_model.load(session, ["serve"], exported)
         signature = meta.signature_def["size"]
         placeholder, output = signature.inputs["examples"].name, signature.outputs["value"].name
         values = [
@@ -339,7 +341,7 @@ def test_patience_stops_training_and_a_finished_run_stays_stopped(tmp_path, capl
 
 def test_a_run_that_starts_again_knows_nothing_of_the_one_before(tmp_path, caplog):
     """As it does where its file `checkpoint` is deleted, and whatever else is left."""
-    verbs.train(tiny.make(train_steps=20, checkpoint_steps=10), str(tmp_path))
+    verbs.train(tiny.make(train_steps=20), str(tmp_path))
     shutil.copytree(tmp_path / "best", tmp_path / "best_before")
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "warm_start.txt").write_text("of the run before\n")
@@ -547,10 +549,9 @@ def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
     made = tiny.make()
     verbs.evaluate(made, str(trained[0]))
     before = _num_graphs()
-    for _ in range(2):
-        verbs.evaluate(made, str(trained[0]))
+    verbs.evaluate(made, str(trained[0]))
     assert _num_graphs() <= before
-    verbs.train(tiny.make(train_steps=3, checkpoint_steps=1), str(tmp_path))
+    verbs.train(tiny.make(train_steps=2, checkpoint_steps=1), str(tmp_path))
     assert _num_graphs() <= before + 1
 
 
@@ -559,6 +560,7 @@ def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
 def test_digits_reach_their_goal(tmp_path):
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"])
     assert isinstance(made.data, pipeline.Pipeline)
+    made = dataclasses.replace(made, run=dataclasses.replace(made.run, checkpoint_steps=500))
     metrics, steps = verbs.train(made, str(tmp_path))
     assert steps == made.run.train_steps
     assert metrics["digit/accuracy"] >= 0.97

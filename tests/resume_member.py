@@ -5,6 +5,7 @@ test says so; answers with the process id of the training, then with its exit co
 """
 
 import dataclasses
+import gc
 import logging
 import os
 import resource
@@ -16,7 +17,7 @@ from mtl.balancing import methods, surgery
 from mtl.balancing import weighting as weighting_lib
 from mtl.data import sampling
 from mtl.runs import verbs
-from tests import tiny
+from tests import input_tuning, tiny
 
 STEPS = 40
 
@@ -49,6 +50,10 @@ SAMPLED = sampling.Power(label="kind")
 
 
 def main() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+    input_tuning.turn_off()
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
     logger.addHandler(logging.StreamHandler())

@@ -132,16 +132,17 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(member, whole, tmp_path):
 def test_a_resampled_run_that_is_stopped_goes_on_to_the_bit(member, tmp_path):
     """SIGTERM: saved after the step in progress, and a code that says `start again`."""
     expected, model_dir = tmp_path / "sampled_whole", tmp_path / "sampled"
-    assert member.train(expected) == 0, member.said
-    pid = member.start(model_dir)
+    short = resource.RLIM_INFINITY, 20
+    assert member.train(expected, *short) == 0, member.said
+    pid = member.start(model_dir, *short)
     end = time.monotonic() + 60
     while not list(model_dir.glob("model.ckpt-10.index")) and time.monotonic() < end:
         time.sleep(0.01)
     os.kill(pid, signal.SIGTERM)
     assert member.wait() == 128 + signal.SIGTERM, member.said
     assert "Stopped by SIGTERM" in member.said
-    assert max(tiny.checkpoint_steps(model_dir)) < resume_member.STEPS
-    assert member.train(model_dir) == 0
+    assert max(tiny.checkpoint_steps(model_dir)) < 20
+    assert member.train(model_dir, *short) == 0
     _assert_same(model_dir, expected)
 
 
@@ -161,13 +162,13 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_used(member, whole, tmp
 
 def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(member, tmp_path):
     model_dir = tmp_path / "run"
-    assert member.train(model_dir, resource.RLIM_INFINITY, 30) == 0, member.said
-    assert member.train(model_dir, 2_000_000) == 2
-    message = f"the checkpoint of step 40 cannot be written to {model_dir}: "
+    assert member.train(model_dir, resource.RLIM_INFINITY, 10) == 0, member.said
+    assert member.train(model_dir, 2_000_000, 20) == 2
+    message = f"the checkpoint of step 20 cannot be written to {model_dir}: "
     assert message in member.said
-    assert f"The last one is {model_dir}/model.ckpt-30." in member.said
-    assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-30")
-    assert member.train(model_dir) == 0
+    assert f"The last one is {model_dir}/model.ckpt-10." in member.said
+    assert tf.train.latest_checkpoint(str(model_dir)).endswith("model.ckpt-10")
+    assert member.train(model_dir, resource.RLIM_INFINITY, 20) == 0
 
 
 def test_a_second_signal_ends_the_process_at_once():

@@ -164,10 +164,9 @@ def _add_tags(data):
 
 
 @pytest.fixture(scope="module")
-def in_step(started):
+def in_step(started, launch_in):
     """Two processes that train in step, to the end."""
-    command = ["launch.cluster", "--workers", "2", "--", *_arguments("in_step")]
-    done = conftest.run_process(started, *command)
+    done = launch_in(started, "cluster", "--workers", "2", "--", *_arguments("in_step"))
     assert done.code == 0, done
     return started / "in_step", done.out
 
@@ -255,16 +254,21 @@ def test_every_process_has_its_place():
 
 
 def test_members_end_with_a_launcher_that_is_killed(started):
-    """Nobody is left to pass a signal on; they save, as at any other."""
+    """Nobody is left to pass a signal on; they save, as at any other.
+
+    No process is a fork here: what they say comes through pipes to the launcher.
+    """
     command = [sys.executable, "-m", "launch.cluster", "--workers", "2", "--"]
     arguments = _arguments("orphans", "Run.train_steps = 1000000", "Run.checkpoint_steps = 1000000")
-    launcher = subprocess.Popen(
-        [*command, *arguments],
-        cwd=started,
-        env=conftest.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    output = started / "orphans.txt"
+    with output.open("w") as opened:
+        launcher = subprocess.Popen(
+            [*command, *arguments],
+            cwd=started,
+            env=conftest.environment(),
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+        )
     signs = [started / "orphans" / "cluster" / name for name in ("chief-0", "worker-0")]
     try:
         said = [_wait_for(sign) for sign in signs]
@@ -275,6 +279,7 @@ def test_members_end_with_a_launcher_that_is_killed(started):
     for one in said:
         _wait_until(lambda one=one: not _is_alive(one["process"]))
     assert tiny.checkpoint_steps(started / "orphans")[-1] > 0
+    assert "chief-0  | Training on 2 replicas, in chief-0: /cpu:0" in output.read_text()
 
 
 def _wait_for(sign):

@@ -1,5 +1,7 @@
 """Stages through the command line: the toy, and a computed classifier on top of it."""
 
+import shutil
+
 import pytest
 
 from tests import tiny
@@ -20,20 +22,33 @@ refit.NearestMean.source = %toy_dir
 ARGS = ("--gin_file", "toy.gin", "--gin_file", "second.gin", "--model_dir", "root")
 
 
+def write(directory):
+    toy.write(directory)
+    (directory / "second.gin").write_text(SECOND)
+
+
 @pytest.fixture
 def directory(tmp_path):
-    toy.write(tmp_path)
-    (tmp_path / "second.gin").write_text(SECOND)
+    write(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(launch_in, tmp_path_factory):
+    """A directory in which the stages are done, and what they said."""
+    directory = tmp_path_factory.mktemp("stages")
+    write(directory)
+    result = launch_in(directory, "stages", *ARGS)
+    assert result.code == 0, result
+    return directory, result
 
 
 def times(directory):
     return {path: path.stat().st_mtime_ns for path in directory.rglob("model.ckpt-*")}
 
 
-def test_stages_build_on_each_other_and_are_done_once(directory, launch):
-    result = launch("stages", *ARGS)
-    assert result.code == 0, result
+def test_stages_build_on_each_other_and_are_done_once(trained, launch_in):
+    directory, result = trained
     assert "Stage 2 of 2, second, in root/second" in result.err
     assert "toy: trained 20 steps." in result.out and "second: trained 0 steps." in result.out
     first, second = (tiny.variables(directory / "root" / name) for name in ("toy", "second"))
@@ -44,15 +59,15 @@ def test_stages_build_on_each_other_and_are_done_once(directory, launch):
     assert "root/toy" in saved and "runs/toy" not in saved
 
     before = times(directory)
-    again = launch("stages", *ARGS)
+    again = launch_in(directory, "stages", *ARGS)
     assert again.code == 0 and "toy: trained 0 steps." in again.out
     assert times(directory) == before
-    alone = launch("evaluate", "--model_dir", "root/second")
+    alone = launch_in(directory, "evaluate", "--model_dir", "root/second")
     assert alone.code == 0 and alone.out.strip() in again.out
 
 
-def test_an_interrupted_stage_goes_on_with_the_same_settings_only(directory, launch):
-    assert launch("stages", *ARGS).code == 0
+def test_an_interrupted_stage_goes_on_with_the_same_settings_only(trained, launch, tmp_path):
+    directory = shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     run = directory / "root" / "toy"
     for path in run.glob("model.ckpt-20.*"):
         path.unlink()

@@ -11,7 +11,8 @@ from tests.launch import toy
 pytestmark = pytest.mark.medium
 
 FILES = ("toy.gin", "gin_configs/transfer/warm_start.gin", "gin_configs/transfer/frozen_trunk.gin")
-ARGS = [arg for file in FILES for arg in ("--gin_file", file)]
+ONCE = ("--gin_param", "Run.checkpoint_steps = 20")
+ARGS = [*(arg for file in FILES for arg in ("--gin_file", file)), *ONCE]
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def trained(launch_in, tmp_path_factory):
     """A directory with toy.gin and its trained model in run."""
     directory = tmp_path_factory.mktemp("trained")
     toy.write(directory)
-    result = launch_in(directory, "train", "--gin_file", "toy.gin", "--model_dir", "run")
+    result = launch_in(directory, "train", "--gin_file", "toy.gin", "--model_dir", "run", *ONCE)
     assert result.code == 0, result
     return directory
 

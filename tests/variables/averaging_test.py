@@ -235,7 +235,7 @@ def _experiment(averaged=True, **run):
     part = _part(optimizer=optimizers.LazyAdam(learning_rate=0.05))
     if not averaged:
         part = dataclasses.replace(part, average=None)
-    plain = tiny.make(**{"train_steps": STEPS, "checkpoint_steps": 10, "check_rows": 256, **run})
+    plain = tiny.make(**{"train_steps": STEPS, "checkpoint_steps": 20, **run})
     held = freezing.Freezing(frozen=["^network/tower_size/"], until={"^network/tower_kind/": 20})
     return dataclasses.replace(
         plain, model=dataclasses.replace(plain.model, update=part, freezing=held)
@@ -246,7 +246,7 @@ def _experiment(averaged=True, **run):
 def trained(tmp_path_factory):
     """A run with averages: model_dir and the metrics of its last evaluation."""
     directory = tmp_path_factory.mktemp("averaged")
-    metrics, _ = verbs.train(_experiment(), str(directory))
+    metrics, _ = verbs.train(_experiment(check_rows=256), str(directory))
     return directory, metrics
 
 

@@ -198,7 +198,7 @@ def test_a_mask_from_a_file(tmp_path):
 def test_chosen_classes_of_a_head_are_retrained(tmp_path):
     """Through the whole experiment: one class of three, kernel and bias, with look-ahead."""
     optimizer = lookahead.Lookahead(optimizer=optimizers.LazyAdam(learning_rate=0.01), steps=3)
-    base = tiny.make(check_rows=256, train_steps=10, checkpoint_steps=5, optimizer=optimizer)
+    base = tiny.make(train_steps=10, checkpoint_steps=5, optimizer=optimizer)
     only = freezing.Freezing(
         frozen=["^features/", "^network/"],
         entries={"^head/kind/logits": masks.Rows(rows=[1], axis=-1)},

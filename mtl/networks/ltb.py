@@ -1,13 +1,16 @@
-"""A tree of nodes whose branches are learned: which tasks part ways, and at which level.
+"""A tree that is learned: every node, and every task, chooses the node that it reads from.
 
-networks.LTB.stages = [@stage_0/networks.MLP(), @stage_1/networks.MLP()]
+networks.LTB.levels = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.LTB.num_nodes = [2, 3]
-networks.LTB.temperature = @schedules.Exponential()
+networks.LTB.temperature = @schedules.Polynomial()           # falls over the run
+schedules.Polynomial.value = 5.0
+schedules.Polynomial.end_value = 0.5
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
@@ -17,100 +20,123 @@ from mtl.step import draws, monitors
 
 tf1 = tf.compat.v1
 
-_LEAST = 1e-20
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LTB(types.Network):
-    """h[l][j] = f[l][j](sum_i d[l][j, i] h[l-1][i]), d[l][j] a sample of one parent i of node j.
+    """x[c] = sum_p d[c, p] h[p], d[c] = softmax((log q[c] + gumbel) / temperature), p the parents.
 
     P. Guo, C.-Y. Lee, D. Ulbricht, "Learning to Branch for Multi-Task Learning", ICML 2020,
-    arXiv:2006.01895. Nodes of the first level read the columns. Every node of a later level, and at
-    the end every task, has a parent in the level above, drawn from learned probabilities by a
-    Gumbel softmax at each training step: `softmax((logits + noise) / temperature)`. All rows of a
-    batch get the same draw. Outside of training the most probable parent alone is read.
-
-    A high temperature mixes parents, so what is evaluated early in training is not what was
-    trained: let it fall to 0.5 or less, by a schedule. `branch/<child>/<parent>` in TensorBoard
-    shows the probabilities.
+    arXiv:2006.01895. The nodes of the first level read the columns, every other node reads from
+    those of the level above, and tasks read from the last level. A child learns the probabilities
+    q of its parents. Every training step draws its choice anew, the same for all examples of the
+    batch, in all of its slices and on all replicas. The lower the temperature, the nearer a
+    choice is to one parent alone. In evaluation and exports a child reads its most likely parent
+    alone, but all nodes are computed.
 
     Attributes:
-      stages: one trunk for each level, from the first; variables in `level_<l>/node_<j>`.
-      num_nodes: the nodes of each level, at least 1 each; the logits of the children of level l are
-        in `branch_<l>`.
-      temperature: above 0, or a schedule of the global step such as `@schedules.Exponential()`.
-      tower: built for each task on its parent; variables in `tower_<task>`. None hands the parent
-        to the head.
+      levels: one trunk for each level, from the first; variables in `level_<l>/node_<i>`.
+      num_nodes: how often each level builds its trunk, at least 1. A level of one node leaves its
+        children no choice. Log probabilities (up to a constant) lie in `level_<l>/choice_<i>` and
+        `choice_<task>`; they start equal.
+      tower: built for each task on what it reads; variables in `tower_<task>`. None hands it to the
+        head.
+      temperature: above 0, or a schedule; never less than 0.01.
+      warm_steps: how many steps leave the probabilities as they are, so that all nodes learn at
+        first; at least 0.
     """
 
-    stages: Sequence[trunk.Trunk]
+    levels: Sequence[trunk.Trunk]
     num_nodes: Sequence[int]
-    temperature: float | Callable[[tf.Tensor], tf.Tensor] = 0.5
     tower: trunk.Trunk | None = None
+    temperature: float | types.Schedule = 1.0
+    warm_steps: int = 0
 
     def __post_init__(self):
-        trunk.check_trunks("LTB.stages", self.stages)
+        trunk.check_trunks("LTB.levels", self.levels)
         trunk.check_sizes("LTB.num_nodes", self.num_nodes)
-        rule = f"hold {len(self.stages)} numbers, one for each stage"
-        is_one = len(self.num_nodes) == len(self.stages)
-        checks.require(is_one, "LTB.num_nodes", rule, self.num_nodes)
-        if not callable(self.temperature):
-            checks.positive("LTB.temperature", self.temperature)
+        is_each = len(self.num_nodes) == len(self.levels)
+        rule = f"hold a number for each of {len(self.levels)} levels"
+        checks.require(is_each, "LTB.num_nodes", rule, self.num_nodes)
         trunk.check_tower("LTB.tower", self.tower)
+        where, temperature = "LTB.temperature", self.temperature
+        if isinstance(temperature, (int, float)):
+            checks.positive(where, temperature)
+        else:
+            checks.require_part(where, temperature, "schedules.Polynomial", arguments=1)
+        checks.whole("LTB.warm_steps", self.warm_steps, 0)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
-
-        The nodes of the last level are what tasks share.
-        """
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the last level is shared."""
         given: types.Tensors | list[tf.Tensor] = inputs
-        for level, (stage, count) in enumerate(zip(self.stages, self.num_nodes, strict=True)):
-            scopes = [f"node_{index}" for index in range(count)]
+        parents = tf.zeros([])
+        for level, (part, count) in enumerate(zip(self.levels, self.num_nodes, strict=True)):
             with tf1.variable_scope(f"level_{level}"):
-                made = trunk.build_copies(stage, given, scopes, training)
-            nodes = tf.stack(made, axis=1)  # [B, nodes, H]
-            if level < len(self.stages) - 1:
-                children = [f"node_{index}" for index in range(self.num_nodes[level + 1])]
-                given = self._branch(nodes, level, children, training)
-        nodes, shared = precision.share_output(nodes)
-        mixed = self._branch(nodes, len(self.stages) - 1, list(tasks), training)
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+                if level > 0:
+                    scopes = [f"choice_{index}" for index in range(count)]
+                    shown = [f"level_{level}/node_{index}" for index in range(count)]
+                    given = self._choose(parents, scopes, shown, training)
+                scopes = [f"node_{index}" for index in range(count)]
+                parents = tf.stack(trunk.build_copies(part, given, scopes, training), axis=1)
+        parents, shared = precision.share_output(parents)
+        read: list[tf.Tensor] = []
+        for group in trunk.group_tasks(tasks):
+            scopes = [f"choice_{task}" for task in group]
+            read += self._choose(parents, scopes, [f"task_{task}" for task in group], training)
+        return types.Towers(trunk.build_towers(self.tower, read, tasks, training), shared=[shared])
 
-    def _branch(
-        self, nodes: tf.Tensor, level: int, children: Sequence[str], training: bool
+    def _choose(
+        self, parents: tf.Tensor, scopes: Sequence[str], shown: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Give every child a parent among the nodes of a level, [B, P, H] -> C of [B, H]."""
-        count = nodes.shape[1]
+        """Have children choose among P parents, [B, P, H] -> C of [B, H].
+
+        Args:
+          parents: the outputs of the level above.
+          scopes: C, of the log probabilities.
+          shown: C, which monitors call the children by.
+          training: whether choices are drawn.
+        """
+        count = parents.shape[1]
         if count == 1:
-            return [nodes[:, 0]] * len(children)
-        # A variable for each child: one of a task belongs to it alone.
-        zeros = tf1.zeros_initializer()
-        with tf1.variable_scope(f"branch_{level}"):
-            logits = tf.stack(
-                [tf1.get_variable(child, [count], tf.float32, zeros) for child in children]
+            return [parents[:, 0]] * len(scopes)
+        logarithms = tf.stack(
+            [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
+        )
+        if not training:  # Not a product: what is not chosen may hold anything.
+            chosen = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
+        else:
+            _monitor(shown, logarithms)
+            weights = tf.cast(self._draw(logarithms, scopes), parents.dtype)
+            chosen = tf.linalg.matmul(weights, parents)
+        return tf.unstack(chosen, len(scopes), axis=1)
+
+    def _draw(self, logarithms: tf.Tensor, scopes: Sequence[str]) -> tf.Tensor:
+        """Draw how much each child takes of its parents, [C, P] that sum to 1."""
+        step = tf1.train.get_global_step().read_value()
+        if self.warm_steps:
+            is_warm = step < self.warm_steps
+            logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
+        temperature = self.temperature(step) if callable(self.temperature) else self.temperature
+        least = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
+        # XLA would draw other numbers, and so would another slice or replica.
+        with tf.xla.experimental.jit_scope(compile_ops=False), draws.draw_for_slice(0):
+            drawn = tf.stack(
+                [
+                    tf.random.stateless_uniform(
+                        logarithms.shape[1:], draws.make_step_seed(f"{scope}/draw"), minval=least
+                    )
+                    for scope in scopes
+                ]
             )
-            if training:
-                self._monitor(logits, level, children)
-                weights = self._draw(logits)
-            else:
-                weights = tf.one_hot(tf.argmax(logits, axis=1), count)
-        weights = tf.cast(weights, nodes.dtype)
-        return [tf.linalg.matvec(nodes, own, transpose_a=True) for own in tf.unstack(weights)]
+        gumbel = -tf.math.log(-tf.math.log(drawn))
+        return tf.nn.softmax((logarithms + gumbel) / tf.maximum(temperature, _LEAST))
 
-    def _draw(self, logits: tf.Tensor) -> tf.Tensor:
-        """Draw a parent for each child, softly: [C, P] -> [C, P]."""
-        with draws.draw_for_slice(0):  # All slices of a batch take the same branches.
-            seed = draws.make_step_seed("parent")
-        uniform = tf.random.stateless_uniform(tf.shape(logits), seed, minval=_LEAST)
-        noise = -tf.math.log(-tf.math.log(uniform))
-        temperature = self.temperature
-        if callable(temperature):
-            temperature = tf.cast(temperature(tf1.train.get_global_step()), tf.float32)
-        return tf.nn.softmax((logits + noise) / temperature)
 
-    def _monitor(self, logits: tf.Tensor, level: int, children: Sequence[str]) -> None:
-        probabilities = tf.nn.softmax(logits)
-        for row, child in enumerate(children):
-            for column in range(logits.shape[1]):
-                name = f"branch/level_{level}/{child}/node_{column}"
-                monitors.add(name, probabilities[row, column])
+_LEAST = 0.01
+
+
+def _monitor(shown: Sequence[str], logarithms: tf.Tensor) -> None:
+    """Show the probability of each parent in a training step, `branch/<child>/node_<parent>`."""
+    probabilities = tf.stop_gradient(tf.nn.softmax(logarithms))
+    for child, name in enumerate(shown):
+        for parent in range(logarithms.shape[1]):
+            monitors.add(f"branch/{name}/node_{parent}", probabilities[child, parent])

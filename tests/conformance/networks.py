@@ -339,11 +339,12 @@ NETWORKS = [
     Network(
         name="mtan_of_images",
         gin="""
-            networks.MTAN.units = [4, 6]
+            networks.MTAN.filters = [4, 6]
         """,
         configurable="MTAN",
-        inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
+        inputs={"image_a": (7, 7, 1), "numeric_b": (2,)},
         hidden=8,
+        tasks=("click", "click_long"),
     ),
     Network(
         name="pepnet",
@@ -540,5 +541,37 @@ NETWORKS = [
         configurable="WideAndDeep",
         inputs={"numeric_a": (3,), "wide_b": (2,)},
         hidden=34,
+    ),
+    Network(
+        name="mtan_without_norm",
+        gin="""
+            networks.MTAN.layers = [6, 5, 4]
+            networks.MTAN.activation = "tanh"
+            networks.MTAN.batch_norm = False
+            networks.MTAN.tower = @networks.MLP()
+            networks.MLP.layers = [3]
+            networks.MLP.activation = "tanh"
+        """,
+        configurable="MTAN",
+        inputs={"numeric_a": (3,)},
+        hidden=3,
+        tasks=("click", "click_long"),
+    ),
+    Network(
+        name="ltb_of_images",
+        gin="""
+            networks.LTB.levels = [@networks.Convnet(), @networks.MLP(), @networks.MLP()]
+            networks.LTB.num_nodes = [1, 2, 4]
+            networks.LTB.temperature = 5.0
+            networks.Convnet.filters = [4]
+            networks.Convnet.layers = [5]
+            networks.MLP.layers = [6]
+            networks.MLP.activation = "tanh"
+            networks.MLP.dropout = 0.1
+        """,
+        configurable="LTB",
+        inputs={"image_a": (8, 8, 1)},
+        hidden=6,
+        tasks=("click", "click_long"),
     ),
 ]

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import networks
+from mtl.step import replicas
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
 
@@ -108,6 +109,70 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(network, row
     assert names[0] == names[1]
     for task in row.tasks:
         np.testing.assert_array_equal(first[task], second[task])
+
+
+def test_no_row_depends_on_another_outside_of_training(network, row):
+    """So batches of any size are served, and slices of a batch give what the whole one does."""
+    inputs = _inputs(row)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        fed = {c: tf1.placeholder(tf.float32, [None, *v.shape[1:]]) for c, v in inputs.items()}
+        with tf1.variable_scope("network"):
+            towers = network(fed, row.tasks, False)
+        session.run(tf1.global_variables_initializer())
+        whole = session.run(towers, {fed[c]: v for c, v in inputs.items()})
+        some = session.run(towers, {fed[c]: v[5:8] for c, v in inputs.items()})
+    for task in row.tasks:
+        scale = np.abs(whole[task]).max()
+        np.testing.assert_allclose(some[task], whole[task][5:8], rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row):
+    """With norms by the moments of all rows; draws are a replica's own."""
+    if "dropout" in row.gin:
+        pytest.skip("drops other units on each replica")
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    config = tf1.ConfigProto(device_count={"CPU": 2})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), strategy.scope(), tf1.Session(config=config) as session:
+        tf1.train.get_or_create_global_step()
+
+        @tf.autograph.experimental.do_not_convert
+        def step():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            first = int(tf.get_static_value(replica)) * _BATCH // 2
+            found = _gradients(network, row, slice(first, first + _BATCH // 2))
+            return list(replicas.sum_over_replicas(found).values())
+
+        summed = strategy.extended.call_for_each_replica(step)
+        summed = [strategy.experimental_local_results(one)[0] for one in summed]
+        variables = {v.name.split(":")[0]: v for v in tf1.trainable_variables()}
+        session.run(tf1.global_variables_initializer())
+        start = {name: strategy.extended.read_var(v) for name, v in variables.items()}
+        found, values = session.run([summed, start])
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        expected = _gradients(network, row, slice(None))
+        session.run(tf1.global_variables_initializer())
+        for variable in tf1.trainable_variables():
+            variable.load(values[variable.op.name], session)
+        expected = session.run(expected)
+    for (name, wanted), own in zip(expected.items(), found, strict=True):
+        atol = 1e-4 * max(1, np.abs(wanted).max())
+        np.testing.assert_allclose(own, wanted, rtol=1e-3, atol=atol, err_msg=name)
+
+
+def _gradients(network, row, rows):
+    """{variable: the gradient of what these rows add to the loss of the batch}."""
+    inputs = {column: tf.constant(value[rows]) for column, value in _inputs(row).items()}
+    with tf1.variable_scope("network"):
+        towers = network(inputs, row.tasks, True)
+    losses = [(i + 1) * tf.reduce_sum(t**2) / _BATCH for i, t in enumerate(towers.values())]
+    variables = tf1.trainable_variables()
+    names = [v.name.split(":")[0] for v in variables]
+    return dict(zip(names, tf1.gradients(tf.add_n(losses), variables), strict=True))
 
 
 def test_a_checkpoint_restores_what_was_trained(network, row, tmp_path):

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from mtl import checks, networks
 from mtl.networks import trunk
-from mtl.optimization import schedules
 from tests.networks.built import (
     TASKS,
     Built,
@@ -332,98 +331,6 @@ def test_a_domain_without_rows_keeps_its_averages():
     np.testing.assert_array_equal(variance[2], 1)
 
 
-def test_mtan_of_vectors_is_what_the_paper_says():
-    made = Built(networks.MTAN(units=[4, 3]))
-    value = {name.removeprefix("network/"): v for name, v in made.values.items()}
-
-    def layer(at, x, activation):
-        return activation(x @ value[f"{at}/kernel"] / np.sqrt(1 + 1e-3))
-
-    def relu(x):
-        return np.maximum(x, 0)
-
-    hidden, masked = X, {}
-    for stage in range(2):
-        u = layer(f"stage_{stage}/shared/layer_0", hidden, relu)
-        p = hidden = layer(f"stage_{stage}/shared/layer_1", u, relu)
-        for task in TASKS:
-            at = f"stage_{stage}/task_{task}"
-            seen = u
-            if stage:
-                seen = np.concatenate([u, layer(f"{at}/passed", masked[task], relu)], axis=1)
-            mask = layer(f"{at}/attention_1", layer(f"{at}/attention_0", seen, relu), _sigmoid)
-            masked[task] = mask * p
-    for task in TASKS:
-        _assert_close(made.towers[task], masked[task])
-
-
-def test_what_tasks_share_of_mtan_is_counted_once():
-    """Gradients at the shared outputs give those of the shared weights, each of them once."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.train.get_or_create_global_step()
-        towers = networks.MTAN(units=[4, 3])({"x": tf.constant(X)}, TASKS, False)
-        loss = tf.add_n([tf.reduce_sum(tower**2) for tower in towers.values()])
-        shared = [v for v in tf1.trainable_variables() if "/shared/" in v.op.name]
-        at_outputs = tf1.gradients(loss, towers.shared)
-        through = tf1.gradients(towers.shared, shared, grad_ys=at_outputs)
-        session.run(tf1.global_variables_initializer())
-        for one, other in zip(*session.run([tf1.gradients(loss, shared), through]), strict=True):
-            _assert_close(one, other)
-
-
-def _ltb(**settings):
-    stages = [networks.MLP(layers=[4]), networks.MLP(layers=[3])]
-    return networks.LTB(**{"stages": stages, "num_nodes": [2, 3], **settings})
-
-
-def test_a_branch_is_the_plain_network_of_its_nodes():
-    def choose(values):
-        chosen = {"branch_0/node_2": 1, "branch_1/click": 2, "branch_1/click_long": 0}
-        found = dict(values)
-        for name, parent in chosen.items():
-            found[f"network/{name}"] = np.eye(len(values[f"network/{name}"]), dtype="f")[parent]
-        return found
-
-    made = Built(_ltb(), change=choose)
-    first = [run_mlp(made.values, f"level_0/node_{i}", X, 1) for i in range(2)]
-    _assert_close(made.towers["click"], run_mlp(made.values, "level_1/node_2", first[1], 1))
-    _assert_close(made.towers["click_long"], run_mlp(made.values, "level_1/node_0", first[0], 1))
-
-
-def test_branches_are_drawn_by_their_probabilities():
-    with tf.Graph().as_default(), tf1.Session() as session:
-        step = tf1.train.get_or_create_global_step()
-        logits = tf.tile(tf.math.log([[0.2, 0.7, 0.1]]), [2000, 1])
-        weights = _ltb(temperature=1e-3)._draw(logits)
-        session.run(tf1.global_variables_initializer())
-        first, again = session.run(weights), session.run(weights)
-        session.run(step.assign_add(1))
-        later = session.run(weights)
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - later).max() > 0.9
-    _assert_close(first.sum(axis=1), 1)
-    _assert_close(first.mean(axis=0), [0.2, 0.7, 0.1], atol=0.04)
-
-
-def test_the_temperature_follows_a_schedule():
-    falling = schedules.Exponential(value=2.0, decay_rate=0.5, decay_steps=1)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        step = tf1.train.get_or_create_global_step()
-        logits = tf.constant([[0.0, 0.0]])
-        found = [_ltb(temperature=t)._draw(logits) for t in (falling, 2.0, 0.5)]
-        session.run(tf1.global_variables_initializer())
-        hot, same, _ = session.run(found)
-        _assert_close(hot, same)
-        session.run(step.assign(2))
-        cold, _, same = session.run(found)
-        _assert_close(cold, same)
-
-
-def test_branches_are_shown():
-    shown = Built(_ltb(), training=True).shown
-    assert {"branch/level_0/node_2/node_1", "branch/level_1/click_long/node_2"} <= set(shown)
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -459,9 +366,6 @@ def test_branches_are_shown():
             lambda: build_trunk(networks.STAR(domain="sit"), {"x": X, "site": DOMAINS}),
             "STAR.domain must be one of x, site, got 'sit'. Did you mean 'site'?",
         ),
-        (lambda: networks.MTAN(units=[]), "MTAN.units must hold a stage"),
-        (lambda: _ltb(num_nodes=[2]), "LTB.num_nodes must hold 2 numbers"),
-        (lambda: _ltb(temperature=0), "LTB.temperature must be"),
     ],
 )
 def test_bad_settings_are_one_line(make, says):

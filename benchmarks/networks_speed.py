@@ -1,4 +1,4 @@
-"""The step time of networks of experts, beside one MLP of equal FLOPs and beside Keras.
+"""The step time of networks, beside one MLP of equal FLOPs and beside Keras.
 
 Training steps as users get them, many a session call, on 128 inputs and two binary tasks, by Adam.
 All sides take turns in one run, with the same number of threads; a ratio is taken within a round,
@@ -7,9 +7,10 @@ and the table shows the medians and the range.
     python -m benchmarks.networks_speed --rounds 7
 
 The MLP of equal FLOPs has as many units in its first layer as all experts together, and as many in
-its second as one expert: the same products, without gates. The Keras model has the same equations,
-built from Dense layers as one writes them (experts in a Python loop), and is trained by `fit`. It
-needs tf-keras or Keras 3, whichever `tf.keras` is.
+its second as one expert: the same products, without gates. The Keras models have the same
+equations, built from layers as one writes them (experts in a Python loop), and are trained by
+`fit`. They need tf-keras or Keras 3, whichever `tf.keras` is. The transformer reads the inputs as 16
+columns of 8.
 """
 
 import argparse
@@ -30,6 +31,23 @@ from mtl.step import monitors
 
 INPUTS, EXPERTS, EXPERT, TOWER, LEVEL = 128, 8, (256, 128), (64,), (128,)
 TASKS = ("task_0", "task_1")
+COLUMNS, TOKEN, ATTENTION_HEADS, BLOCKS, HIDDEN = 16, 32, 4, 2, 42
+CROSSES, DEEP = 3, (256, 128)
+
+
+class Cut:
+    """Columns that each hand on a part of the field."""
+
+    columns = {f"x_{index}": ("x",) for index in range(COLUMNS)}
+
+    def accumulators(self):
+        """Return nothing: there is nothing to learn of the data."""
+        return {}
+
+    def __call__(self, features, fitted):
+        """Cut [B, INPUTS] into columns of equal width."""
+        del fitted
+        return dict(zip(self.columns, tf.split(features["x"], COLUMNS, axis=1), strict=True))
 
 
 def build_networks() -> dict[str, types.Network]:
@@ -44,13 +62,31 @@ def build_networks() -> dict[str, types.Network]:
             expert=expert, num_experts=EXPERTS, tower=tower, gate=gates.DSelectK()
         ),
         "PLE, 2 levels": ple,
+        "DCN-v2": networks.SharedBottom(
+            trunk=networks.Parallel(
+                trunks=[networks.Cross(num_layers=CROSSES), networks.MLP(layers=DEEP)]
+            ),
+            tower=tower,
+        ),
+        "FT-Transformer": networks.SharedBottom(
+            trunk=networks.FTTransformer(
+                dimension=TOKEN,
+                num_heads=ATTENTION_HEADS,
+                num_blocks=BLOCKS,
+                attention_dropout=0.0,
+                feed_forward_dropout=0.0,
+            ),
+            tower=tower,
+        ),
     }
 
 
 def build_steps(network: types.Network, batch: tuple, threads: int) -> balancing_speed.Steps:
     """Return training steps of a network with two binary heads."""
+    trunk = getattr(network, "trunk", None)
+    is_cut = isinstance(trunk, networks.FTTransformer)
     made = model.MultiTaskModel(
-        columns=[balancing_speed.Given()],
+        columns=[Cut() if is_cut else balancing_speed.Given()],
         network=network,
         heads=[heads.Binary(name=task) for task in TASKS],
         update=update.Update(optimizer=optimizers.Adam()),
@@ -61,7 +97,7 @@ def build_steps(network: types.Network, batch: tuple, threads: int) -> balancing
 
 
 class KerasSteps:
-    """Training steps of a Keras functional model with the equations of MMoE or of PLE."""
+    """Training steps of a Keras functional model with the equations of one of ours."""
 
     def __init__(self, kind: str, batch: tuple):
         keras = tf.keras
@@ -84,6 +120,15 @@ class KerasSteps:
         if kind == "MMoE":
             experts = [mlp(inputs, EXPERT) for _ in range(EXPERTS)]
             mixed = [mix(inputs, experts) for _ in TASKS]
+        elif kind == "DCN-v2":
+            crossed = inputs
+            for _ in range(CROSSES):
+                product = keras.layers.Multiply()([inputs, dense(INPUTS)(crossed)])
+                crossed = keras.layers.Add()([product, crossed])
+            joined = keras.layers.Concatenate()([crossed, mlp(inputs, DEEP)])
+            mixed = [joined] * len(TASKS)
+        elif kind == "FT-Transformer":
+            mixed = [_build_transformer(keras, inputs)] * len(TASKS)
         else:
             seen = [inputs] * (len(TASKS) + 1)
             for level in range(2):
@@ -109,6 +154,49 @@ class KerasSteps:
         started = time.perf_counter()
         self._model.fit(self._data, steps_per_epoch=steps, epochs=1, verbose=0)
         return (time.perf_counter() - started) / steps
+
+
+def _build_transformer(keras, inputs):
+    """Return the output of an FT-Transformer of Keras layers, [B, TOKEN]."""
+    layers = keras.layers
+
+    class Tokens(layers.Layer):
+        """Cuts the inputs into columns, projects each of them, and adds the learned token."""
+
+        def build(self, shape):
+            width = shape[-1] // COLUMNS
+            self.kernel = self.add_weight(name="kernel", shape=[COLUMNS, width, TOKEN])
+            self.bias = self.add_weight(name="bias", shape=[COLUMNS, TOKEN])
+            self.learned = self.add_weight(name="learned", shape=[1, 1, TOKEN])
+
+        def call(self, values):
+            cut = tf.reshape(values, [-1, COLUMNS, values.shape[-1] // COLUMNS])
+            tokens = tf.einsum("bfd,fdt->bft", cut, self.kernel) + self.bias
+            learned = tf.tile(self.learned, [tf.shape(values)[0], 1, 1])
+            return tf.concat([learned, tokens], axis=1)
+
+    class Gate(layers.Layer):
+        """Multiplies one half of the units by the other, rectified."""
+
+        def call(self, values):
+            first, second = tf.split(values, 2, axis=-1)
+            return first * tf.nn.relu(second)
+
+    class First(layers.Layer):
+        """Takes the first token."""
+
+        def call(self, values):
+            return values[:, 0]
+
+    hidden = Tokens()(inputs)
+    for block in range(BLOCKS):
+        given = layers.LayerNormalization(epsilon=1e-5)(hidden) if block else hidden
+        attention = layers.MultiHeadAttention(ATTENTION_HEADS, TOKEN // ATTENTION_HEADS)
+        hidden = layers.Add()([hidden, attention(given, given)])
+        given = layers.LayerNormalization(epsilon=1e-5)(hidden)
+        added = layers.Dense(TOKEN)(Gate()(layers.Dense(2 * HIDDEN)(given)))
+        hidden = layers.Add()([hidden, added])
+    return layers.ReLU()(layers.LayerNormalization(epsilon=1e-5)(First()(hidden)))
 
 
 def measure(sides: dict[str, Callable[[int], float]], rounds: int, steps: int) -> dict:
@@ -154,8 +242,8 @@ def main() -> None:
         sides["MMoE that shows no gates"] = build_steps(
             build_networks()["MMoE, 8 experts"], batch, args.threads
         )
-    sides["MMoE in Keras"] = KerasSteps("MMoE", batch)
-    sides["PLE in Keras"] = KerasSteps("PLE", batch)
+    for kind in ("MMoE", "PLE", "DCN-v2", "FT-Transformer"):
+        sides[f"{kind} in Keras"] = KerasSteps(kind, batch)
     print(f"TensorFlow {tf.__version__}, Keras {keras_lib.in_use()}, {args.threads} threads\n")
     found = measure(sides, args.rounds, args.steps)
     print_table(
@@ -166,6 +254,8 @@ def main() -> None:
             ("MMoE, 8 experts", "MMoE that shows no gates"),
             ("MMoE, 8 experts", "MMoE in Keras"),
             ("PLE, 2 levels", "PLE in Keras"),
+            ("DCN-v2", "DCN-v2 in Keras"),
+            ("FT-Transformer", "FT-Transformer in Keras"),
         ],
     )
 

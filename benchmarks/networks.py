@@ -50,9 +50,15 @@ LEFT_OUT = {
     "stem": "needs tables for each task",
     "pepnet": "needs a domain",
     "star": "needs a domain",
+    "wide_and_deep": "needs columns for its wide part",
 }
 # The settings that are widths, by the class of the part; of other parts "layers" is.
-WIDTHS = {"Convnet": ("filters", "layers"), "ResNet": ("filters",)}
+WIDTHS = {
+    "Convnet": ("filters", "layers"),
+    "FTTransformer": ("dimension",),
+    "MaskNet": ("blocks",),
+    "ResNet": ("filters",),
+}
 _SPLITS = ("train", "validation", "test")
 _TRIALS, _CLOSE = 12, 0.01
 _TIMED_STEPS, _ROUNDS = 20, 5
@@ -325,7 +331,12 @@ def scale_widths(part: Any, factor: float) -> Any:
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name in widths:
-            changed[field.name] = [max(2, 2 * round(size * factor / 2)) for size in value]
+            if isinstance(value, int):  # Of tokens, which heads have to divide.
+                changed[field.name] = part.num_heads * max(
+                    1, round(value * factor / part.num_heads)
+                )
+            else:
+                changed[field.name] = [max(2, 2 * round(size * factor / 2)) for size in value]
         elif dataclasses.is_dataclass(value) or isinstance(value, (list, tuple)):
             changed[field.name] = scale_widths(value, factor)
     return dataclasses.replace(part, **changed)

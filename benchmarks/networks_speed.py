@@ -9,8 +9,8 @@ and the table shows the medians and the range.
 The MLP of equal FLOPs has as many units in its first layer as all experts together, and as many in
 its second as one expert: the same products, without gates. The Keras models have the same
 equations, built from layers as one writes them (experts in a Python loop), and are trained by
-`fit`. They need tf-keras or Keras 3, whichever `tf.keras` is. The transformer reads the inputs as 16
-columns of 8.
+`fit`. They need tf-keras or Keras 3, whichever `tf.keras` is. The transformer reads the inputs as
+16 columns of 8.
 """
 
 import argparse

@@ -25,9 +25,9 @@ class AdaTT(types.Network):
 
     D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
     Recommendations", KDD 2023, arXiv:2304.04959. At each level a task has native experts. Its gate
-    weighs those of all tasks, and a linear combination of its own, whose weights v start equal and
-    sum to 1, is added. With shared experts a group without a tower fuses as tasks do, as in the
-    general form of the paper; at the last level it has no gate.
+    weighs those of all tasks, and a linear combination of its own is added, whose weights v start
+    equal and sum to 1; the authors' code draws them. With shared experts a group without a tower
+    fuses as tasks do, as in the general form of the paper; at the last level it has no gate.
 
     Attributes:
       experts: one for each level, from the first; variables in `level_<l>/task_<task>/expert_<i>`

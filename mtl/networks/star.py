@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.layers import partitioned_norm
+from mtl.layers import partitioned_norm, quantization
 from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
@@ -32,12 +32,13 @@ class STAR:
     to that of this one. Here the outputs of both are joined, and the linear layer of each head adds
     them up.
 
-    A step computes each layer for all domains and keeps what is a row's own: N domains cost N times
-    the products of an MLP.
+    A step computes each layer for the domains that the batch holds, and keeps what is a row's own:
+    n domains cost n times the products of an MLP. The gradient of their weights is sparse, so that
+    a lazy optimizer leaves those of absent domains as they are.
 
     Attributes:
       domain: the column that tells the domain, one-hot [B, N]: an Identity or a Categorical with
-        `dimension = None`. A row of several domains takes the sum of their weights.
+        `dimension = None`. A row belongs to the place of its largest value.
       layers: the number of units of each layer, one at least; variables in `hidden_<l>/shared`,
         and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
@@ -70,15 +71,17 @@ class STAR:
           UserError: there is no such column, or no other.
         """
         checks.one_of("STAR.domain", self.domain, list(inputs))
-        domains = inputs[self.domain]
-        fields.require_vectors("STAR", self.domain, domains)
+        column = inputs[self.domain]
+        fields.require_vectors("STAR", self.domain, column)
+        domains, count = tf.argmax(column, axis=1, output_type=tf.int32), column.shape[-1]
         others = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", others)
             if self.norm:
-                hidden = partitioned_norm.normalise(hidden, domains, "norm", training)
+                groups = tf.one_hot(domains, count)
+                hidden = partitioned_norm.normalise(hidden, groups, "norm", training)
             for index, size in enumerate(self.layers):
-                hidden = _dense(hidden, domains, size, f"hidden_{index}")
+                hidden = _dense(hidden, domains, count, size, f"hidden_{index}")
                 hidden = layers.ACTIVATIONS[self.activation](hidden)
                 hidden = layers.dropout(hidden, self.dropout, f"hidden_{index}_dropout", training)
             if self.auxiliary is None:
@@ -87,19 +90,20 @@ class STAR:
                 return tf.concat([hidden, self.auxiliary(inputs, training)], axis=1)
 
 
-def _dense(inputs: tf.Tensor, domains: tf.Tensor, units: int, name: str) -> tf.Tensor:
-    """Apply the layer of each row's domain: [B, D], [B, N] -> [B, units]."""
-    width, count, dtype = inputs.shape[-1], domains.shape[-1], inputs.dtype
+def _dense(inputs: tf.Tensor, domains: tf.Tensor, count: int, units: int, name: str) -> tf.Tensor:
+    """Apply the layer of each row's domain, [B, D] and [B] in [0, count) -> [B, units]."""
+    width, dtype = inputs.shape[-1], inputs.dtype
     zeros, ones = tf1.zeros_initializer(), tf1.ones_initializer()
     with tf1.variable_scope(name):
+        inputs = quantization.quantize_inputs(inputs)
         with tf1.variable_scope("shared"):
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
-    # All domains side by side, [D, N * units]: one product.
-    wide = tf.reshape(tf.transpose(kernel * kernels, [1, 0, 2]), [width, count * units])
-    of_all = tf.reshape(tf.linalg.matmul(inputs, wide), [-1, count, units])
-    own = tf.linalg.matmul(domains[:, tf.newaxis], of_all)[:, 0]
-    return own + bias + tf.linalg.matmul(domains, biases)
+    # Looked up, so that the gradient is sparse.
+    present, places = tf.unique(domains)
+    of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
+    at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
+    return tf.gather_nd(of_all, at) + bias + tf.gather(biases, domains)

@@ -90,6 +90,7 @@ def test_every_trainable_variable_has_a_finite_gradient(network, row):
         variables = tf1.trainable_variables()
         gradients = tf1.gradients(loss, variables)
         assert all(gradient is not None for gradient in gradients)
+        gradients = list(map(tf.convert_to_tensor, gradients))  # Some may be sparse.
         session.run(tf1.global_variables_initializer())
         for variable, gradient in zip(variables, session.run(gradients), strict=True):
             assert np.isfinite(gradient).all(), variable.op.name
@@ -172,7 +173,8 @@ def _gradients(network, row, rows):
     losses = [(i + 1) * tf.reduce_sum(t**2) / _BATCH for i, t in enumerate(towers.values())]
     variables = tf1.trainable_variables()
     names = [v.name.split(":")[0] for v in variables]
-    return dict(zip(names, tf1.gradients(tf.add_n(losses), variables), strict=True))
+    found = map(tf.convert_to_tensor, tf1.gradients(tf.add_n(losses), variables))
+    return dict(zip(names, found, strict=True))
 
 
 def test_a_checkpoint_restores_what_was_trained(network, row, tmp_path):

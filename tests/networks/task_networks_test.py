@@ -307,6 +307,8 @@ def test_star_starts_as_an_mlp_and_learns_by_domain():
         output = part({"x": tf.constant(X), "site": tf.constant(DOMAINS)}, True)
         values = {v.op.name: v for v in tf1.trainable_variables()}
         of_first = tf1.gradients(output[0], values["hidden_0/domains/kernel"])[0]
+        assert isinstance(of_first, tf.IndexedSlices)
+        of_first = tf.convert_to_tensor(of_first)
         session.run(tf1.global_variables_initializer())
         found, values, gradient = session.run([output, values, of_first])
     _assert_close(found, np.maximum(X @ values["hidden_0/shared/kernel"], 0))

@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(member, whole, tmp_path):
 def test_a_resampled_run_that_is_stopped_goes_on_to_the_bit(member, tmp_path):
     """SIGTERM: saved after the step in progress, and a code that says `start again`."""
     expected, model_dir = tmp_path / "sampled_whole", tmp_path / "sampled"
-    short = resource.RLIM_INFINITY, 20
+    short = resource.RLIM_INFINITY, 40
     assert member.train(expected, *short) == 0, member.said
     pid = member.start(model_dir, *short)
     end = time.monotonic() + 60
@@ -141,7 +141,7 @@ def test_a_resampled_run_that_is_stopped_goes_on_to_the_bit(member, tmp_path):
     os.kill(pid, signal.SIGTERM)
     assert member.wait() == 128 + signal.SIGTERM, member.said
     assert "Stopped by SIGTERM" in member.said
-    assert max(tiny.checkpoint_steps(model_dir)) < 20
+    assert max(tiny.checkpoint_steps(model_dir)) < 40
     assert member.train(model_dir, *short) == 0
     _assert_same(model_dir, expected)
 

@@ -20,6 +20,9 @@ class Network:
       configurable: the class in `mtl.networks`.
       inputs: {column: shape of one example}.
       hidden: H of the towers.
+      tasks: the names of the tasks.
+      own_on_replicas: what each replica has of its own, so that the gradients of several are not
+        those of the whole batch; None where they have to be.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Network:
     inputs: dict[str, tuple[int, ...]]
     hidden: int
     tasks: tuple[str, ...] = _TASKS
+    own_on_replicas: str | None = None
 
 
 def draw_column(column: str, shape: tuple[int, ...], num_rows: int, seed: int = 0) -> np.ndarray:
@@ -79,6 +83,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,)},
         hidden=5,
+        own_on_replicas="dropout",
     ),
     Network(
         name="shared_bottom_resnet",
@@ -109,6 +114,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
+        own_on_replicas="the moments of Keras",
     ),
     Network(
         name="single_task",
@@ -167,6 +173,7 @@ NETWORKS = [
         configurable="MMoE",
         inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
         hidden=5,
+        own_on_replicas="dropout",
     ),
     Network(
         name="mmoe_of_gated_layers",
@@ -182,6 +189,7 @@ NETWORKS = [
         configurable="MMoE",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
+        own_on_replicas="dropout",
     ),
     Network(
         name="ft_transformer",
@@ -189,6 +197,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        own_on_replicas="dropout",
     ),
     Network(
         name="ft_transformer_of_one_block",
@@ -204,6 +213,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=8,
+        own_on_replicas="dropout",
     ),
     Network(
         name="ple_of_three_levels",
@@ -219,6 +229,7 @@ NETWORKS = [
         inputs={"numeric_a": (3,)},
         hidden=6,
         tasks=("click", "click_long"),  # A name that is the start of another.
+        own_on_replicas="dropout",
     ),
     Network(
         name="single_task_keras",
@@ -230,6 +241,7 @@ NETWORKS = [
         configurable="SingleTask",
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
+        own_on_replicas="the moments of Keras",
     ),
     Network(
         name="cross_stitch",
@@ -488,7 +500,7 @@ NETWORKS = [
             networks.FiBiNET.reduction = 1
         """,
         configurable="SharedBottom",
-        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        inputs={"numeric_a": (3,), "hashed_b": (8,), "hashed_c": (8,)},
         hidden=32,
     ),
     Network(
@@ -573,5 +585,6 @@ NETWORKS = [
         inputs={"image_a": (8, 8, 1)},
         hidden=6,
         tasks=("click", "click_long"),
+        own_on_replicas="dropout",
     ),
 ]

@@ -8,6 +8,7 @@ gates.Softmax.dropout = 0.1
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -241,23 +242,28 @@ def _monitor(
     if not training:
         return
     prefix = tf1.get_variable_scope().name.partition("/")[2]
-    weights, experts = (tf.stop_gradient(tf.cast(x, tf.float32)) for x in (weights, experts))
+    shown = []
+    for scope in scopes:
+        where = "/".join(filter(None, ["gate", prefix, scope]))
+        shown += [f"{where}/{name}" for name in (*names, "entropy", "dead_units", "similarity")]
+    weights, experts = (tf.stop_gradient(x) for x in (weights, experts))
+    monitors.add_where_due(shown, functools.partial(_describe, weights, experts))
+
+
+def _describe(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
+    """Return what is shown of each gate: [B, N, E], [B, E, H] -> [N (E + 3)]."""
+    weights, experts = (tf.cast(x, tf.float32) for x in (weights, experts))
+    num_gates, num_experts = weights.shape[1:]
     means = tf.reduce_mean(weights, axis=0)
     logarithms = tf.math.log(tf.maximum(weights, _LEAST))
-    most = max(math.log(len(names)), _LEAST)
+    most = max(math.log(num_experts), _LEAST)
     entropies = -tf.reduce_mean(tf.reduce_sum(weights * logarithms, axis=-1), axis=0) / most
-    # Some rows tell as much, at a cost that does not show.
     some = experts[:_SHOWN_ROWS]
     dead = tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(some, 0), axis=0), tf.float32))
-    flat = tf.transpose(some, [1, 0, 2])
-    flat = tf.math.l2_normalize(tf.reshape(flat, [len(names), -1]), axis=1)
+    flat = tf.reshape(tf.transpose(some, [1, 0, 2]), [num_experts, -1])
+    flat = tf.math.l2_normalize(flat, axis=1)
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
-    pairs = max(len(names) * (len(names) - 1), 1)
+    pairs = max(num_experts * (num_experts - 1), 1)
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
-    for place, scope in enumerate(scopes):
-        where = "/".join(filter(None, ["gate", prefix, scope]))
-        for index, name in enumerate(names):
-            monitors.add(f"{where}/{name}", means[place, index])
-        monitors.add(f"{where}/entropy", entropies[place])
-        monitors.add(f"{where}/dead_units", dead)
-        monitors.add(f"{where}/similarity", similarity)
+    of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
+    return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])

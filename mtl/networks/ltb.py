@@ -136,7 +136,7 @@ _LEAST = 0.01
 
 def _monitor(shown: Sequence[str], logarithms: tf.Tensor) -> None:
     """Show the probability of each parent in a training step, `branch/<child>/node_<parent>`."""
-    probabilities = tf.stop_gradient(tf.nn.softmax(logarithms))
-    for child, name in enumerate(shown):
-        for parent in range(logarithms.shape[1]):
-            monitors.add(f"branch/{name}/node_{parent}", probabilities[child, parent])
+    names = [
+        f"branch/{child}/node_{parent}" for child in shown for parent in range(logarithms.shape[1])
+    ]
+    monitors.add_where_due(names, lambda: tf.reshape(tf.nn.softmax(logarithms), [-1]))

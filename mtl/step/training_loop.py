@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl.step import monitors as monitors_lib
 from mtl.step import summaries
 
 tf1 = tf.compat.v1
@@ -32,7 +33,8 @@ class StepResult:
 
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
-      values: float32 [M], the monitors of the call's last step.
+      values: float32 [M], the monitors of the call's last step; those of `monitors.add_where_due`
+        are NaN where a call of several steps ends because of its time.
       names: their M names.
       summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
         did. A call of one step makes it only where it is fetched.
@@ -93,7 +95,9 @@ def run_repeatedly(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         with tf.control_dependencies([step, values]):
             features, labels = iterator.get_next()
-        train_op, monitors = step_fn(features, labels)
+        # Whatever is written is of a call's last step, and every step that is due ends its call.
+        with monitors_lib.compute_where(tf.equal(step + 1, end)):
+            train_op, monitors = step_fn(features, labels)
         names.extend(monitors)
         made = summaries.take_summaries()
         taken.extend([] if made is None else [made])

@@ -46,8 +46,15 @@ def train(case: dict) -> tuple[float, np.ndarray]:
 
 def build_model(case: dict) -> tf.keras.Model:
     """Return DeepCTR's model with the settings of the case."""
+    # One for each table: what is drawn by one and the same is the same.
+    normal = tf.keras.initializers.TruncatedNormal
     columns = [
-        feature_column.SparseFeat(field, rows, embedding_dim=case["width"])
+        feature_column.SparseFeat(
+            field,
+            rows,
+            embedding_dim=case["width"],
+            embeddings_initializer=normal(0.0, case["initial_stddev"]),
+        )
         for field, rows in case["tables"].items()
     ]
     same = {

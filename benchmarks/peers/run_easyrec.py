@@ -26,7 +26,9 @@ def write_config(case: dict, model_dir: str) -> str:
     labels = "\n".join(f'label_fields: "{task}"' for task in case["tasks"])
     features = "\n".join(
         f'features {{ input_names: "{field}" feature_type: IdFeature '
-        f"embedding_dim: {case['width']} num_buckets: {rows} }}"
+        f"embedding_dim: {case['width']} num_buckets: {rows} "
+        "initializer { truncated_normal_initializer { mean: 0.0 "
+        f"stddev: {case['initial_stddev']} }} }} }}"
         for field, rows in case["tables"].items()
     )
     group = "\n".join(f'feature_names: "{field}"' for field in case["tables"])

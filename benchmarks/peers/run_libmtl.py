@@ -116,6 +116,9 @@ def build_trainer(case: dict) -> tuple[Trainer, dict[str, Kept]]:
             self.tables = nn.ModuleList(
                 nn.Embedding(rows, case["width"]) for rows in case["tables"].values()
             )
+            stddev = case["initial_stddev"]
+            for table in self.tables:
+                nn.init.trunc_normal_(table.weight, 0.0, stddev, -2 * stddev, 2 * stddev)
 
         def forward(self, inputs, task_name=None):
             looked_up = [table(inputs[:, i]) for i, table in enumerate(self.tables)]

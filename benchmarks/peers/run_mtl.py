@@ -77,12 +77,19 @@ def build_experiment(case: dict) -> experiment.Experiment:
         ),
         model=model.MultiTaskModel(
             columns=[
-                features.Identity(names=[field], size=size, dimension=case["width"])
+                features.Identity(
+                    names=[field],
+                    size=size,
+                    dimension=case["width"],
+                    initial_stddev=case["initial_stddev"],
+                )
                 for field, size in case["tables"].items()
             ],
             network=build_network(case),
             heads=[heads.Binary(name=task) for task in tasks],
-            update=update.Update(optimizer=optimizers.Adam(learning_rate=case["rate"])),
+            update=update.Update(
+                optimizer=getattr(optimizers, case["optimizer"])(learning_rate=case["rate"])
+            ),
         ),
         run=experiment.Run(
             train_steps=steps * case["epochs"],

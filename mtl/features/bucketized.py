@@ -19,7 +19,7 @@ from mtl.variables import freezing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucketized(column.PerField):
+class Bucketized(column.Lookup, column.PerField):
     """Numbers by bucket, then embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
     Bucket i holds boundaries[i-1] <= x < boundaries[i]. A value that is not a number has a bucket
@@ -32,18 +32,17 @@ class Bucketized(column.PerField):
         census data (AUC 0.883 with 10, 0.889 with 20, 0.893 with 30, 0.893 with 100).
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: as for `column.Lookup`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
     boundaries: column.Boundaries = 32
-    dimension: int | None = 8
-    pooling: str = "mean"
     prefix: str = "bucketized"
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_lookup()
         column.check_boundaries("Bucketized.boundaries", self.boundaries)
-        column.check_vectors("Bucketized", self.dimension, self.pooling)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: what gathers its quantiles}."""
@@ -60,11 +59,11 @@ class Bucketized(column.PerField):
         boundaries = _boundaries(self.boundaries, output, fitted)
         ids = _buckets(column.numbers("Bucketized", features, field), boundaries)
         size = len(boundaries) + 2
-        return column.vectors(output, ids, size, self.dimension, self.pooling)
+        return self._look_up(output, ids, size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crossed(types.Column):
+class Crossed(column.Lookup):
     """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
 
     A field with several values in a row gives every combination, pooled.
@@ -75,6 +74,7 @@ class Crossed(types.Column):
       boundaries: {field: boundaries}, as in Bucketized, of the fields that hold fractions.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: as for `column.Lookup`.
       prefix: starts the column's name.
       trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
     """
@@ -82,12 +82,11 @@ class Crossed(types.Column):
     crosses: Sequence[Sequence[str]]
     num_buckets: int = 1000
     boundaries: Mapping[str, column.Boundaries] = dataclasses.field(default_factory=dict)
-    dimension: int | None = 8
-    pooling: str = "mean"
     prefix: str = "crossed"
     trainable: bool = True
 
     def __post_init__(self):
+        self._check_lookup()
         freezing.check_trainable(self)
         checks.scope_name("Crossed.prefix", self.prefix)
         checks.is_a("Crossed.crosses", self.crosses, (list, tuple), "be a list of lists of fields")
@@ -107,7 +106,6 @@ class Crossed(types.Column):
                 "Crossed.boundaries", field, dict.fromkeys(itertools.chain(*self.crosses))
             )
             column.check_boundaries(f"Crossed.boundaries[{field!r}]", boundaries)
-        column.check_vectors("Crossed", self.dimension, self.pooling)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -128,9 +126,7 @@ class Crossed(types.Column):
         for output, fields in self.columns.items():
             ids = self._cross([self._categories(features, field, fitted) for field in fields])
             with tf.compat.v1.variable_scope(output):
-                outputs[output] = column.vectors(
-                    output, ids, self.num_buckets, self.dimension, self.pooling
-                )
+                outputs[output] = self._look_up(output, ids, self.num_buckets)
         return outputs
 
     def _categories(

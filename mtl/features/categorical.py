@@ -21,7 +21,7 @@ from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical(column.PerField):
+class Categorical(column.Lookup, column.PerField):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories have places of their own behind those of the vocabulary. The empty string, an
@@ -38,6 +38,7 @@ class Categorical(column.PerField):
       num_unknown: places for unknown categories, which a hash spreads over them.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: as for `column.Lookup`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -45,12 +46,11 @@ class Categorical(column.PerField):
     min_count: int = 2
     max_size: int | None = None
     num_unknown: int = 1
-    dimension: int | None = 8
-    pooling: str = "mean"
     prefix: str = "categorical"
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_lookup()
         checks.whole("Categorical.min_count", self.min_count, 1)
         checks.whole("Categorical.num_unknown", self.num_unknown, 1)
         if self.max_size is not None:
@@ -67,7 +67,6 @@ class Categorical(column.PerField):
         elif self.vocabulary is not None:
             rule = "be a list, the path of a file or None"
             checks.is_a("Categorical.vocabulary", self.vocabulary, str, rule)
-        column.check_vectors("Categorical", self.dimension, self.pooling)
 
     def _listed(self) -> tuple[str, ...]:
         """Return the categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
@@ -108,7 +107,7 @@ class Categorical(column.PerField):
         entries, size = self._entries(output, fitted)
         ids = tf.ragged.map_flat_values(_table(entries, self.num_unknown).lookup, tokens)
         size += self.num_unknown
-        return column.vectors(output, ids, size, self.dimension, self.pooling)
+        return self._look_up(output, ids, size)
 
     def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or the file of it, and its size."""
@@ -154,7 +153,7 @@ def _initializer(entries: tuple[str, ...] | str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hashed(column.PerField):
+class Hashed(column.Lookup, column.PerField):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories are hashed like all others.
@@ -164,18 +163,17 @@ class Hashed(column.PerField):
       num_buckets: of the hash; several times the number of categories keeps collisions rare.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: as for `column.Lookup`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
     num_buckets: int
-    dimension: int | None = 8
-    pooling: str = "mean"
     prefix: str = "hashed"
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_lookup()
         checks.whole("Hashed.num_buckets", self.num_buckets, 2)
-        column.check_vectors("Hashed", self.dimension, self.pooling)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -183,11 +181,11 @@ class Hashed(column.PerField):
         tokens = column.tokens("Hashed", features, field)
         to_bucket = tf.strings.to_hash_bucket_fast
         ids = tf.ragged.map_flat_values(to_bucket, tokens, self.num_buckets)
-        return column.vectors(output, ids, self.num_buckets, self.dimension, self.pooling)
+        return self._look_up(output, ids, self.num_buckets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Identity(column.PerField):
+class Identity(column.Lookup, column.PerField):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
     All that lies outside [0, size) shares one place of its own.
@@ -197,25 +195,24 @@ class Identity(column.PerField):
       size: the number of ids.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: as for `column.Lookup`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
     size: int
-    dimension: int | None = 8
-    pooling: str = "mean"
     prefix: str = "identity"
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_lookup()
         checks.whole("Identity.size", self.size, 1)
-        column.check_vectors("Identity", self.dimension, self.pooling)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         ids = column.integers("Identity", features, field)
         ids = tf.ragged.map_flat_values(self._known_or_last, ids)
-        return column.vectors(output, ids, self.size + 1, self.dimension, self.pooling)
+        return self._look_up(output, ids, self.size + 1)
 
     def _known_or_last(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.where((ids >= 0) & (ids < self.size), ids, tf.constant(self.size, tf.int64))

@@ -84,6 +84,40 @@ class PerField(types.Column):
         """Encode one field as the column `output`."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lookup(types.Column):
+    """Columns that turn ids into vectors.
+
+    Attributes:
+      dimension: of the embedding; None gives one-hot inputs.
+      pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: of the normal distribution that the embedding starts from, cut off at two of
+        them; None for `dimension ** -0.5`. Rows that are rare start closer to each other with a
+        small one, such as 0.01.
+    """
+
+    dimension: int | None = 8
+    pooling: str = "mean"
+    initial_stddev: float | None = None
+
+    def _check_lookup(self) -> None:
+        kind = type(self).__name__
+        if self.dimension is not None:
+            rule = "be a whole number, or None for one-hot"
+            checks.is_a(f"{kind}.dimension", self.dimension, int, rule)
+            checks.positive(f"{kind}.dimension", self.dimension)
+        checks.one_of(f"{kind}.pooling", self.pooling, POOLINGS)
+        if self.initial_stddev is not None:
+            where, given = f"{kind}.initial_stddev", self.initial_stddev
+            checks.positive(where, given)
+            fix = "One-hot inputs have no embedding."
+            checks.require(self.dimension is not None, where, "stay None", given, fix)
+
+    def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
+        """Turn ids in [0, size) into [B, D], see `vectors`."""
+        return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+
+
 def name(prefix: str, *fields: str) -> str:
     """Return `<prefix>_<field>[_x_<field>...]`, with what no scope can hold replaced by '_'."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{'_x_'.join(fields)}")
@@ -110,14 +144,6 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
     ascending = all(low < high for low, high in itertools.pairwise(boundaries))
     rule = "ascend" if least == 1 else f"ascend, and be {least} at least"
     checks.require(ascending and len(boundaries) >= least, where, rule, boundaries)
-
-
-def check_vectors(kind: str, dimension: int | None, pooling: str) -> None:
-    """Fail unless the settings of `vectors` are good."""
-    if dimension is not None:
-        checks.is_a(f"{kind}.dimension", dimension, int, "be a whole number, or None for one-hot")
-        checks.positive(f"{kind}.dimension", dimension)
-    checks.one_of(f"{kind}.pooling", pooling, POOLINGS)
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
@@ -171,7 +197,14 @@ def inverse(spread: npt.ArrayLike) -> np.ndarray:
     return np.divide(1, given, out=np.zeros_like(given), where=given > 0).astype(np.float32)
 
 
-def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling: str) -> tf.Tensor:
+def vectors(
+    output: str,
+    ids: Values,
+    size: int,
+    dimension: int | None,
+    pooling: str,
+    stddev: float | None = None,
+) -> tf.Tensor:
     """Turn ids in [0, size) into [B, D], by an embedding of `dimension`; one-hot if it is None.
 
     [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row: "sum",
@@ -181,12 +214,12 @@ def vectors(output: str, ids: Values, size: int, dimension: int | None, pooling:
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
         rule = f"have at most {_MAX_ONE_HOT} ids to be one-hot"
         checks.require(size <= _MAX_ONE_HOT, f"features.{output}", rule, size, fix)
-        looked_up = tf.ragged.map_flat_values(tf.one_hot, ids, size)
+        found = tf.ragged.map_flat_values(tf.one_hot, ids, size)
     else:
-        looked_up = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension)
+        found = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension, stddev=stddev)
     if ids.shape.rank == 1:
-        return looked_up
-    return tf.ensure_shape(_pool(looked_up, pooling), [None, dimension or size])
+        return found
+    return tf.ensure_shape(_pool(found, pooling), [None, dimension or size])
 
 
 def _pool(looked_up: Values, pooling: str) -> tf.Tensor:

@@ -244,12 +244,17 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
 
 
 def embedding(
-    ids: tf.Tensor, vocabulary_size: int, dimension: int, name: str = "embedding"
+    ids: tf.Tensor,
+    vocabulary_size: int,
+    dimension: int,
+    name: str = "embedding",
+    stddev: float | None = None,
 ) -> tf.Tensor:
     """Look up ids in [0, vocabulary_size), [...] -> [..., dimension].
 
-    The gradient of the table is IndexedSlices.
+    The gradient of the table is IndexedSlices. It starts from a normal distribution of this
+    standard deviation, `dimension ** -0.5` if it is None, cut off at two of them.
     """
-    initializer = tf1.truncated_normal_initializer(stddev=dimension**-0.5)
+    initializer = tf1.truncated_normal_initializer(stddev=stddev or dimension**-0.5)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
     return tf.nn.embedding_lookup(table, ids)

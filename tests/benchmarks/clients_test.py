@@ -88,11 +88,13 @@ def test_a_side_that_fails_is_not_asked_again():
         asked.append(case["seed"])
         return clients_speed.Result(why="no torch")
 
-    found = clients_speed.take_turns(
-        {"arrays": lambda case: clients_speed.Result(speed=10.0, aucs=(0.5,)), "LibMTL": fail}, 3
-    )
+    def train(case):
+        return clients_speed.Result(speed=10.0, aucs=(0.5,))
+
+    ours = {("arrays", optimizer): train for optimizer in clients_speed.OPTIMIZERS}
+    found = clients_speed.take_turns({**ours, "LibMTL": fail}, 3)
     assert asked == [1]
-    assert len(found["arrays"]) == 3
+    assert len(found["arrays", "Adam"]) == 3
     (line,) = clients_speed.build_lines("MMoE", found)
     assert line[:4] == ["MMoE", "LibMTL", "tensors, batches cut by index", "no torch"]
     assert len(line) == len(clients_speed.HEADER)
@@ -102,10 +104,17 @@ def test_a_line_takes_ratios_within_rounds():
     def results(*speeds):
         return [clients_speed.Result(speed=speed, aucs=(0.9, 0.8)) for speed in speeds]
 
-    found = {"arrays": results(1000, 3000, 2000), "DeepCTR": results(500, 1000, 2000)}
+    found = {
+        ("arrays", "Adam"): results(1000, 3000, 2000),
+        ("arrays", "LazyAdam"): results(5000, 5000, 5000),
+        "DeepCTR": results(500, 1000, 2000),
+    }
     (line,) = clients_speed.build_lines("MMoE", found)
+    aucs = "0.9000 / 0.8000"
     assert line[3:] == [
-        *("1,000", "2,000", "2.00 (1.00 to 3.00)", "0.9000 / 0.8000", "0.9000 / 0.8000")
+        *("1,000", aucs),
+        *("2,000", "2.00 (1.00 to 3.00)", aucs),
+        *("5,000", "5.00 (2.50 to 10.00)", aucs),
     ]
 
 

@@ -178,6 +178,11 @@ def test_a_vocabulary_file_that_is_not_there(encode):
         (lambda: features.Categorical(names=["x"], dimension=0), "dimension must be above 0"),
         (lambda: features.Categorical(names=["x"], dimension=2.5), "must be a whole number"),
         (lambda: features.Categorical(names=["x"], pooling="max"), "pooling must be one of"),
+        (lambda: features.Hashed(names=["x"], num_buckets=5, initial_stddev=0), "must be above 0"),
+        (
+            lambda: features.Identity(names=["x"], size=5, dimension=None, initial_stddev=0.1),
+            "Identity.initial_stddev must stay None, got 0.1. One-hot inputs have no embedding.",
+        ),
         (lambda: features.Hashed(names=["x"], num_buckets=1), "num_buckets must be at least 2"),
         (lambda: features.Identity(names=["x"], size=0), "size must be at least 1"),
     ],
@@ -185,6 +190,33 @@ def test_a_vocabulary_file_that_is_not_there(encode):
 def test_settings_are_checked_at_construction(make, message):
     with pytest.raises(checks.UserError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda **more: features.Categorical(names=["x"], vocabulary=list(range(999)), **more),
+        lambda **more: features.Hashed(names=["x"], num_buckets=1000, **more),
+        lambda **more: features.Identity(names=["x"], size=999, **more),
+        lambda **more: features.Crossed(crosses=[["x", "y"]], **more),
+        lambda **more: features.Bucketized(names=["x"], boundaries=list(range(998)), **more),
+    ],
+    ids=["categorical", "hashed", "identity", "crossed", "bucketized"],
+)
+@pytest.mark.parametrize(("stddev", "expected"), [(None, 0.25), (0.01, 0.01)])
+def test_tables_start_from_a_normal_of_the_deviation_that_is_set(build, stddev, expected):
+    column = build(dimension=16, initial_stddev=stddev)
+    nothing = features.Statistics(directory="", entries={})
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.set_random_seed(1)
+        batch = {"x": tf.constant([1, 2]), "y": tf.constant([1, 2])}
+        features.encode_columns([column], batch, nothing)
+        session.run(tf.compat.v1.global_variables_initializer())
+        (table,) = session.run(tf.compat.v1.trainable_variables())
+    assert table.shape == (1000, 16)
+    # Of a normal that is cut off at two deviations.
+    assert table.std() == pytest.approx(0.8796 * expected, rel=0.02)
+    assert abs(table).max() <= 2 * expected
 
 
 def test_passes_of_a_graph_look_up_in_one_table():

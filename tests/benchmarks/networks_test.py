@@ -20,11 +20,11 @@ def test_networks_are_the_files_of_the_folder():
         benchmark.find_networks(["shared_bottom_convnet"])
 
 
-def test_all_widths_of_a_network_get_one_factor():
+def test_all_widths_of_a_network_but_those_of_towers_get_one_factor():
     expert, tower = networks.MLP(layers=[64, 32]), networks.MLP(layers=[3])
     scaled = benchmark.scale_widths(networks.MMoE(expert=expert, tower=tower), 0.5)
     assert scaled.expert.layers == [32, 16]
-    assert scaled.tower.layers == [2]
+    assert scaled.tower == tower
     assert scaled.num_experts == networks.MMoE(expert=expert).num_experts
     stages = networks.CrossStitch(stages=[expert, tower])
     assert [s.layers for s in benchmark.scale_widths(stages, 2).stages] == [[128, 64], [6]]
@@ -70,6 +70,16 @@ def test_networks_are_made_as_large_as_they_should_be(tmp_path):
         assert made.count_parameters(sized.model) == found["parameters"]
         assert abs(found["parameters"] / 5000 - 1) < 0.15
         assert sized.run.seed == sized.data.source.seed == 2
+
+
+@pytest.mark.medium
+def test_a_network_that_cannot_be_made_so_small_stays_as_it_is(tmp_path):
+    made = benchmark.Comparison(name="adult", data_dir="x", out=str(tmp_path), parameters=5000)
+    (tmp_path / "adult").mkdir()
+    (tmp_path / "adult" / "input_widths.json").write_text('{"numeric_x": 100}')
+    found = made.fit_width("dcn_v2")
+    assert found["factor"] == 1 and found["parameters"] > 2 * 100 * 100
+    assert made.sized("dcn_v2", seed=1).model.network == made.load("dcn_v2", seed=1).model.network
 
 
 @pytest.mark.medium

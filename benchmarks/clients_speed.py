@@ -325,6 +325,11 @@ def train_side(
     return Result(speed=examples / answer["secs"], aucs=tuple(aucs))
 
 
+def find_failure(results: Sequence[Result]) -> str:
+    """Return why a side failed, "" if it did not."""
+    return next((result.why for result in results if result.why), "")
+
+
 def take_turns(
     sides: Mapping[Any, Callable[[dict], Result]], rounds: int
 ) -> dict[Any, list[Result]]:
@@ -332,7 +337,7 @@ def take_turns(
     found: dict[Any, list[Result]] = {name: [] for name in sides}
     for seed in range(1, rounds + 1):
         for name, train in sides.items():
-            if not any(result.why for result in found[name]):
+            if not find_failure(found[name]):
                 found[name].append(train({"seed": seed}))
     return found
 
@@ -344,9 +349,8 @@ def format_speed(results: Sequence[Result]) -> str:
 
 def describe_ours(ours: Sequence[Result], theirs: Sequence[Result]) -> list[str]:
     """Return our examples a second, the ratio to theirs, and our AUC."""
-    whys = [result.why for result in ours if result.why]
-    if whys:
-        return [whys[0], "-", "-"]
+    if why := find_failure(ours):
+        return [why, "-", "-"]
     return [format_speed(ours), format_ratio(ours, theirs), format_aucs(ours)]
 
 
@@ -374,9 +378,9 @@ def build_lines(network: str, found: Mapping[Any, list[Result]]) -> list[list[st
     for name, theirs in found.items():
         if name not in PEERS:
             continue
-        line, whys = [network, name, PEERS[name].reads], [r.why for r in theirs if r.why]
-        if whys:
-            lines.append([*line, whys[0], *["-"] * 7])
+        line = [network, name, PEERS[name].reads]
+        if why := find_failure(theirs):
+            lines.append([*line, why, *["-"] * (len(HEADER) - len(line) - 1)])
             continue
         line += [format_speed(theirs), format_aucs(theirs)]
         for optimizer in OPTIMIZERS:

@@ -32,7 +32,8 @@ class Bucketized(column.Lookup, column.PerField):
         census data (AUC 0.883 with 10, 0.889 with 20, 0.893 with 30, 0.893 with 100).
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: as for `column.Lookup`.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -74,7 +75,8 @@ class Crossed(column.Lookup):
       boundaries: {field: boundaries}, as in Bucketized, of the fields that hold fractions.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: as for `column.Lookup`.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name.
       trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
     """

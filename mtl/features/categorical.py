@@ -38,7 +38,8 @@ class Categorical(column.Lookup, column.PerField):
       num_unknown: places for unknown categories, which a hash spreads over them.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: as for `column.Lookup`.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -163,7 +164,8 @@ class Hashed(column.Lookup, column.PerField):
       num_buckets: of the hash; several times the number of categories keeps collisions rare.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: as for `column.Lookup`.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -195,7 +197,8 @@ class Identity(column.Lookup, column.PerField):
       size: the number of ids.
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: as for `column.Lookup`.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 

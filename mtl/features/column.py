@@ -91,9 +91,8 @@ class Lookup(types.Column):
     Attributes:
       dimension: of the embedding; None gives one-hot inputs.
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: of the normal distribution that the embedding starts from, cut off at two of
-        them; None for `dimension ** -0.5`. Rows that are rare start closer to each other with a
-        small one, such as 0.01.
+      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
     """
 
     dimension: int | None = 8

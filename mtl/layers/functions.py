@@ -255,6 +255,7 @@ def embedding(
     The gradient of the table is IndexedSlices. It starts from a normal distribution of this
     standard deviation, `dimension ** -0.5` if it is None, cut off at two of them.
     """
-    initializer = tf1.truncated_normal_initializer(stddev=stddev or dimension**-0.5)
+    stddev = dimension**-0.5 if stddev is None else stddev
+    initializer = tf1.truncated_normal_initializer(stddev=stddev)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
     return tf.nn.embedding_lookup(table, ids)

@@ -71,9 +71,9 @@ class STAR:
           UserError: there is no such column, or no other.
         """
         checks.one_of("STAR.domain", self.domain, list(inputs))
-        column = inputs[self.domain]
-        fields.require_vectors("STAR", self.domain, column)
-        domains, count = tf.argmax(column, axis=1, output_type=tf.int32), column.shape[-1]
+        one_hot = inputs[self.domain]
+        fields.require_vectors("STAR", self.domain, one_hot)
+        domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
         others = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", others)

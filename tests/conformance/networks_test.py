@@ -128,10 +128,13 @@ def test_no_row_depends_on_another_outside_of_training(network, row):
         np.testing.assert_allclose(some[task], whole[task][5:8], rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row):
+def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row, monkeypatch):
     """So norms take the moments of all rows."""
     if row.own_on_replicas:
         pytest.skip(f"each replica has {row.own_on_replicas} of its own")
+    # Of the hundreds of thousands of ReLUs of a ResNet rounding turns one on or off now and then,
+    # which moves all gradients before it: a smooth function has none of it.
+    monkeypatch.setattr(tf.nn, "relu", tf.nn.softplus)
     strategy = tf.distribute.MirroredStrategy(
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
@@ -163,8 +166,8 @@ def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row):
             variable.load(values[variable.op.name], session)
         expected = session.run(expected)
     for (name, wanted), own in zip(expected.items(), found, strict=True):
-        # Of the whole gradient: among many ReLUs, rounding turns one on or off now and then.
-        assert np.linalg.norm(own - wanted) <= 5e-3 * np.linalg.norm(wanted) + 1e-4, name
+        atol = 1e-4 * max(1, np.abs(wanted).max())
+        np.testing.assert_allclose(own, wanted, rtol=1e-3, atol=atol, err_msg=name)
 
 
 def _gradients(network, row, rows):

@@ -63,6 +63,8 @@ WIDTHS = {
 }
 _SPLITS = ("train", "validation", "test")
 _TRIALS, _CLOSE, _FAR = 12, 0.01, 1 / 6
+# Units of a layer, unless its file has fewer: fewer learn nothing, whatever feeds them.
+_NARROWEST = 8
 _TIMED_STEPS, _ROUNDS = 20, 5
 
 Result = Mapping[str, float]
@@ -237,7 +239,8 @@ class Comparison:
         """Return {"factor": of the widths, "parameters": which the network has with it}."""
 
         def measure() -> dict[str, float]:
-            model = self.load(network, 1).model
+            made = self.load(network, 1)
+            model = made.model.fill_schedules(made.run.train_steps)
             low, high, tried = 1 / 16, 16.0, {}
             for _ in range(_TRIALS):
                 factor = (low * high) ** 0.5
@@ -324,30 +327,30 @@ def positive(head: Any) -> str:
     return head.positive[0]
 
 
-def scale_widths(part: Any, factor: float) -> Any:
-    """Return a network with all its widths times a factor, even numbers of at least 2.
+def scale_widths(part: Any, factor: float, multiple: int = 2) -> Any:
+    """Return a network with all its widths times a factor, as multiples of `multiple`.
 
-    Towers keep theirs: a task that is left two units learns nothing, whatever tasks share.
+    Where a part has heads of attention, or of FinalMLP, they divide its widths. Towers keep theirs:
+    a task that is left two units learns nothing, whatever tasks share.
     """
     if isinstance(part, (list, tuple)):
-        return [scale_widths(one, factor) for one in part]
+        return [scale_widths(one, factor, multiple) for one in part]
     if not dataclasses.is_dataclass(part):
         return part
     widths = WIDTHS.get(type(part).__name__, ("layers",))
+    multiple = max(multiple, getattr(part, "num_heads", multiple))
     changed = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if field.name == "tower":
             continue
         if field.name in widths:
-            if isinstance(value, int):  # Of tokens, which heads have to divide.
-                changed[field.name] = part.num_heads * max(
-                    1, round(value * factor / part.num_heads)
-                )
-            else:
-                changed[field.name] = [max(2, 2 * round(size * factor / 2)) for size in value]
+            sizes = [value] if isinstance(value, int) else value
+            wanted = [max(size * factor, min(size, _NARROWEST)) for size in sizes]
+            scaled = [multiple * max(1, round(size / multiple)) for size in wanted]
+            changed[field.name] = scaled[0] if isinstance(value, int) else scaled
         elif dataclasses.is_dataclass(value) or isinstance(value, (list, tuple)):
-            changed[field.name] = scale_widths(value, factor)
+            changed[field.name] = scale_widths(value, factor, multiple)
     return dataclasses.replace(part, **changed)
 
 
@@ -482,6 +485,8 @@ def compare_networks(comparison: Comparison, networks: Sequence[str], seeds: ran
     """Run the networks on census records, write the plot and return the table."""
     baseline, metric = comparison.data.baseline, comparison.data.metric
     networks = list(dict.fromkeys([baseline, *networks]))
+    for network in networks:  # Before the first run: a width that does not fit ends it all.
+        comparison.fit_width(network)
     # A round over all networks for each seed: a run that is cut short has whole pairs.
     jobs = [(network, seed, ()) for seed in seeds for network in networks]
     results: dict[str, list[Result]] = {network: [] for network in networks}

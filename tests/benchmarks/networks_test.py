@@ -30,6 +30,14 @@ def test_all_widths_of_a_network_but_those_of_towers_get_one_factor():
     assert [s.layers for s in benchmark.scale_widths(stages, 2).stages] == [[128, 64], [6]]
 
 
+def test_widths_stay_wide_enough_and_divide_by_heads():
+    scaled = benchmark.scale_widths(networks.MLP(layers=[128, 16, 4]), 0.01)
+    assert scaled.layers == [8, 8, 4]
+    streams = [networks.MLP(layers=[64]), networks.MLP(layers=[50])]
+    scaled = benchmark.scale_widths(networks.FinalMLP(streams=streams, num_heads=4), 0.9)
+    assert [stream.layers for stream in scaled.streams] == [[56], [44]]
+
+
 def test_differences_are_paired_by_seed():
     found = benchmark.differences(RUNS["mmoe"], RUNS["single_task"], ["a", "b"])
     assert found["a"] == pytest.approx((0.05, 0.05))

@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -81,21 +82,21 @@ class Steps:
             tf1.train.create_global_step()
             self._until = tf1.placeholder(tf.int64, [])
             iterator = tf1.data.make_initializable_iterator(batches())
-            result = training_loop.run_repeatedly(
-                functools.partial(a_model._step, None, 1, None),
-                iterator,
-                steps_per_call=10_000,
-                last_step=self._until,
-                due_every=(10_000,),
+            steps = {"steps_per_call": 10_000, "last_step": self._until, "due_every": (10_000,)}
+            a_model.model_fn(
+                iterator, None, "train", statistics={}, loop=steps, training_hooks=self._fetch
             )
-            # Fetched as in a run, so that the monitors are computed.
-            self._fetches = (result.step, result.values)
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
                 )
             )
             self._session.run([tf1.global_variables_initializer(), iterator.initializer])
+
+    def _fetch(self, result: training_loop.StepResult) -> dict[str, Any]:
+        # As in a run, so that the monitors are computed.
+        self._fetches = (result.step, result.values)
+        return {}
 
     def __call__(self, steps: int) -> float:
         """Seconds a step, over so many."""

@@ -23,6 +23,8 @@ from mtl.layers import precision as precision_lib
 from mtl.layers import quantization as quantization_lib
 from mtl.networks import trunk
 from mtl.optimization import schedules
+from mtl.sparsity import pruned_step
+from mtl.sparsity import pruning as pruning_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import summaries, training_loop, whole_batch
@@ -45,6 +47,7 @@ class MultiTaskModel:
       surgery: combines the tasks' gradients; a plain sum by default.
       freezing: what does not move, for good or up to a step; nothing by default.
       quantization: whose weights and inputs have few values; nothing by default.
+      pruning: which weights are cut while the network trains; none by default.
     """
 
     columns: Sequence[types.Column]
@@ -55,6 +58,7 @@ class MultiTaskModel:
     surgery: types.Surgery = surgery_lib.Sum()
     freezing: freezing_lib.Freezing = freezing_lib.Freezing()
     quantization: quantization_lib.Quantization = quantization_lib.Quantization()
+    pruning: Sequence[pruning_lib.Pruning] = ()
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -82,6 +86,10 @@ class MultiTaskModel:
         example = "be built, such as @quantization.Quantization()"
         kind = quantization_lib.Quantization
         checks.is_a("MultiTaskModel.quantization", self.quantization, kind, example)
+        example = "be a list, such as [@pruning.Pruning()]"
+        checks.is_a("MultiTaskModel.pruning", self.pruning, (list, tuple), example)
+        for part in self.pruning:
+            checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
 
@@ -120,6 +128,14 @@ class MultiTaskModel:
     def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
         """Return the model whose schedules last as long as the run, unless they say how long."""
         return schedules.fill_decay_steps(self, train_steps)
+
+    def find_first_final_step(self, train_steps: int) -> int:
+        """Return the step from which checkpoints are as sparse as they are to be.
+
+        0 where nothing is pruned, or where the run ends before.
+        """
+        first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
+        return first if first <= train_steps else 0
 
     @property
     def adds_losses(self) -> bool:
@@ -187,7 +203,9 @@ class MultiTaskModel:
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, statistics, slices, observe)
-            step = self.freezing.wrap_step(precision.wrap_step(plain))
+            is_watched = observe is not None or not self.adds_losses
+            pruning = pruned_step.wrap_step(self.pruning, plain, is_watched)
+            step = self.freezing.wrap_step(precision.wrap_step(pruning))
             if loop:
                 result = training_loop.run_repeatedly(step, features, **loop)
             else:
@@ -207,7 +225,8 @@ class MultiTaskModel:
         """Build the graph of evaluation or of prediction."""
         logits = self.infer_logits(features, statistics)
         averaged = types.read_member(self.update, types.Update, "average")
-        scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged else None
+        is_hidden = any(part.hides_weights for part in self.pruning)
+        scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
         if mode == compat.estimator.ModeKeys.PREDICT:
             return compat.estimator.EstimatorSpec(
                 mode,
@@ -269,7 +288,10 @@ class MultiTaskModel:
         if observe:
             with summaries.drop_summaries():  # The audit builds the network once more.
                 observe(features, labels, weights)
+        set_to_zero = pruned_step.update_masks(gradients, variables)
         train_op, of_update = self.update(gradients, variables, losses)
+        train_op = set_to_zero(train_op)
+        of_network |= monitors_lib.take()
         monitors = {"loss": total, **monitors, **of_update, **of_network}
         for task, loss in losses.items():
             monitors[f"{task}/loss"] = loss

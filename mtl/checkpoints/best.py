@@ -78,8 +78,10 @@ class BestKeeper:
     and {value, step, checkpoint} of the best once there is one.
     """
 
-    def __init__(self, best: Best, model_dir: str):
+    def __init__(self, best: Best, model_dir: str, from_step: int = 0):
+        """Keep the best of the evaluations from a step on; earlier ones are no candidates."""
         self._best, self._dir = best, os.path.join(model_dir, "best")
+        self._from_step = from_step
         self._path = os.path.join(self._dir, "best.json")
         self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
 
@@ -129,7 +131,8 @@ class BestKeeper:
 
         Not even by a metric that knows nothing of the predictions that are NaN.
         """
-        is_new = int(metrics["global_step"]) > self.last_step
+        step = int(metrics["global_step"])
+        is_new = step > self.last_step and step >= self._from_step
         has_nan = any(
             name.endswith("/nan_predictions") and value > 0 for name, value in metrics.items()
         )
@@ -145,8 +148,9 @@ class BestKeeper:
         if step <= self.last_step:
             return
         tf.io.gfile.makedirs(self._dir)
-        since, steps = record.get("evaluations_since", 0) + 1, record.get("steps_since", [])
-        steps = [*steps, step]
+        since, steps = record.get("evaluations_since", 0), record.get("steps_since", [])
+        if step >= self._from_step:
+            since, steps = since + 1, [*steps, step]
         if self.is_best(metrics):
             value, since, steps = float(metrics[self._best.metric]), 0, []
             record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from mtl.layers import functions, quantization
+from mtl.variables import pruned
 
 tf1 = tf.compat.v1
 
@@ -32,8 +33,9 @@ def dense(
 ) -> list[tf.Tensor]:
     """Apply a dense layer for each scope: [B, D] or N of [B, D] -> N of [B, units]."""
     is_at_once = isinstance(inputs, tf.Tensor) or tf.config.list_physical_devices("GPU")
-    # Patterns of quantization choose activations by the scope of a single layer.
-    if quantization.is_active() or not is_at_once or len(scopes) == 1:
+    # What looks at the inputs of a layer chooses it by its own scope.
+    is_watched = quantization.is_active() or pruned.are_inputs_watched()
+    if is_watched or not is_at_once or len(scopes) == 1:
         return for_each(
             lambda own: functions.dense(own, units, name, use_bias=use_bias), inputs, scopes
         )

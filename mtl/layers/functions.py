@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mtl.layers import quantization
 from mtl.step import draws, replicas
-from mtl.variables import freezing, sharding
+from mtl.variables import freezing, pruned, sharding
 
 tf1 = tf.compat.v1
 
@@ -40,7 +40,7 @@ def dense(
     The kernel starts Glorot-uniform.
     """
     with tf1.variable_scope(name):
-        inputs = quantization.quantize_inputs(inputs)
+        inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
         # Asked for in 16 bits, a variable stays float32 and comes cast; see `precision`.
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
@@ -65,7 +65,7 @@ def conv(
     It is padded to keep the borders. With the padding "valid" H and W lose `size - 1` first.
     """
     with tf1.variable_scope(name):
-        inputs = quantization.quantize_inputs(inputs)
+        inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
         shape = [size, size, inputs.shape[-1], filters]
         initializer = tf1.variance_scaling_initializer(2.0)
         kernel = tf1.get_variable("kernel", shape, inputs.dtype, initializer)
@@ -258,4 +258,4 @@ def embedding(
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = tf1.truncated_normal_initializer(stddev=stddev)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
-    return tf.nn.embedding_lookup(table, ids)
+    return pruned.stop_rows(tf.nn.embedding_lookup(table, ids), table, ids)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from mtl.checkpoints import run_directory
-from mtl.monitoring import doubts
+from mtl.monitoring import doubts, sparsity_picture
 
 _CELLS = 3
 
@@ -56,9 +56,11 @@ def _shown(value: float) -> str:
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
     """Return the summary of a run that made `steps` steps; `model_name` is what is served."""
-    best = _last(os.path.join(model_dir, "best"))
+    best, last = _last(os.path.join(model_dir, "best")), _last(model_dir)
+    cut = sparsity_picture.count_weights(last) if last else None
     places = {
-        "checkpoint": _last(model_dir),
+        "weights cut": cut and _describe_cut(*cut),
+        "checkpoint": last,
         "best checkpoint": best,
         "export": _newest(os.path.join(model_dir, "export", "latest")),
         # Exports outlive a run that starts anew, since a server may be serving them.
@@ -90,6 +92,12 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
             "Next:",
             *(f"  {command}" for command in commands),
         ]
+    )
+
+
+def _describe_cut(cut: int, total: int, num_packed: int) -> str:
+    return (
+        f"{100 * cut / total:.1f}% of {total:,} pruned: {4 * total:,} bytes, {num_packed:,} packed"
     )
 
 

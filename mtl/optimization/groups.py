@@ -17,7 +17,7 @@ from mtl import checks, types
 from mtl.compat import reduced
 from mtl.optimization import schedules, wrapped
 from mtl.step import gradients as gradients_lib
-from mtl.variables import freezing, patterns
+from mtl.variables import freezing, patterns, pruned
 
 tf1 = tf.compat.v1
 
@@ -75,12 +75,19 @@ def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform_gradient(gradient, functools.partial(_if, reached))
-    entries = freezing.moving_entries(variable)
-    if entries is None:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        entries = tf.gather(entries, gradient.indices)
-    return gradients_lib.transform_gradient(gradient, functools.partial(_if, entries))
+    entries, kept = freezing.moving_entries(variable), pruned.kept_entries(variable)
+    if entries is not None:
+        own = functools.partial(_if, _of_rows(entries, gradient))
+        gradient = gradients_lib.transform_gradient(gradient, own)
+    if kept is not None:
+        own = functools.partial(tf.multiply, _of_rows(kept, gradient))
+        gradient = gradients_lib.transform_gradient(gradient, own)
+    return gradient
+
+
+def _of_rows(mask: tf.Tensor, gradient: types.Connected) -> tf.Tensor:
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return tf.gather(mask, gradient.indices) if is_sparse else mask
 
 
 def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

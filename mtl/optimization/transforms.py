@@ -15,7 +15,7 @@ from mtl import checks, types
 from mtl.compat import shards
 from mtl.step import draws
 from mtl.step import gradients as gradients_lib
-from mtl.variables import freezing, patterns
+from mtl.variables import freezing, patterns, pruned
 
 tf1 = tf.compat.v1
 
@@ -26,8 +26,8 @@ class Centralization:
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
     Networks", 2020, arXiv:2004.01461. The sum of the weights of a unit stays what it was, so where
-    only some entries move (`Freezing.entries`) the mean is over those. Biases, scales and looked-up
-    tables, which have no such units, are left alone.
+    only some entries move (`Freezing.entries`, `Pruning`) the mean is over those. Biases, scales
+    and looked-up tables, which have no such units, are left alone.
     """
 
     def __call__(
@@ -45,7 +45,10 @@ def _centered(gradient: types.Connected, variable: tf.Variable) -> types.Connect
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
-    entries = freezing.moving_entries(variable)
+    entries, kept = freezing.moving_entries(variable), pruned.kept_entries(variable)
+    if kept is not None:
+        is_kept = tf.broadcast_to(kept > 0, gradient.shape)
+        entries = is_kept if entries is None else entries & is_kept
     if entries is None:
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)

@@ -46,7 +46,10 @@ class Evaluator:
         self._experiment, self._model_dir = experiment, model_dir
         self._interruption = interruption
         known = experiment.model.find_direction(experiment.best.metric)
-        self.keeper = checkpoints.BestKeeper(experiment.best.with_direction(known), model_dir)
+        # Before, a network of which less is cut would be the best.
+        first = experiment.model.find_first_final_step(experiment.run.train_steps)
+        best = experiment.best.with_direction(known)
+        self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
 

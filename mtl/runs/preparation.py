@@ -123,7 +123,14 @@ def _check_moving(
     """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
     first, last = run_directory.step_of(model_dir), train_steps
     model, where = model.fill_schedules(last), "Run.train_steps"
+    lines = [
+        f"Pruning.schedule cuts up to step {part.schedule.last_step}, and the run ends at step "
+        f"{last} ({where}): it ends less sparse than Pruning.sparsity says."
+        for part in model.pruning
+        if part.schedule.last_step >= last
+    ]
     if not isinstance(model.update, update_lib.Update):
+        doubts.record_doubts(model_dir, "settings", lines)
         return  # When a part of one's own moves what, it does not tell.
     found = idle.find_moving(model.update, model.freezing, variables, last)
     if first < last and found and all(moving.is_idle(first, last) for moving in found):
@@ -135,7 +142,7 @@ def _check_moving(
         rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
         checks.fail(where, rule, last, "Give the schedule more decay_steps, or leave them out.")
     ends = {moving.where: moving.end for moving in found}
-    lines = [
+    lines += [
         f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({where}): "
         "nothing is learned there. A schedule without decay_steps lasts as long as the run."
         for setting, end in ends.items()

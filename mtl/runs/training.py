@@ -21,7 +21,7 @@ from mtl.clip_audit import recording
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
-from mtl.monitoring import balancing_picture, gates_picture, hooks
+from mtl.monitoring import balancing_picture, gates_picture, hooks, sparsity_picture
 from mtl.runs import diagnosis, evaluation, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
@@ -125,6 +125,7 @@ class Training:
             steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             gates_picture.draw(self._model_dir)
+            sparsity_picture.draw(self._model_dir)
             self._audit.write()
             return context.evaluator.metrics or {}, steps
 

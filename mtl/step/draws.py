@@ -36,6 +36,13 @@ def make_step_seed(name: str) -> tf.Tensor:
     return tf.stack([own, step])
 
 
+def make_run_seed(name: str) -> tf.Tensor:
+    """Make a seed [2] int32 of the run and a name, the same in every step and slice."""
+    run_seed = tf1.get_default_graph().seed or 0
+    # No step has this number: the draw is no other one's.
+    return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
+
+
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed [2] int32 of the run and the global step, the same for every slice.
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.transfer import plan
 from mtl.transfer import source as source_lib
-from mtl.variables import averaging, patterns
+from mtl.variables import averaging, patterns, pruned
 from mtl.variables import row_names as row_names_lib
 
 
@@ -67,6 +67,8 @@ class Decision:
     def _reason_to_skip(self, name: str) -> str:
         if name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
             return "a run counts its own steps"
+        # A mask goes where the weights go that it cuts.
+        name = pruned.find_weights(name)
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced
-from mtl.variables import patterns
+from mtl.variables import patterns, pruned
 
 tf1 = tf.compat.v1
 
@@ -184,16 +184,31 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return whether a checkpoint holds under a name an average of a table, to be caught up."""
-    return name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))
+    """Return whether `value_in` may differ from what a checkpoint holds under a name.
+
+    That is an average of a table, to be caught up, or what a mask cuts.
+    """
+    is_late = name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))
+    return is_late or reader.has_tensor(_mask_of(name))
 
 
 def value_in(reader: Any, name: str) -> np.ndarray:
-    """Return what a checkpoint holds under a name, averages of tables as of its step."""
+    """Return what counts of a checkpoint: averages of tables as of its step, and cut weights 0."""
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(_DECAY))
+    value = _caught_up(reader, name)
+    if not reader.has_tensor(_mask_of(name)):
+        return value
+    return np.where(reader.get_tensor(_mask_of(name)) > 0, value, np.zeros_like(value))
+
+
+def _mask_of(name: str) -> str:
+    return pruned.mask_name(name.removesuffix(f"/{_AVERAGE}"))
+
+
+def _caught_up(reader: Any, name: str) -> np.ndarray:
     value = reader.get_tensor(name)
-    if not is_behind(reader, name):
+    if not (name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))):
         return value
     weights = reader.get_tensor(name.removesuffix(f"/{_AVERAGE}"))
     missed = np.exp(reader.get_tensor(_DECAY) - reader.get_tensor(_decay_of(name)))
@@ -206,9 +221,9 @@ def _decay_of(average: str) -> str:
 
 
 class Saver(tf.compat.v1.train.Saver):
-    """Restores the averages of variables in the place of those that have one; saves as any other.
+    """Restores averages in the place of variables that have one, and zeros where a mask cuts.
 
-    It is built for all variables of the graph.
+    It saves as any other, and is built for all variables of the graph.
     """
 
     def __init__(self):
@@ -237,6 +252,6 @@ class Saver(tf.compat.v1.train.Saver):
         sess.run(self._restored, {self._path: save_path, self._names: names})
         for variable, name in zip(self._variables, names, strict=True):
             if is_behind(reader, name):
-                # The op above wrote rows as they lie in the file, some of them out of date.
+                # The op above wrote values as they lie in the file.
                 value = value_in(reader, name)
                 sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

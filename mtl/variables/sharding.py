@@ -51,11 +51,17 @@ def create_table(
     """Return a float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
     sharding = _SHARDING.get()
     count = sharding.count_shards(shape) if sharding else 1
-    if count == 1:
-        return tf1.get_variable(name, shape, tf.float32, initializer)
-    with _IS_CUTTING.set(True):
-        partitioner = tf1.fixed_size_partitioner(count)
-        return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
+    with _IS_TABLE.set(True):
+        if count == 1:
+            return tf1.get_variable(name, shape, tf.float32, initializer)
+        with _IS_CUTTING.set(True):
+            partitioner = tf1.fixed_size_partitioner(count)
+            return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
+
+
+def is_table() -> bool:
+    """Return whether a table is being created, of which a step reads no more than some rows."""
+    return _IS_TABLE.get()
 
 
 def table_name(name: str) -> str:
@@ -64,4 +70,5 @@ def table_name(name: str) -> str:
 
 
 _SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
+_IS_TABLE = ambient.Ambient("is table", default=False)
 _IS_CUTTING = ambient.Ambient("is cutting", default=False)

@@ -10,6 +10,7 @@ from mtl.data import csv, long_tail, pipeline
 from mtl.heads import classifiers
 from mtl.layers import quantization
 from mtl.optimization import clipping, optimizers, update
+from mtl.sparsity import pruning_schedules
 
 
 def _source() -> Any:
@@ -52,6 +53,9 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Parallel": lambda: {"trunks": [networks.MLP()]},
     "Stacked": lambda: {"trunks": [networks.MLP()]},
     "Sluice": lambda: {"stages": [networks.MLP()]},
+    "Cubic": lambda: {"end_step": 10},
+    "Pruning": lambda: {"schedule": pruning_schedules.OneShot(), "sparsity": 0.5},
+    "Regrowth": lambda: {"until_step": 10},
     "ExampleClipping": lambda: {"max_norm": 1.0},
     "Combine": lambda: {"method": methods.PCGrad()},
     "Fixed": lambda: {"weights": {"y": 1.0}},

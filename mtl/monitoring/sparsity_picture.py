@@ -1,0 +1,66 @@
+"""How sparse a network became while it trained, as one picture in the run's folder.
+
+path = sparsity_picture.draw("runs/digits")      # runs/digits/sparsity.svg: open it in a browser
+
+Three panels have a line for each variable that is cut, over the steps. The summary of the run tells
+how many weights that is.
+"""
+
+import collections
+import os
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.files import atomic
+from mtl.monitoring import chart, event_files
+from mtl.variables import pruned
+
+_FILE = "sparsity.svg"
+_PREFIX = "pruning/"
+_TITLES = {
+    "sparsity": "share of weights that are cut",
+    "dead_units": "share of units that nothing feeds",
+    "churn": "share of weights whose mask the last cut changed",
+}
+
+
+def draw(model_dir: str) -> str | None:
+    """Write the picture anew and return its path; None where the run cuts nothing."""
+    found = read(model_dir)
+    if not found:
+        return None
+    panels = [chart.draw_lines(_TITLES[kind], curves) for kind, curves in found.items()]
+    path = os.path.join(model_dir, _FILE)
+    atomic.write(path, chart.draw_page(panels))
+    return path
+
+
+def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
+    """Return how many weights of pruned variables are cut, how many there are, and packed bytes.
+
+    Those are the bytes that zlib makes of their float32 values, cut weights as 0; None where a
+    checkpoint prunes nothing.
+    """
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = map(pruned.find_weights, reader.get_variable_to_shape_map())
+    cut = total = packed = 0
+    for name, count in collections.Counter(names).items():
+        if count > 1:  # The weights and their mask.
+            mask = reader.get_tensor(pruned.mask_name(name)) > 0
+            value = np.where(mask, reader.get_tensor(name), np.float32(0))
+            cut, total = cut + int((~np.broadcast_to(mask, value.shape)).sum()), total + value.size
+            packed += len(zlib.compress(value.tobytes(), 1))
+    return (cut, total, packed) if total else None
+
+
+def read(model_dir: str) -> dict[str, event_files.Curves]:
+    """Return {what: {variable: {step: value}}} of a run."""
+    found: dict[str, event_files.Curves] = {}
+    for tag, step, value in event_files.read_scalars(model_dir):
+        variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
+        if tag.startswith(_PREFIX) and kind in _TITLES:
+            name = variable.removeprefix("network/").removesuffix("/kernel")
+            found.setdefault(kind, {}).setdefault(name, {})[step] = value
+    return {kind: found[kind] for kind in _TITLES if kind in found}

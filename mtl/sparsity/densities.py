@@ -1,0 +1,186 @@
+"""How much of each layer is kept: from the scores of groups of weights to what is kept.
+
+from mtl.sparsity import densities
+pruning.Pruning.density = @densities.Global()
+densities.Global.floor = 0.02
+
+A group is a single weight, a block or a row, as the granularity says. A layer keeps at least one.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks
+
+_HALF = 1 << 16  # How many values half of the bits of a float32 have.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """Every layer loses the same share of its groups.
+
+    At a high sparsity small layers are left with too little: of 100 units before a head, 98% leave
+    18 that are still fed (`benchmarks/pruning.py`).
+
+    Attributes:
+      per_unit: whether every unit of a layer loses the same share of the weights that feed it, as
+        Wanda does (M. Sun et al., "A Simple and Effective Pruning Approach for Large Language
+        Models", 2024, arXiv:2306.11695); for single weights alone.
+    """
+
+    per_unit: bool = False
+
+    def __post_init__(self):
+        checks.is_a("Uniform.per_unit", self.per_unit, bool, "be True or False")
+
+    def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
+        """Return the share that N layers of these shapes keep in the end."""
+        return [1 - sparsity] * len(shapes)
+
+    def select(
+        self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        if not self.per_unit:
+            return _select_by_layer(scores, densities, progress)
+        return [
+            _keep_largest_of_units(own, _count(own.shape[-2], density, progress))
+            for own, density in zip(scores, densities, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ErdosRenyiKernel:
+    """Layers with few inputs and outputs keep a larger share: `density ~ sum(shape) / prod(shape)`.
+
+    U. Evci et al., "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134,
+    section 3; where the share would exceed 1 a layer is kept whole. The factor is such that the
+    layers together have the density that is asked for.
+    """
+
+    def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
+        """Return the share that N layers of these shapes keep in the end."""
+        sizes = [math.prod(shape) for shape in shapes]
+        raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
+        budget, dense = (1 - sparsity) * sum(sizes), set[int]()
+        while True:
+            left = budget - sum(sizes[i] for i in dense)
+            others = [i for i in range(len(shapes)) if i not in dense]
+            factor = left / sum(raw[i] * sizes[i] for i in others) if others else 0.0
+            too_dense = {i for i in others if factor * raw[i] > 1}
+            if not too_dense:
+                return [1.0 if i in dense else factor * raw[i] for i in range(len(shapes))]
+            # The densest alone: without it the factor changes for all others.
+            dense.add(max(too_dense, key=lambda i: raw[i]))
+
+    def select(
+        self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        return _select_by_layer(scores, densities, progress)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Global:
+    """The groups with the least scores are cut, wherever they are.
+
+    Scores of different layers have to be comparable, as those of `Snip` and `Taylor` are; those of
+    `Magnitude` are where layers start and train alike.
+
+    Attributes:
+      floor: the share that each layer keeps at least, in [0, 1); or a layer may be cut whole but
+        for one group.
+    """
+
+    floor: float = 0.01
+
+    def __post_init__(self):
+        checks.rate("Global.floor", self.floor)
+
+    def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
+        """Return the share that N layers of these shapes keep in the end, on average.
+
+        Raises:
+          UserError: if the floor alone keeps more.
+        """
+        rule = f"be at most 1 - sparsity, {1 - sparsity:.6g}"
+        checks.require(self.floor <= 1 - sparsity, "Global.floor", rule, self.floor)
+        return [1 - sparsity] * len(shapes)
+
+    def select(
+        self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        sizes = [own.shape.num_elements() for own in scores]
+        flat = [tf.reshape(own, [-1]) for own in scores]
+        raised = []
+        for own, size in zip(flat, sizes, strict=True):
+            least = max(1, math.ceil(self.floor * size))
+            at_least = keep_largest(own, tf.constant(least))
+            raised.append(tf.where(at_least > 0, own.dtype.max, own))
+        total = _count(sum(sizes), densities[0], progress, least=len(sizes))
+        kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
+        return [tf.reshape(own, like.shape) for own, like in zip(kept, scores, strict=True)]
+
+
+def _select_by_layer(
+    scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
+) -> list[tf.Tensor]:
+    kept = []
+    for own, density in zip(scores, densities, strict=True):
+        count = _count(own.shape.num_elements(), density, progress)
+        kept.append(tf.reshape(keep_largest(tf.reshape(own, [-1]), count), own.shape))
+    return kept
+
+
+def _count(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
+    """Return how many of a layer's groups are kept, an int32 scalar."""
+    share = 1 - (1 - tf.constant(density, tf.float64)) * progress
+    return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
+
+
+def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return ones at the largest of [N] finite scores, the first of equal ones, else zeros.
+
+    Sorting takes many times as long: the least score that is kept is found by counting, first by
+    the upper half of its bits, then by the lower one.
+    """
+    bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
+    # As integers negative floats are in the reverse order.
+    ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
+    count = tf.cast(count, tf.int32)
+    upper = tf.bitwise.right_shift(ordered, 16)
+    least_upper, left = _find_least(upper + _HALF // 2, count)
+    is_equal = tf.equal(upper, least_upper - _HALF // 2)
+    # What is too large for a bin is not counted.
+    lower = tf.where(is_equal, tf.bitwise.bitwise_and(ordered, _HALF - 1), _HALF)
+    least_lower, left = _find_least(lower, left)
+    least = (least_upper - _HALF // 2) * _HALF + least_lower
+    is_above, is_equal = ordered > least, tf.equal(ordered, least)
+    is_kept = is_above | is_equal & (tf.cumsum(tf.cast(is_equal, tf.int32)) <= left)
+    return tf.cast(is_kept, tf.float32)
+
+
+def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the least of the `count` largest values in [0, 2^16), and how many of it are kept."""
+    bins = tf.math.bincount(values, minlength=_HALF, maxlength=_HALF)
+    reached = tf.cumsum(bins, reverse=True)
+    least = tf.math.count_nonzero(reached >= count, dtype=tf.int32) - 1
+    return least, count - (reached[least] - bins[least])
+
+
+def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return ones at the largest scores of each unit, [..., inputs, units], and zeros elsewhere."""
+    order = list(range(scores.shape.rank))
+    order[-2:] = reversed(order[-2:])
+    return tf.transpose(keep_largest_of_last(tf.transpose(scores, order), count), order)
+
+
+def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return ones at the largest scores along the last axis, the first of equal ones, else 0."""
+    by_rank = tf.argsort(scores, direction="DESCENDING", stable=True)
+    ranks = tf.argsort(by_rank)
+    return tf.cast(ranks < count, tf.float32)

@@ -1,0 +1,167 @@
+"""What is cut at once: single weights, some of every few, blocks, or rows of a table.
+
+from mtl.sparsity import granularity
+pruning.Pruning.granularity = @granularity.NOfM()
+granularity.NOfM.n = 2
+granularity.NOfM.m = 4
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.sparsity import densities as densities_lib
+
+
+class _Groups:
+    """Groups of weights that are kept or cut together, as the density chooses."""
+
+    fixed_sparsity: float | None = None
+    """The sparsity in the end where it follows from the granularity, else None."""
+    is_of_tables: bool = False
+    """Whether it fits tables that are looked up, and nothing else."""
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Fail unless a variable of this shape can be cut so."""
+
+    def group_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the groups of a variable of this shape."""
+        return list(shape)
+
+    def select(
+        self,
+        scores: Sequence[tf.Tensor],
+        density: Any,
+        densities: Sequence[float],
+        progress: tf.Tensor,
+    ) -> list[tf.Tensor]:
+        """Return the masks of N variables, which broadcast to them, from the scores of weights."""
+        kept = density.select([self._pool(own) for own in scores], densities, progress)
+        return [self._spread(own, like) for own, like in zip(kept, scores, strict=True)]
+
+    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+        return scores
+
+    def _spread(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        del like
+        return kept
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entries(_Groups):
+    """Single weights: the most accurate, and small where zeros are stored as such (`TFLite`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NOfM(_Groups):
+    """Of every m weights in a row that feed a unit, the n with the largest scores are kept.
+
+    A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
+    2021, arXiv:2102.04010, section 3.1; GPUs compute 2 of 4 at twice the speed. The m weights are
+    neighbours along the last axis but one, that of inputs. The sparsity in the end is `1 - n / m`;
+    on the way there n is rounded up, and `Pruning.density` plays no part.
+
+    Attributes:
+      n: how many are kept, at least 1.
+      m: of how many, above n; it divides the number of inputs.
+    """
+
+    n: int = 2
+    m: int = 4
+
+    def __post_init__(self):
+        checks.whole("NOfM.n", self.n, 1)
+        checks.whole("NOfM.m", self.m, 2)
+        checks.require(self.n < self.m, "NOfM.n", f"be below m, {self.m}", self.n)
+
+    @property
+    def fixed_sparsity(self) -> float:  # type: ignore[override]
+        """The sparsity in the end."""
+        return 1 - self.n / self.m
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Fail unless m divides the inputs of a variable of this shape."""
+        fits = len(shape) >= 2 and shape[-2] % self.m == 0
+        rule = f"divide the inputs of {name!r}, {shape[-2] if len(shape) > 1 else list(shape)}"
+        checks.require(fits, "NOfM.m", rule, self.m)
+
+    def select(
+        self,
+        scores: Sequence[tf.Tensor],
+        density: Any,
+        densities: Sequence[float],
+        progress: tf.Tensor,
+    ) -> list[tf.Tensor]:
+        """Return the masks of N variables, [..., inputs, units] each, from scores of this shape."""
+        del density, densities
+        # The tolerance keeps 2 of 4 from being cut as 3 of 4 where 2.0 comes out a little larger.
+        cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
+        return [self._keep(own, self.m - cut) for own in scores]
+
+    def _keep(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        *outer, inputs, units = scores.shape
+        grouped = tf.reshape(scores, [-1, inputs // self.m, self.m, units])
+        kept = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
+        return tf.reshape(tf.transpose(kept, [0, 1, 3, 2]), [*outer, inputs, units])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blocks(_Groups):
+    """Blocks of a kernel's last two axes, inputs and units, by their mean score.
+
+    Attributes:
+      shape: (inputs, units), which divide those of each variable.
+    """
+
+    shape: Sequence[int] = (4, 4)
+
+    def __post_init__(self):
+        is_pair = isinstance(self.shape, (list, tuple)) and len(self.shape) == 2
+        checks.require(is_pair, "Blocks.shape", "be two numbers, inputs and units", self.shape)
+        for size in self.shape:
+            checks.whole("Blocks.shape", size, 1)
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Fail unless blocks divide a variable of this shape."""
+        fits = len(shape) >= 2 and not any(
+            size % own for size, own in zip(shape[-2:], self.shape, strict=True)
+        )
+        rule = f"divide inputs and units of {name!r}, {tuple(shape[-2:])}"
+        checks.require(fits, "Blocks.shape", rule, tuple(self.shape))
+
+    def group_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the blocks of a variable of this shape."""
+        return [*shape[:-2], shape[-2] // self.shape[0], shape[-1] // self.shape[1]]
+
+    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+        *outer, inputs, units = self.group_shape(scores.shape)
+        blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
+        return tf.reduce_mean(blocks, [-3, -1])
+
+    def _spread(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        del like
+        return tf.repeat(tf.repeat(kept, self.shape[0], axis=-2), self.shape[1], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableRows(_Groups):
+    """Whole rows of tables that are looked up, by their mean score: tokens that tell nothing.
+
+    A step costs the rows that it looks up; the cut itself costs the table.
+    """
+
+    is_of_tables = True
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Fail unless a variable of this shape has rows."""
+        checks.require(len(shape) == 2, f"a table of {name!r}", "have rows", list(shape))
+
+    def group_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the rows of a table of this shape."""
+        return [shape[0], 1]
+
+    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(scores, 1, keepdims=True)

@@ -1,0 +1,432 @@
+"""A training step in which weights are cut, as `Pruning` says.
+
+step = pruned_step.wrap_step(parts, step, is_watched=False)
+set_to_zero = pruned_step.update_masks(gradients, variables)       # within it
+train_op = set_to_zero(update(gradients, variables))
+
+A step goes by the masks that it finds: forward, gradients, update. UPDATE_OPS choose the next ones
+beside it, and what they cut is set to 0 once the step has moved it.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import ambient, checks, types
+from mtl.compat import reduced, shards
+from mtl.sparsity import criteria, pruning
+from mtl.step import gradients as gradients_lib
+from mtl.step import monitors, replicas, step_state
+from mtl.variables import freezing, patterns, pruned, sharding
+
+tf1 = tf.compat.v1
+
+_HEADS = "head/"
+
+StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+
+
+class Cut(NamedTuple):
+    """A variable that is pruned.
+
+    Attributes:
+      part: that prunes it.
+      variable: of the weights.
+      mask: of zeros and ones.
+      kept: its value in this step.
+      total: what the criterion gathers; None where it gathers nothing.
+    """
+
+    part: pruning.Pruning
+    variable: tf.Variable
+    mask: tf.Variable
+    kept: tf.Tensor
+    total: tf.Variable | None
+
+    @property
+    def sets_to_zero(self) -> bool:
+        """Whether the weights themselves are 0 where they are cut."""
+        return not self.part.hides_weights
+
+
+def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: bool) -> StepFn:
+    """Return `step_fn`, in which variables are pruned that it creates.
+
+    Args:
+      parts: of several that choose a variable the first prunes it.
+      step_fn: builds a step.
+      is_watched: whether something looks at gradients before the update does, such as a surgery.
+
+    Raises:
+      UserError: when built, if a pattern has matched nothing that can be cut.
+    """
+
+    def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
+        pruner, here = _Pruner(parts, is_watched), tf1.get_variable_scope()
+        with (
+            _PRUNER.set(pruner),
+            pruned.hold_masks(pruner.held),
+            pruned.note_inputs(pruner.inputs),
+            tf1.variable_scope(
+                here, custom_getter=pruner.find_variable, auxiliary_name_scope=False
+            ),
+        ):
+            return step_fn(features, labels)
+
+    return step if parts else step_fn
+
+
+def update_masks(
+    gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+) -> Callable[[tf.Operation], tf.Operation]:
+    """Have UPDATE_OPS change the masks of the step that is being built.
+
+    Args:
+      gradients: N, of the whole batch.
+      variables: N.
+
+    Returns:
+      From the op that moves the variables to one that has also set to 0 what was cut.
+    """
+    pruner = _PRUNER.get()
+    return pruner.update(gradients, variables) if pruner else lambda moved: moved
+
+
+class _Pruner:
+    """What is pruned in the step that is being built.
+
+    Attributes:
+      held: {variable: its mask} of those whose cut weights do not move.
+      inputs: {kernel: mean squares of its inputs}; None where no criterion asks for them.
+    """
+
+    def __init__(self, parts: Sequence[pruning.Pruning], is_watched: bool):
+        self._parts, self._is_watched = parts, is_watched
+        self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
+        self._cuts: dict[str, Cut] = {}
+        self.held: dict[str, tf.Tensor] = {}
+        reads_inputs = any(part.criterion.reads_inputs for part in parts)
+        self.inputs: dict[str, tf.Tensor] | None = {} if reads_inputs else None
+
+    def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+        """Return what `getter` gives, with its gradient as the part that cuts it says."""
+        variable = getter(name, **settings)
+        if settings.get("trainable") is False:
+            return variable
+        part = self._find_part(name, variable)
+        if part is None:
+            return variable
+        is_table = sharding.is_table()
+        if name not in self._cuts:
+            _check_kind(part, name, is_table)
+            self._cuts[name] = _create(part, name, variable, getter, settings)
+        kept = self._cuts[name].kept
+        if part.hides_weights:
+            return _pass_gradient(tf.convert_to_tensor(variable), kept)
+        # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
+        # what looks at gradients before has to be given others, which takes a pass of its own; of a
+        # table the lookup sees to it.
+        self.held[name] = kept
+        is_seen = self._is_watched and part.gradient == pruning.STOPPED
+        if is_table or not is_seen:
+            return variable
+        return pruned.stop_gradient(tf.convert_to_tensor(variable), kept)
+
+    def _find_part(self, name: str, variable: tf.Variable) -> pruning.Pruning | None:
+        can_be_cut = variable.shape.rank >= 2 and freezing.first_step(name) < math.inf
+        self._seen[name] = can_be_cut
+        parts = [part for part in self._parts if can_be_cut and _chooses(part, name)]
+        return parts[0] if parts else None
+
+    def update(
+        self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+    ) -> Callable[[tf.Operation], tf.Operation]:
+        """Change masks by UPDATE_OPS; return what sets weights to 0 after they have moved."""
+        self._require_used()
+        step = tf1.train.get_or_create_global_step().read_value()
+        names = map(patterns.variable_name, variables)
+        gradient_of = dict(zip(names, gradients, strict=True))
+        # Masks change once nothing of this step reads them, or weights, any more.
+        before = list(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
+        before += gradients_lib.list_values([one for one in gradients if one is not None])
+        new: dict[str, tf.Tensor] = {}
+        is_due = tf.constant(False)
+        with tf.control_dependencies(before):
+            for index, part in enumerate(self._parts):
+                own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
+                known = [_take_gradient(name, cut, gradient_of[name]) for name, cut in own.items()]
+                change = _Change(part, own, known, self._take_inputs(part, own), step)
+                masks, has_changed = change.choose_masks(f"pruning/cuts_{index}")
+                new |= dict(zip(own, masks, strict=True))
+                is_due |= has_changed
+            self._watch(new, is_due)
+            for name, mask in new.items():
+                assigned = self._cuts[name].mask.assign(mask, read_value=False)
+                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+        zeros = [(new[n], cut.variable) for n, cut in self._cuts.items() if cut.sets_to_zero]
+        return functools.partial(_set_to_zero, zeros, is_due)
+
+    def _take_inputs(
+        self, part: pruning.Pruning, names: Iterable[str]
+    ) -> Sequence[tf.Tensor] | Sequence[None]:
+        """Return what the criterion is to know of the inputs of kernels, the same on replicas."""
+        if not part.criterion.reads_inputs:
+            return [None for _ in names]
+        found = self.inputs or {}
+        rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+        for name in names:
+            checks.require(name in found, "Pruning.patterns", rule, name, fix)
+        totals = replicas.sum_over_replicas([found[name] for name in names])
+        return [total / replicas.count() for total in totals]
+
+    def _require_used(self) -> None:
+        rule = "choose weights that can be cut"
+        for part in self._parts:
+            able = [n for n, can_be_cut in self._seen.items() if can_be_cut and _may_cut(part, n)]
+            for pattern in part.patterns:
+                found = patterns.select_variables("Pruning.patterns", pattern, list(self._seen))
+                is_head = all(str(name).startswith(_HEADS) for name in found)
+                fix = "Those with one axis, and those that are frozen, cannot."
+                fix = "To cut heads, set Pruning.cuts_heads = True." if is_head else fix
+                fits = any(patterns.matches(pattern, name) for name in able)
+                checks.require(fits, "Pruning.patterns", rule, pattern, fix)
+            used = any(cut.part is part for cut in self._cuts.values())
+            fix = "Parts before it cut all of them."
+            checks.require(used, "Pruning.patterns", rule, list(part.patterns), fix)
+
+    def _watch(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
+        """Have the step show what the masks are like."""
+        churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
+
+        def changed() -> tf.Tensor:
+            pairs = [(new[name], self._cuts[name].kept) for name in new]
+            return tf.stack([tf.reduce_mean(tf.abs(one - other)) for one, other in pairs])
+
+        now = tf.cond(is_due, changed, churn.read_value)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, churn.assign(now))
+
+        def describe() -> tf.Tensor:
+            zeros = [1 - tf.reduce_mean(mask) for mask in new.values()]
+            fed = [tf.reduce_max(mask, list(range(mask.shape.rank - 1))) for mask in new.values()]
+            return tf.concat([zeros, [1 - tf.reduce_mean(units) for units in fed], now], 0)
+
+        kinds = ("sparsity", "dead_units", "churn")
+        names = [f"pruning/{name}/{kind}" for kind in kinds for name in new]
+        monitors.add_where_due(names, describe)
+
+
+def _may_cut(part: pruning.Pruning, name: str) -> bool:
+    """Return whether a part may cut a variable if its patterns choose it."""
+    return part.cuts_heads or not name.startswith(_HEADS)
+
+
+def _chooses(part: pruning.Pruning, name: str) -> bool:
+    """Return whether a part cuts a variable, unless one before it does."""
+    return _may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
+
+
+def _check_kind(part: pruning.Pruning, name: str, is_table: bool) -> None:
+    """Fail unless a part can cut a variable, which may be a table, when it does."""
+    rule = f"choose tables alone where rows are cut, and {name!r} is none"
+    fits = is_table or not part.granularity.is_of_tables
+    checks.require(fits, "Pruning.patterns", rule, list(part.patterns))
+    first = freezing.first_step(name)
+    rule = f"cut first at step {first} or later, up to which Freezing.until holds {name!r}"
+    fits = part.schedule.first_step >= first
+    checks.require(fits, "Pruning.schedule", rule, part.schedule.first_step)
+    fits = not is_table or part.gradient == pruning.STOPPED
+    rule = f"be {pruning.STOPPED!r} for the table {name!r}"
+    checks.require(fits, "Pruning.gradient", rule, part.gradient)
+
+
+def _create(
+    part: pruning.Pruning,
+    name: str,
+    variable: tf.Variable,
+    getter: Callable[..., Any],
+    settings: Any,
+) -> Cut:
+    """Create the mask of a variable, and what the criterion gathers."""
+    where = f"Pruning.patterns, which choose {name!r},"
+    fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
+    is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
+    checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
+    part.granularity.check(name, variable.shape)
+    is_table = part.granularity.is_of_tables
+    state = {
+        **settings,
+        "dtype": tf.float32,
+        "regularizer": None,
+        "constraint": None,
+        "partitioner": None,
+        "trainable": False,
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    }
+    shape = part.granularity.group_shape(variable.shape) if is_table else variable.shape
+    ones, zeros = tf1.ones_initializer(), tf1.zeros_initializer()
+    mask = getter(pruned.mask_name(name), **{**state, "shape": shape, "initializer": ones})
+    total = None
+    if part.criterion.gathers:
+        gathered = part.criterion.total_shape(variable.shape)
+        own = {**state, "shape": gathered, "initializer": zeros}
+        total = getter(pruned.saliency_name(name), **own)
+    return Cut(part, variable, mask, mask.read_value(), total)
+
+
+def _take_gradient(name: str, cut: Cut, gradient: types.Gradient) -> tf.Tensor | None:
+    """Return the gradient that scores may be made of; None of a table."""
+    is_dense = isinstance(gradient, tf.Tensor)
+    if cut.part.criterion.reads_gradients or cut.part.gradient == pruning.DENSE:
+        rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
+        checks.require(is_dense, "Pruning.patterns", rule, name, fix)
+    return gradient if is_dense else None
+
+
+class _Change(NamedTuple):
+    """What the next masks of a part follow from.
+
+    Attributes:
+      part: that prunes.
+      cuts: {variable: how it is pruned}, N.
+      gradients: N, None of tables.
+      inputs: N, the mean squares of inputs; None where the criterion does not ask for them.
+      step: the global step.
+    """
+
+    part: pruning.Pruning
+    cuts: Mapping[str, Cut]
+    gradients: Sequence[tf.Tensor | None]
+    inputs: Sequence[tf.Tensor | None]
+    step: tf.Tensor
+
+    def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return the N next masks, and whether they may have changed; `name` is of the state."""
+        masks = [cut.kept for cut in self.cuts.values()]
+        # Cuts are counted, and one that is missed is made up for: processes that share a global
+        # step do not see every number of it.
+        made = step_state.create_variable(name, np.zeros([], np.int64))
+        count = self.part.schedule.count_cuts(self.step)
+        is_due = count > made.read_value()
+        new = tf.cond(is_due, lambda: self._select(masks), lambda: [tf.constant(True), *masks])
+        is_finite, chosen = new[0], new[1:]
+        counted = made.assign(tf.where(is_finite, count, made.read_value()), read_value=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, counted)
+        if self.part.criterion.gathers:
+            with tf.control_dependencies(chosen):
+                gathered = tf.cond(self.step <= self.part.last_step, self._gather, tf.no_op)
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathered)
+        regrowth = self.part.regrowth
+        if regrowth is None:
+            return chosen, is_due
+        is_swapped = regrowth.is_due(self.step) & ~is_due
+
+        def swap() -> list[tf.Tensor]:
+            pairs = zip(chosen, self._see(), strict=True)
+            return [regrowth.swap(mask, seen, self.step) for mask, seen in pairs]
+
+        return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
+
+    def _see(self) -> list[criteria.Seen]:
+        """Return what criteria know; within a branch, as a table is copied where it is read."""
+        return [
+            criteria.Seen(
+                name=name,
+                weights=cut.variable.read_value(),
+                gradient=gradient,
+                total=None if cut.total is None else cut.total.read_value(),
+                inputs=inputs,
+            )
+            for (name, cut), gradient, inputs in zip(
+                self.cuts.items(), self.gradients, self.inputs, strict=True
+            )
+        ]
+
+    def _gather(self) -> tf.Operation:
+        assigned = []
+        for seen, cut in zip(self._see(), self.cuts.values(), strict=True):
+            new = self.part.criterion.gather(seen)
+            new = tf.where(tf.math.is_finite(new), new, seen.total)
+            assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
+        return tf.group(*assigned)
+
+    def _select(self, masks: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return whether all scores are finite, and masks that cut more if so."""
+        part, seen = self.part, self._see()
+        scores = [part.criterion.scores(one) for one in seen]
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
+        shapes = [one.weights.shape.as_list() for one in seen]
+        shares = part.density.densities(shapes, part.final_sparsity)
+        progress = part.schedule.progress(self.step)
+        if part.hides_weights:  # What is cut may come back.
+            new = part.granularity.select(scores, part.density, shares, progress)
+        else:
+            pairs = zip(scores, masks, strict=True)
+            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
+            new = part.granularity.select(scores, part.density, shares, progress)
+            new = [own * mask for own, mask in zip(new, masks, strict=True)]
+        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
+        return [is_finite, *chosen]
+
+
+def _set_to_zero(
+    pairs: Sequence[tuple[tf.Tensor, tf.Variable]], is_due: tf.Tensor, moved: tf.Operation
+) -> tf.Operation:
+    """Set weights, their average and the optimizer's state to 0 where masks are, after a move.
+
+    From then on they stay there by themselves: a gradient of 0 moves no weight whose state is 0.
+    """
+    everything = tf1.global_variables()
+    changed = []
+    for mask, variable in pairs:
+        name = patterns.variable_name(variable)
+        beside = [
+            other
+            for other in everything
+            if patterns.variable_name(other).startswith(f"{name}/")
+            and other.shape == variable.shape
+            and not pruned.is_state(patterns.variable_name(other))
+        ]
+        changed += [(mask, other) for other in (variable, *beside)]
+    with tf.control_dependencies([moved]):
+        return reduced.apply_reduced(_Reset(), changed, is_due) if changed else moved
+
+
+class _Reset(tf.compat.v1.train.Optimizer):
+    """Gives variables their first values back where masks, which stand for gradients, are 0."""
+
+    def __init__(self):
+        super().__init__(use_locking=False, name="reset")
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
+        value = var.read_value()
+        first = tf.cast(_find_first_value(var), value.dtype)
+        return var.assign(tf.where(grad > 0, value, first), read_value=False)
+
+
+def _find_first_value(variable: tf.Variable) -> float:
+    """Return what all of a slot starts from, such as 0.1 in Adagrad; 0 of all else."""
+    if "/" not in patterns.variable_name(variable) or variable.trainable:
+        return 0.0
+    op = variable.initializer.inputs[1].op
+    while op.type == "Identity":
+        op = op.inputs[0].op
+    value = tf.get_static_value(op.inputs[1] if op.type == "Fill" else op.outputs[0])
+    return float(value.flat[0]) if value is not None and np.ptp(value) == 0 else 0.0
+
+
+def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return masked weights, with the gradient of all of them."""
+
+    @tf.custom_gradient
+    def masked(weights: tf.Tensor):  # type: ignore[no-untyped-def]
+        return weights * mask, lambda upstream: upstream
+
+    return masked(weights)
+
+
+_PRUNER: ambient.Ambient[_Pruner | None] = ambient.Ambient("pruner", default=None)

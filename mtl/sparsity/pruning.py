@@ -1,0 +1,132 @@
+"""Pruning: weights that are cut by pattern while a network trains, and stay 0 to the bit.
+
+model.MultiTaskModel.pruning = [@pruning.Pruning()]
+pruning.Pruning.sparsity = 0.9
+pruning.Pruning.schedule = @pruning_schedules.Cubic()
+pruning_schedules.Cubic.end_step = 2000
+
+The network's code stays as it is. Beside each variable that is cut lies `<variable>/pruning_mask`,
+of zeros and ones: it is saved and restored with the model, and UPDATE_OPS change it. The weights
+themselves are 0 where it is, and so are the optimizer's state and their average: evaluation,
+prediction and exports read them as they are.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from mtl import checks
+from mtl.sparsity import criteria, densities, granularity, pruning_schedules
+from mtl.sparsity import regrowth as regrowth_lib
+from mtl.variables import patterns
+
+STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """Cuts the least important weights of what its patterns choose.
+
+    By default kernels of the network lose single weights of the smallest magnitude. Heads, whose
+    layer is the last one, are left alone, and so are biases, scales and what is frozen for good.
+
+    Attributes:
+      sparsity: the share of weights that are 0 in the end, in (0, 1), over all that the patterns
+        choose; None where the granularity fixes it, as `NOfM` does.
+      schedule: when they are cut.
+      patterns: (see `mtl.variables.patterns`) of variables; of those that match, the ones with two
+        axes or more are cut.
+      cuts_heads: whether heads are cut as well where a pattern matches.
+      criterion: which weights matter.
+      density: how much of each layer is kept.
+      granularity: what is cut at once.
+      regrowth: has others grow in the place of some; None where what is cut stays cut.
+      gradient: of weights that are cut. "stopped": there is none, and balancing and clipping see
+        none. "dense": it is computed, balancing and the criterion see it, and it moves nothing;
+        `Regrowth` needs it. "straight_through": cut weights go on behind their masks, take their
+        gradients as if they were not cut, and come back when their scores are large again; a
+        checkpoint holds them, and evaluation and exports restore zeros.
+    """
+
+    schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
+    sparsity: float | None = None
+    patterns: Sequence[str] = ("^network/.*/kernel$",)
+    cuts_heads: bool = False
+    criterion: criteria.Criterion = criteria.Magnitude()
+    density: Any = densities.ErdosRenyiKernel()
+    granularity: Any = granularity.Entries()
+    regrowth: regrowth_lib.Regrowth | None = None
+    gradient: str = STOPPED
+
+    def __post_init__(self):
+        for setting, names, example in (
+            ("schedule", ("progress", "count_cuts", "last_step"), "pruning_schedules.Cubic"),
+            ("criterion", ("scores", "gathers", "reads_gradients"), "criteria.Magnitude"),
+            ("density", ("select", "densities"), "densities.Global"),
+            ("granularity", ("select", "group_shape", "check"), "granularity.Entries"),
+        ):
+            rule = f"be a part such as @{example}()"
+            checks.has(f"Pruning.{setting}", getattr(self, setting), names, rule)
+        self._check_sparsity()
+        patterns.check_patterns("Pruning.patterns", self.patterns)
+        checks.require(len(self.patterns) > 0, "Pruning.patterns", "not be empty", self.patterns)
+        checks.is_a("Pruning.cuts_heads", self.cuts_heads, bool, "be True or False")
+        checks.one_of("Pruning.gradient", self.gradient, (STOPPED, DENSE, STRAIGHT_THROUGH))
+        self._check_granularity()
+        if self.regrowth is not None:
+            self._check_regrowth(self.regrowth)
+
+    def _check_sparsity(self) -> None:
+        fixed = self.granularity.fixed_sparsity
+        if fixed is None:
+            checks.is_a("Pruning.sparsity", self.sparsity, (int, float), "be a share in (0, 1)")
+            in_range = 0 < (self.sparsity or 0) < 1
+            checks.require(in_range, "Pruning.sparsity", "be in (0, 1)", self.sparsity)
+        else:
+            fits = self.sparsity is None or abs(self.sparsity - fixed) < 1e-6
+            rule = f"be {fixed:g}, as {type(self.granularity).__name__} has it, or None"
+            checks.require(fits, "Pruning.sparsity", rule, self.sparsity)
+
+    def _check_granularity(self) -> None:
+        name, is_entries = type(self.granularity).__name__, self._cuts_entries
+        per_unit = getattr(self.density, "per_unit", False)
+        rule = "be False where not single weights are cut"
+        checks.require(is_entries or not per_unit, "Uniform.per_unit", rule, per_unit, f"{name}.")
+        if self.granularity.is_of_tables:
+            rule = "read weights alone where rows of tables are cut"
+            reads = self.criterion.reads_gradients or self.criterion.reads_inputs
+            checks.require(not reads, "Pruning.criterion", rule, self.criterion)
+            rule = f"be {STOPPED!r} where rows of tables are cut"
+            checks.require(self.gradient == STOPPED, "Pruning.gradient", rule, self.gradient)
+
+    def _check_regrowth(self, regrowth: Any) -> None:
+        example = "be built, such as @regrowth.Regrowth()"
+        checks.is_a("Pruning.regrowth", regrowth, regrowth_lib.Regrowth, example)
+        rule = "be Entries where weights grow again"
+        checks.require(self._cuts_entries, "Pruning.granularity", rule, self.granularity)
+        rule = f"be {DENSE!r} where weights grow by their gradients"
+        fits = regrowth.by != regrowth_lib.GRADIENT or self.gradient == DENSE
+        checks.require(fits, "Pruning.gradient", rule, self.gradient)
+        rule = f"be {STOPPED!r} or {DENSE!r} where weights grow again from 0"
+        checks.require(not self.hides_weights, "Pruning.gradient", rule, self.gradient)
+
+    @property
+    def _cuts_entries(self) -> bool:
+        return isinstance(self.granularity, granularity.Entries)
+
+    @property
+    def final_sparsity(self) -> float:
+        """The share of the weights that are 0 in the end."""
+        # One of the two is a number: `__post_init__` sees to it.
+        return float(self.sparsity or self.granularity.fixed_sparsity)
+
+    @property
+    def hides_weights(self) -> bool:
+        """Whether weights that are cut go on behind their masks, so that they are not 0."""
+        return self.gradient == STRAIGHT_THROUGH
+
+    @property
+    def last_step(self) -> int:
+        """The global step from which masks stay as they are."""
+        until = self.regrowth.until_step if self.regrowth else 0
+        return max(self.schedule.last_step, until)

@@ -1,0 +1,72 @@
+"""Regrowth: weights that were cut come back in the place of others, at the same sparsity.
+
+from mtl.sparsity import regrowth
+pruning.Pruning.regrowth = @regrowth.Regrowth()
+regrowth.Regrowth.until_step = 1500
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.sparsity import criteria
+from mtl.sparsity import densities as densities_lib
+from mtl.step import draws
+
+GRADIENT, RANDOM = "gradient", "random"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regrowth:
+    """Cuts the smallest weights of a layer from time to time, and has as many others grow from 0.
+
+    `by = "gradient"`: those with the largest gradients, U. Evci et al., "Rigging the Lottery:
+    Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL), which needs
+    `Pruning.gradient = "dense"`. `by = "random"`: D. Mocanu et al., "Scalable Training of
+    Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network Science", 2018,
+    arXiv:1707.04780 (SET). At step t a layer swaps `share / 2 (1 + cos(pi t / until_step))` of its
+    weights. Unlike in RigL's code the step also moves the weights.
+
+    Attributes:
+      until_step: the global step from which no weight is swapped, such as 3/4 of the run.
+      every_steps: from one swap to the next.
+      share: of a layer's weights that the first swap takes, in (0, 1).
+      by: what grows, "gradient" or "random".
+    """
+
+    until_step: int
+    every_steps: int = 100
+    share: float = 0.3
+    by: str = GRADIENT
+
+    def __post_init__(self):
+        checks.whole("Regrowth.until_step", self.until_step, 1)
+        checks.whole("Regrowth.every_steps", self.every_steps, 1)
+        checks.positive("Regrowth.share", self.share)
+        checks.rate("Regrowth.share", self.share)
+        checks.one_of("Regrowth.by", self.by, (GRADIENT, RANDOM))
+
+    def is_due(self, step: tf.Tensor) -> tf.Tensor:
+        """Return whether weights are swapped at a step: int64 scalar -> bool scalar."""
+        is_regular = tf.equal(step % self.every_steps, 0)
+        return is_regular & (step > 0) & (step < self.until_step)
+
+    def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
+        """Return a mask of single weights that keeps as many as `mask`, others among them."""
+        angle = math.pi / self.until_step * tf.cast(step, tf.float64)
+        kept = tf.reduce_sum(mask)
+        share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
+        count = tf.minimum(tf.round(share * kept), tf.size(mask, tf.float32) - kept)
+        stay = self._keep(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
+        if self.by == GRADIENT:
+            growth = tf.abs(seen.gradient)
+        else:
+            growth = tf.random.stateless_uniform(mask.shape, draws.make_step_seed(seen.name))
+        # As in RigL's code a weight that has just been cut may be the one that grows.
+        return stay + self._keep(tf.where(stay > 0, -1.0, growth), count)
+
+    def _keep(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(scores, [-1])
+        return tf.reshape(densities_lib.keep_largest(flat, tf.cast(count, tf.int32)), scores.shape)

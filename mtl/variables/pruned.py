@@ -1,0 +1,102 @@
+"""Pruned variables of the step that is being built: which of their entries are kept.
+
+pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None where all are kept
+
+`mtl.sparsity` cuts weights; what changes gradients, and layers that look up rows, ask here.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import ambient
+from mtl.variables import patterns
+
+_MASK, _SALIENCY = "pruning_mask", "saliency"
+
+
+def mask_name(name: str) -> str:
+    """Return the name of the mask of a variable."""
+    return f"{name}/{_MASK}"
+
+
+def saliency_name(name: str) -> str:
+    """Return the name of what a criterion gathers about the entries of a variable."""
+    return f"{name}/{_SALIENCY}"
+
+
+def find_weights(name: str) -> str:
+    """Return the name of the variable that a mask cuts; of all else the name itself."""
+    return name.removesuffix(f"/{_MASK}")
+
+
+def is_state(name: str) -> bool:
+    """Return whether a variable beside another one tells what of that is kept, or is to be."""
+    return name.rpartition("/")[2] in (_MASK, _SALIENCY)
+
+
+def hold_masks(
+    masks: Mapping[str, tf.Tensor],
+) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor]]:
+    """Have variables of these names keep no more than their masks within it.
+
+    Args:
+      masks: {name: float32 zeros and ones that broadcast to the variable}; entries may be added
+        while it holds.
+    """
+    return _MASKS.set(masks)
+
+
+def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
+    """Return which entries of a variable are kept, zeros and ones; None where all are."""
+    return _MASKS.get().get(patterns.variable_name(variable))
+
+
+def stop_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
+    """Return looked-up rows [..., D], whose gradient is 0 where the table is cut."""
+    kept = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
+    return rows if kept is None else stop_gradient(rows, tf.gather(kept, ids))
+
+
+def stop_gradient(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return values [...] whose gradient is 0 where a mask that broadcasts to them is 0."""
+
+    @tf.custom_gradient
+    def stop(values: tf.Tensor):  # type: ignore[no-untyped-def]
+        return tf.identity(values), lambda upstream: upstream * mask
+
+    return stop(values)
+
+
+def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
+    """Return what goes into the layer whose scope this is, and note its mean square by channel.
+
+    It is noted for a criterion that asks for it; of a batch in slices it is that of the first.
+    """
+    noted = _INPUTS.get()
+    scope = tf.compat.v1.get_variable_scope().name
+    if noted is not None and f"{scope}/{name}" not in noted:
+        squares = tf.square(tf.cast(tf.stop_gradient(inputs), tf.float32))
+        axes = list(range(inputs.shape.rank - 1))
+        noted[f"{scope}/{name}"] = tf.reduce_mean(squares, axes)
+    return inputs
+
+
+def are_inputs_watched() -> bool:
+    """Return whether `watch_inputs` notes something."""
+    return _INPUTS.get() is not None
+
+
+def note_inputs(
+    noted: dict[str, tf.Tensor] | None,
+) -> contextlib.AbstractContextManager[dict[str, tf.Tensor] | None]:
+    """Have layers within it note {kernel: mean square of its inputs, [D]}; None for nothing."""
+    return _INPUTS.set(noted)
+
+
+_INPUTS: ambient.Ambient[dict[str, tf.Tensor] | None] = ambient.Ambient(
+    "watched inputs", default=None
+)
+_MASKS: ambient.Ambient[Mapping[str, tf.Tensor]] = ambient.Ambient("pruned", default={})

@@ -1,0 +1,594 @@
+"""Pruning: cut weights are 0 to the bit, whatever moves weights; the rest trains as it would."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, compat, distribution, features, heads, model, networks, transfer
+from mtl.balancing import methods, surgery
+from mtl.files import checksums
+from mtl.layers import quantization
+from mtl.monitoring import doubts, sparsity_picture, summary
+from mtl.optimization import clipping, optimizers, regularization, transforms, update
+from mtl.runs import verbs
+from mtl.sparsity import (
+    criteria,
+    densities,
+    granularity,
+    pruning,
+    pruning_schedules,
+    regrowth,
+)
+from mtl.variables import averaging, freezing, masks, pruned
+from tests import tiny
+from tests.conformance import optimizers as rows
+
+pytestmark = pytest.mark.medium
+
+tf1 = tf.compat.v1
+
+STATISTICS = features.Statistics(directory="", entries={})
+BATCH = 8
+TRUNK = "network/trunk/hidden_0/kernel"
+TOWERS = ("network/tower_sign/hidden_0/kernel", "network/tower_size/hidden_0/kernel")
+TOWERS_OF_TINY = [f"network/tower_{task}/hidden_0/kernel" for task in tiny.LABELS]
+TABLE = "features/hashed_word/embedding"
+PCGRAD = surgery.Combine(method=methods.PCGrad())
+CUBIC = pruning_schedules.Cubic(end_step=9, every_steps=3)
+NEVER = pruning_schedules.OneShot(step=10**6)
+
+
+def _part(**settings):
+    return pruning.Pruning(**{"sparsity": 0.5, "schedule": CUBIC, **settings})
+
+
+def _model(optimizer=None, parts=None, part=PCGRAD, frozen=None, **settings):
+    """Two tasks with batch norm, a looked-up table, and whatever else moves weights."""
+    penalty = regularization.Regularization(l1={"^network/": 0.01}, l2={"": 0.01})
+    settings = {
+        "optimizer": optimizer or optimizers.AdamW(learning_rate=0.02, weight_decay=0.1),
+        "regularization": penalty,
+        "average": averaging.ExponentialAverage(decay=0.9),
+        "clipping": clipping.GlobalNorm(max_norm=5.0),
+        "transforms": [transforms.Centralization(), transforms.Noise(scale=0.01)],
+        **settings,
+    }
+    return model.MultiTaskModel(
+        columns=[
+            features.Numeric(names=["x"], normalization="none"),
+            features.Hashed(names=["word"], num_buckets=8, dimension=3),
+        ],
+        network=networks.SharedBottom(
+            trunk=networks.MLP(layers=[6], batch_norm=True, dropout=0.1),
+            tower=networks.MLP(layers=[4]),
+        ),
+        heads=[heads.Binary(name="sign"), heads.Regression(name="size")],
+        update=update.Update(**settings),
+        surgery=part,
+        pruning=[_part()] if parts is None else parts,
+        freezing=frozen or freezing.Freezing(),
+    )
+
+
+def _train(made, calls, steps_per_call, start=None, slices=1):
+    """The variables before the first and after each session call; steps_per_call 0: no loop."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(5)
+        tf1.train.get_or_create_global_step()
+        data = tiny.rows(64, seed=3)
+        data.pop("kind")
+        dataset = tf.data.Dataset.from_tensor_slices(data).repeat()
+        dataset = dataset.batch(BATCH, drop_remainder=True)
+        dataset = dataset.map(lambda row: ({"x": row.pop("x"), "word": row.pop("word")}, row))
+        iterator = tf1.data.make_initializable_iterator(dataset)
+        loop = {"steps_per_call": steps_per_call, "last_step": 10**6, "due_every": ()}
+        inputs = (iterator, None) if steps_per_call else iterator.get_next()
+        spec = made.model_fn(
+            *inputs,
+            compat.estimator.ModeKeys.TRAIN,
+            statistics=STATISTICS,
+            slices=slices,
+            loop=loop if steps_per_call else None,
+        )
+        names = {variable.op.name: variable for variable in tf1.global_variables()}
+        session.run([tf1.global_variables_initializer(), iterator.initializer])
+        for name, value in (start or {}).items():
+            session.run(names[name].initializer, {names[name].initializer.inputs[1]: value})
+        found = [session.run(names)]
+        for _ in range(calls):
+            session.run(spec.train_op)
+            found.append(session.run(names))
+        return found
+
+
+def _mask(values, name):
+    return values[pruned.mask_name(name)]
+
+
+def _share(values, names):
+    kept = sum(_mask(values, name).sum() for name in names)
+    return 1 - kept / sum(_mask(values, name).size for name in names)
+
+
+@pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
+def test_what_is_cut_is_zero_to_the_bit_under_every_optimizer(row):
+    part = PCGRAD if row.name == "AdamW" else surgery.Sum()
+    found = _train(_model(row.optimizer, part=part), calls=5, steps_per_call=4)
+    for values in found[3:]:  # After steps 12 and later nothing more is cut.
+        assert _share(values, [TRUNK, *TOWERS]) == pytest.approx(0.5, abs=0.02)
+        for name in (TRUNK, *TOWERS):
+            cut = _mask(values, name) == 0
+            assert cut.any() and (values[name][cut] == 0).all()
+            assert (values[f"{name}/average"][cut] == 0).all()
+            for slot in row.slots:
+                state = values[f"{name}/{slot}"][cut]
+                assert (state == (0.1 if row.name in ("Adagrad", "FTRL") else 0)).all() or (
+                    (state == 0).all() or slot in ("RMSProp", "Ftrl")
+                )
+            np.testing.assert_array_equal(_mask(values, name), _mask(found[3], name))
+    kept = _mask(found[3], TRUNK) > 0
+    if row.name != "FTRL":  # Whose penalty holds weights at 0.
+        assert (found[-1][TRUNK][kept] != found[3][TRUNK][kept]).all()
+    assert not {name for name in found[0] if pruned.is_state(name)} - {
+        pruned.mask_name(name) for name in (TRUNK, *TOWERS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "gradient"),
+    [(surgery.Sum(), "stopped"), (surgery.Sum(), "dense"), (PCGRAD, "dense")],
+)
+def test_what_is_kept_trains_as_if_the_rest_were_not_there(part, gradient):
+    """As with the entries frozen at 0 by a mask of `Freezing`, which knows nothing of pruning.
+
+    It zeroes gradients after the surgery, as "dense" does.
+    """
+    parts = [_part(schedule=NEVER, gradient=gradient)]
+    first = _train(_model(parts=parts, part=part), 0, 1)[0]
+    start = {}
+    random = np.random.default_rng(0)
+    for name in (TRUNK, *TOWERS):
+        mask = (random.random(first[name].shape) < 0.5).astype(np.float32)
+        start |= {name: first[name] * mask, pruned.mask_name(name): mask}
+    got = _train(_model(parts=parts, part=part), 1, 6, start)[-1]
+    weights = {name: value for name, value in start.items() if not pruned.is_state(name)}
+    held = freezing.Freezing(entries={"^network/.*/kernel$": masks.Nonzero()})
+    expected = _train(_model(parts=[], part=part, frozen=held), 1, 6, weights)[-1]
+    assert expected["global_step"] == got["global_step"] == 6
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"criterion": criteria.Taylor(), "density": densities.Global()},
+        {"criterion": criteria.Snip(), "schedule": pruning_schedules.OneShot()},
+        {"criterion": criteria.Wanda(), "density": densities.Uniform(per_unit=True)},
+        {
+            "criterion": criteria.Random(),
+            "schedule": pruning_schedules.OneShot(),
+            "gradient": "dense",
+            "regrowth": regrowth.Regrowth(until_step=8, every_steps=2),
+        },
+        {"gradient": "straight_through"},
+    ],
+    ids=["magnitude", "taylor", "snip", "wanda", "rigl", "straight-through"],
+)
+def test_the_loop_changes_nothing(settings):
+    def train(calls, steps_per_call):
+        return _train(_model(parts=[_part(**settings)]), calls, steps_per_call)[-1]
+
+    single, looped = train(7, 0), train(1, 7)
+    assert (_mask(single, TRUNK) == 0).any()
+    for name, value in single.items():
+        np.testing.assert_array_equal(looped[name], value, err_msg=name)
+
+
+def test_wanda_gathers_the_squares_of_what_goes_into_a_layer():
+    part = _part(criterion=criteria.Wanda(momentum=0.5), schedule=NEVER, patterns=["/trunk/"])
+    found = _train(_model(optimizers.SGD(learning_rate=1e-9), [part], average=None), 1, 2)[-1]
+    x, table = tiny.rows(64, seed=3)["x"][: 2 * BATCH], found[TABLE]
+    squares = (x.reshape([2, BATCH, 3]) ** 2).mean(axis=1)
+    expected = 0.25 * squares[0] + 0.5 * squares[1]
+    gathered = found[pruned.saliency_name(TRUNK)]
+    assert gathered.shape == (6,)
+    np.testing.assert_allclose(np.sort(gathered)[-3:], np.sort(expected), rtol=1e-4)
+    assert (gathered[gathered < expected.min()] <= (table**2).max()).all()
+
+
+@pytest.mark.parametrize("criterion", [criteria.Magnitude(), criteria.Taylor()])
+def test_slices_cut_as_the_whole_batch_does(criterion):
+    made = _model(parts=[_part(criterion=criterion)], transforms=[])
+    made = dataclasses.replace(made, network=networks.SharedBottom(trunk=networks.MLP(layers=[6])))
+    whole, slices = (_train(made, 1, 12, slices=count)[-1] for count in (1, 4))
+    np.testing.assert_array_equal(_mask(slices, TRUNK), _mask(whole, TRUNK))
+    np.testing.assert_allclose(slices[TRUNK], whole[TRUNK], rtol=1e-3, atol=1e-5)
+
+
+def test_balancing_sees_no_gradient_of_what_is_cut():
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watching:
+        reads_losses = False
+
+        def __call__(self, losses, variables, batch):
+            gradients = batch.sum(
+                lambda forward: tf.gradients(list(forward.losses.values()), variables)
+            )
+            names = [variable.op.name for variable in variables]
+            seen.append(gradients[names.index(TRUNK)])
+            return gradients, {f"{task}/loss": loss for task, loss in losses.items()}
+
+    for gradient, is_zero in (("stopped", True), ("dense", False)):
+        part = _part(schedule=pruning_schedules.OneShot(), gradient=gradient)
+        made = _model(parts=[part], part=Watching(), transforms=[])
+        with tf.Graph().as_default(), tf1.Session() as session:
+            tf1.train.create_global_step()
+            batch = {"x": tf.random.normal([BATCH, 3], seed=1), "word": tf.fill([BATCH], "a")}
+            labels = {"sign": tf.constant([0, 1] * 4, tf.int64), "size": tf.range(8.0)}
+            spec = made.model_fn(batch, labels, "train", statistics=STATISTICS)
+            session.run(tf1.global_variables_initializer())
+            session.run(spec.train_op)
+            mask = tf1.get_default_graph().get_tensor_by_name(f"{pruned.mask_name(TRUNK)}:0")
+            variable = next(v for v in tf1.global_variables() if v.handle is mask)
+            found, kept = session.run([seen[-1], variable])
+        assert ((found[kept == 0] == 0).all()) == is_zero
+        assert (found[kept > 0] != 0).any()
+
+
+def test_weights_grow_again_from_zero_at_the_same_sparsity():
+    part = _part(
+        criterion=criteria.Random(),
+        schedule=pruning_schedules.OneShot(),
+        gradient="dense",
+        regrowth=regrowth.Regrowth(until_step=100, every_steps=4),
+    )
+    # Without decays and averages a weight that has grown starts with a plain step.
+    made = _model(optimizers.SGD(learning_rate=0.1), [part], surgery.Sum(), transforms=[])
+    found = _train(made, 13, 1)
+    swapped = 0
+    for before, after in zip(found[1:], found[2:], strict=False):
+        assert _mask(after, TRUNK).sum() == _mask(found[1], TRUNK).sum()
+        assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()
+        grown = (_mask(after, TRUNK) > 0) & (_mask(before, TRUNK) == 0)
+        swapped += grown.sum()
+        # The step of the swap masks gradients as the step began: growth starts at 0.
+        assert (after[TRUNK][grown] == 0).all()
+    assert swapped > 3
+    assert (found[-1][TRUNK][_mask(found[-1], TRUNK) > 0] != 0).any()
+
+
+def test_straight_through_weights_live_behind_their_masks():
+    found = _train(_model(parts=[_part(gradient="straight_through")]), 4, 5)
+    cut = _mask(found[-1], TRUNK) == 0
+    assert cut.sum() > 0 and (found[-1][TRUNK][cut] != 0).all()
+    assert (found[-1][TRUNK][cut] != found[-2][TRUNK][cut]).all()
+
+
+def test_rows_of_a_table_are_cut_and_its_gradient_stays_sparse():
+    part = _part(patterns=[f"^{TABLE}"], granularity=granularity.TableRows())
+    for optimizer in (optimizers.LazyAdam(learning_rate=0.1), optimizers.Adam(learning_rate=0.1)):
+        made = _model(optimizer, [part])
+        found = _train(made, 6, 3)
+        for values in found[4:]:
+            mask = _mask(values, TABLE)
+            assert mask.shape == (8, 1) and mask.sum() == 4
+            assert (values[TABLE][mask[:, 0] == 0] == 0).all()
+            assert (values[f"{TABLE}/average"][mask[:, 0] == 0] == 0).all()
+        kept = (values[TABLE] != found[0][TABLE]).all(axis=1)
+        assert kept[mask[:, 0] > 0].sum() >= 2  # Words that no row holds stay.
+
+
+@pytest.mark.parametrize("part", [surgery.Sum(), PCGRAD], ids=["sum", "pcgrad"])
+@pytest.mark.parametrize("kind", [granularity.TableRows(), granularity.Entries()])
+def test_a_step_never_reads_a_table_whole(part, kind):
+    """But for the cut itself, in its branch; masks of entries are handed on without a copy."""
+
+    def find_whole(parts):
+        with tf.Graph().as_default() as graph:
+            tf1.train.create_global_step()
+            column = features.Hashed(names=["word"], num_buckets=997, dimension=3)
+            made = _model(optimizers.LazyAdam(), parts, part)
+            batch = {"word": tf.fill([BATCH], "a")}
+            labels = {"sign": tf.ones([BATCH], tf.int64), "size": tf.ones([BATCH])}
+            made = dataclasses.replace(made, columns=[column])
+            made.model_fn(batch, labels, "train", statistics=STATISTICS)
+            return {
+                (op.type, op.name.rpartition("/")[0])
+                for op in graph.get_operations()
+                if any(output.shape == (997, 3) for output in op.outputs)
+            }
+
+    parts = [_part(patterns=["^features/"], granularity=kind)]
+    more = {one for one in find_whole(parts) - find_whole([]) if "pruning_mask" not in one[1]}
+    is_rows = isinstance(kind, granularity.TableRows)
+    passed_on = set() if is_rows else {"StatelessIf", "If", "Identity", "ReadVariableOp"}
+    assert {kind for kind, _ in more} <= passed_on, more
+
+
+def test_what_is_frozen_is_not_cut():
+    frozen = freezing.Freezing(frozen=["^network/trunk/"])
+    found = _train(_model(frozen=frozen), 1, 12)[-1]
+    assert pruned.mask_name(TRUNK) not in found
+    assert _share(found, TOWERS) == pytest.approx(0.5, abs=0.05)
+
+
+def test_what_is_held_up_to_a_step_is_cut_from_then_on():
+    frozen = freezing.Freezing(until={"^network/trunk/": 4})
+    with pytest.raises(checks.UserError, match="Pruning.schedule must cut first at step 4 or lat"):
+        _train(_model(frozen=frozen), 0, 3)
+    late = pruning_schedules.Cubic(begin_step=4, end_step=9, every_steps=2)
+    found = _train(_model(parts=[_part(schedule=late)], frozen=frozen), 3, 4)
+    assert _mask(found[1], TRUNK).all() and (_mask(found[3], TRUNK) == 0).any()
+    np.testing.assert_array_equal(found[1][TRUNK], found[0][TRUNK])
+
+
+def test_a_cut_that_was_missed_is_made_up_for():
+    """As where several processes share a global step, and none sees the one of the cut."""
+    part = _part(schedule=pruning_schedules.OneShot(step=5))
+    found = _train(_model(parts=[part]), 1, 1, start={"global_step": np.int64(7)})[-1]
+    assert _share(found, [TRUNK, *TOWERS]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_first_part_that_chooses_a_variable_cuts_it():
+    first = _part(patterns=["/trunk/"], sparsity=0.9, density=densities.Uniform())
+    names = ["^network/.*kernel", "^head/size/"]
+    rest = _part(patterns=names, cuts_heads=True, density=densities.Uniform())
+    found = _train(_model(parts=[first, rest]), 1, 12)[-1]
+    assert _share(found, [TRUNK]) == pytest.approx(0.9, abs=0.02)
+    assert _share(found, [*TOWERS, "head/size/logits/kernel"]) == pytest.approx(0.5, abs=0.01)
+    assert pruned.mask_name("head/sign/logits/kernel") not in found
+
+
+def test_quantised_zeros_are_zeros():
+    four = quantization.Quantization(weights={"^network/": quantization.Uniform(bits=4)})
+    made = dataclasses.replace(_model(transforms=[]), quantization=four)
+    found = _train(made, 3, 6)[-1]
+    cut = _mask(found, TRUNK) == 0
+    assert cut.any() and (found[TRUNK][cut] == 0).all()
+
+
+def test_scores_that_are_not_finite_cut_nothing():
+    part = _part(criterion=criteria.Snip(), schedule=pruning_schedules.OneShot(step=1))
+    made = _model(parts=[part], if_not_finite="skip", transforms=[])
+    broken = {"head/sign/logits/bias": np.array([np.nan], np.float32)}
+    found = _train(made, 3, 1, start=broken)[-1]
+    assert _mask(found, TRUNK).all() and _mask(found, TOWERS[1]).all()
+
+
+# Whole runs: checkpoints, resume, replicas, evaluation, export, transfer.
+
+
+def _run(tmp_path, name, settings=None, **run):
+    parts = [
+        _part(schedule=pruning_schedules.Cubic(end_step=30, every_steps=7), **(settings or {}))
+    ]
+    made = tiny.make(**run)
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
+    directory = str(tmp_path / name)
+    verbs.train(made, directory)
+    return made, directory, tiny.variables(directory)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"criterion": criteria.Taylor(), "density": densities.Global()},
+        {"criterion": criteria.Movement(), "gradient": "straight_through"},
+    ],
+    ids=["taylor", "movement"],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path, settings):
+    _, _, whole = _run(tmp_path, "whole", settings)
+    _run(tmp_path, "parts", settings, train_steps=20)
+    _, _, parts = _run(tmp_path, "parts", settings)
+    assert any(name.endswith("/saliency") for name in whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("criterion", [criteria.Taylor(), criteria.Wanda()])
+def test_two_replicas_cut_as_one_process_does(tmp_path, criterion):
+    network = networks.SharedBottom(trunk=networks.MLP(layers=[8]))
+    settings = {"criterion": criterion, "density": densities.Uniform()}
+    parts = [_part(schedule=pruning_schedules.Cubic(end_step=30, every_steps=7), **settings)]
+    found = []
+    for devices in (
+        {"strategy": "none"},
+        {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]},
+    ):
+        made = tiny.make(network=network)
+        made = dataclasses.replace(
+            made,
+            model=dataclasses.replace(made.model, pruning=parts),
+            distribution=distribution.Distribution(**devices),
+        )
+        directory = str(tmp_path / devices["strategy"])
+        verbs.train(made, directory)
+        found.append(tiny.variables(directory))
+    one, two = found
+    np.testing.assert_array_equal(_mask(two, TRUNK), _mask(one, TRUNK))
+    np.testing.assert_allclose(two[TRUNK], one[TRUNK], rtol=1e-3, atol=1e-5)
+    assert ((two[TRUNK] == 0) == (_mask(two, TRUNK) == 0)).all()
+
+
+@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
+def test_the_export_holds_exact_zeros_and_predicts_as_the_run(tmp_path, gradient):
+    """The export's own check compares it with the Estimator on held-out rows."""
+    _, directory, values = _run(tmp_path, "run", {"gradient": gradient}, check_rows=16)
+    exports = sorted((tmp_path / "run" / "export" / "latest").iterdir())
+    reader = tf.train.load_checkpoint(str(exports[-1] / "variables" / "variables"))
+    names = reader.get_variable_to_shape_map()
+    assert not [name for name in names if pruned.is_state(name)]
+    cut = _mask(values, TRUNK) == 0
+    assert ((values[TRUNK] == 0) == cut).all() == (gradient == "stopped")
+    expected = np.where(cut, 0, values[TRUNK])
+    np.testing.assert_array_equal(reader.get_tensor(TRUNK), expected)
+
+
+def test_a_warm_start_takes_masks_along(tmp_path):
+    _, source, before = _run(tmp_path, "source")
+    made = tiny.make(train_steps=10, checkpoint_steps=10)
+    warm = transfer.WarmStart(source=source, include=["^network/.*kernel$"])
+    late = _part(schedule=pruning_schedules.OneShot(step=9), sparsity=0.6)
+    made = dataclasses.replace(
+        made, model=dataclasses.replace(made.model, pruning=[late]), warm_start=warm
+    )
+    verbs.train(made, str(tmp_path / "next"))
+    after = tiny.variables(tmp_path / "next")
+    assert (_mask(after, TRUNK) <= _mask(before, TRUNK)).all()
+    assert _share(after, [TRUNK]) > _share(before, [TRUNK])
+    assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()
+
+
+def test_a_run_shows_sparsity_dead_units_and_churn(tmp_path):
+    _, directory, values = _run(tmp_path, "run")
+    found = tiny.scalars(directory)
+    mask = _mask(values, TRUNK)
+    assert found[40, f"pruning/{TRUNK}/sparsity"] == pytest.approx(1 - mask.mean())
+    dead = (mask == 0).all(axis=0).mean()
+    assert found[40, f"pruning/{TRUNK}/dead_units"] == pytest.approx(dead)
+    assert (30, f"pruning/{TRUNK}/churn") in found
+    shares = [found[step, f"pruning/{TRUNK}/sparsity"] for step in (10, 20, 30, 40)]
+    assert shares == sorted(shares) and shares[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patterns": ["^netwrok/"]}, r"Pruning.patterns must match a variable, got '\^netwrok/'"),
+        (
+            {"patterns": ["kind/logits/kernel", "size"]},
+            "Pruning.patterns must match a variable, got 'kind/logits/kernel'",
+        ),
+        (
+            {"patterns": ["^network/.*/kernel$", "^head/sign"]},
+            r"Pruning.patterns must choose weights that can be cut, got '\^head/sign'. To cut hea",
+        ),
+        (
+            {"patterns": ["bias$"], "cuts_heads": True},
+            "Pruning.patterns must choose weights that can be cut, got 'bias.'. Those with one ax",
+        ),
+        ({"granularity": granularity.NOfM(), "sparsity": None}, "NOfM.m must divide the inputs of"),
+        (
+            {"patterns": ["^network/"], "granularity": granularity.TableRows()},
+            "Pruning.patterns must choose tables alone where rows are cut, and 'network/trunk/hid",
+        ),
+        (
+            {"patterns": ["^features/"], "gradient": "dense"},
+            "Pruning.gradient must be 'stopped' for the table 'features/hashed_word/embedding', go",
+        ),
+        (
+            {"patterns": ["^features/"], "criterion": criteria.Snip()},
+            "Pruning.patterns must choose weights that a loss depends on, each of them, got 'feat",
+        ),
+    ],
+)
+def test_patterns_that_choose_nothing_that_can_be_cut(settings, message):
+    with pytest.raises(checks.UserError, match=message):
+        _train(_model(parts=[_part(**settings)]), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sparsity": 0}, r"Pruning.sparsity must be in \(0, 1\), got 0"),
+        ({"sparsity": 1.0}, r"Pruning.sparsity must be in \(0, 1\), got 1.0"),
+        ({"sparsity": None}, r"Pruning.sparsity must be a share in \(0, 1\), got None"),
+        ({"sparsity": float("nan")}, "Pruning.sparsity must be a float32, got nan"),
+        ({"patterns": "network"}, "Pruning.patterns must be a list of patterns, got 'network'"),
+        ({"patterns": []}, r"Pruning.patterns must not be empty, got \[\]"),
+        ({"cuts_heads": 1}, "Pruning.cuts_heads must be True or False, got 1"),
+        ({"gradient": "stop"}, "Pruning.gradient must be one of .* Did you mean 'stopped'"),
+        (
+            {"schedule": 100},
+            r"Pruning.schedule must be a part such as @pruning_schedules.Cubic\(\)",
+        ),
+        ({"density": densities.Global}, r"Pruning.density must be a part such as @densities.G"),
+        ({"granularity": granularity.NOfM()}, None),
+        (
+            {"granularity": granularity.NOfM(), "sparsity": 0.9},
+            "Pruning.sparsity must be 0.5, as NOfM has it, or None, got 0.9",
+        ),
+        (
+            {"granularity": granularity.TableRows(), "criterion": criteria.Snip()},
+            "Pruning.criterion must read weights alone where rows of tables are cut",
+        ),
+        (
+            {"granularity": granularity.TableRows(), "gradient": "dense"},
+            "Pruning.gradient must be 'stopped' where rows of tables are cut, got 'dense'",
+        ),
+        (
+            {"density": densities.Uniform(per_unit=True), "granularity": granularity.Blocks()},
+            "Uniform.per_unit must be False where not single weights are cut, got True. Blocks.",
+        ),
+        (
+            {"regrowth": regrowth.Regrowth(until_step=9)},
+            "Pruning.gradient must be 'dense' where weights grow by their gradients, got 'stopped'",
+        ),
+        (
+            {"regrowth": regrowth.Regrowth(until_step=9), "granularity": granularity.Blocks()},
+            "Pruning.granularity must be Entries where weights grow again",
+        ),
+    ],
+)
+def test_settings(settings, message):
+    if message is None:
+        assert _part(**settings).final_sparsity == 0.5
+        return
+    with pytest.raises(checks.UserError, match=message):
+        _part(**settings)
+
+
+def test_a_part_with_nothing_left_to_cut():
+    parts = [_part(patterns=["kernel"]), _part(patterns=["/trunk/"])]
+    with pytest.raises(checks.UserError, match="got \\['/trunk/'\\]. Parts before it cut all"):
+        _train(_model(parts=parts), 0, 3)
+
+
+def test_a_model_takes_a_list_of_parts():
+    with pytest.raises(checks.UserError, match="MultiTaskModel.pruning must be a list"):
+        _model(parts=_part())
+    with pytest.raises(checks.UserError, match="MultiTaskModel.pruning must be a list, such as"):
+        _model(parts=[pruning.Pruning])
+
+
+def test_the_best_checkpoint_is_one_of_which_all_is_cut(tmp_path):
+    """A network of which less is cut is better, and would stand in for the one that was asked."""
+    made, directory, _ = _run(tmp_path, "run", checkpoint_steps=5)
+    best = checksums.read_json(str(tmp_path / "run" / "best" / "best.json"), "")
+    assert best["step"] in (35, 40)
+    kept = tiny.variables(tmp_path / "run" / "best")
+    assert _share(kept, [TRUNK, *TOWERS_OF_TINY]) == pytest.approx(0.5, abs=0.01)
+    assert made.model.find_first_final_step(40) == 31
+    assert made.model.find_first_final_step(30) == 0
+
+
+def test_a_run_that_ends_before_all_is_cut_says_so(tmp_path):
+    _run(tmp_path, "run", train_steps=20)
+    (line,) = doubts.read_doubts(str(tmp_path / "run"), "settings")
+    assert line.startswith("Pruning.schedule cuts up to step 30, and the run ends at step 20")
+
+
+def test_a_run_draws_its_sparsity(tmp_path):
+    _, directory, values = _run(tmp_path, "run")
+    names = [TRUNK, *TOWERS_OF_TINY]
+    total, kept = (
+        sum(_mask(values, n).size for n in names),
+        sum(_mask(values, n).sum() for n in names),
+    )
+    cut, counted, packed = sparsity_picture.count_weights(tf.train.latest_checkpoint(directory))
+    assert (cut, counted) == (total - kept, total) and 4 * kept < packed < 4 * total
+    text = summary.of_training(directory, {"global_step": 40}, 40, "mtl")
+    expected = f"{100 * cut / total:.1f}% of {total} pruned: {4 * total} bytes, {packed} packed"
+    assert f"  weights cut      {expected}" in text
+    found = sparsity_picture.read(directory)
+    assert list(found) == ["sparsity", "dead_units", "churn"]
+    assert "trunk/hidden_0" in found["sparsity"]
+    assert (tmp_path / "run" / "sparsity.svg").read_text().startswith("<svg")
+    assert sparsity_picture.draw(str(tmp_path)) is None

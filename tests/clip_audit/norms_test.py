@@ -10,6 +10,7 @@ from mtl.compat import keras as compat_keras
 from mtl.features import column
 from mtl.heads import classifiers
 from mtl.layers import quantization
+from mtl.variables import pruned
 from tests.networks import keras_models
 
 tf1 = tf.compat.v1
@@ -100,6 +101,18 @@ def quantized(batch):
         }
 
 
+def cut(batch):
+    """A kernel and rows of a table of which some are cut, and take no gradient."""
+    with tf1.variable_scope("hidden"):
+        kernel = tf1.get_variable("kernel", [4, 6])
+    kept = tf.cast(tf.reshape(tf.range(24) % 3 > 0, [4, 6]), tf.float32)
+    hidden = tf.nn.relu(batch["x"] @ pruned.stop_gradient(tf.convert_to_tensor(kernel), kept))
+    table = tf1.get_variable("table", [4, 6])
+    with pruned.hold_masks({"model/table": tf.constant([[1.0], [0.0], [1.0], [1.0]])}):
+        rows = pruned.stop_rows(tf.gather(table, batch["id"]), table, batch["id"])
+    return {"a": cross_entropy(layers.dense(hidden + rows, CLASSES, "a"), batch["label"])}
+
+
 def unknown(batch):
     """A sum over pairs of entries, whose gradient is not taken apart by examples."""
     kernel = tf1.get_variable("kernel", [4, CLASSES])
@@ -130,7 +143,7 @@ def huge(batch):
 UNKNOWN = {"unknown": ["model/kernel"], "huge": ["model/kernel"]}
 NETWORKS = {
     f.__name__: (f, image_batch if f in (convnet, keras) else row_batch)
-    for f in (tables, shared, convnet, keras, cosine, quantized, huge, unknown, time_major)
+    for f in (tables, shared, convnet, keras, cosine, quantized, cut, huge, unknown, time_major)
 }
 
 

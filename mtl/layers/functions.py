@@ -258,4 +258,4 @@ def embedding(
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = tf1.truncated_normal_initializer(stddev=stddev)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
-    return pruned.stop_rows(tf.nn.embedding_lookup(table, ids), table, ids)
+    return pruned.mask_rows(tf.nn.embedding_lookup(table, ids), table, ids)

@@ -134,7 +134,7 @@ class _Pruner:
         is_seen = self._is_watched and part.gradient == pruning.STOPPED
         if is_table or not is_seen:
             return variable
-        return pruned.stop_gradient(tf.convert_to_tensor(variable), kept)
+        return variable * kept  # Its gradient is 0 where the mask is.
 
     def _find_part(self, name: str, variable: tf.Variable) -> pruning.Pruning | None:
         can_be_cut = variable.shape.rank >= 2 and freezing.first_step(name) < math.inf

@@ -54,20 +54,10 @@ def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
     return _MASKS.get().get(patterns.variable_name(variable))
 
 
-def stop_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Return looked-up rows [..., D], whose gradient is 0 where the table is cut."""
+def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
+    """Return looked-up rows [..., D], 0 where the table is cut and without a gradient there."""
     kept = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
-    return rows if kept is None else stop_gradient(rows, tf.gather(kept, ids))
-
-
-def stop_gradient(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return values [...] whose gradient is 0 where a mask that broadcasts to them is 0."""
-
-    @tf.custom_gradient
-    def stop(values: tf.Tensor):  # type: ignore[no-untyped-def]
-        return tf.identity(values), lambda upstream: upstream * mask
-
-    return stop(values)
+    return rows if kept is None else rows * tf.gather(kept, ids)
 
 
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:

@@ -306,3 +306,15 @@ def test_a_checkpoint_of_another_architecture_is_refused(wanted, message):
 
 def test_the_same_architecture_passes():
     mismatch.require_same("model.ckpt-5", SAVED, dict(SAVED))
+
+
+def test_evaluations_before_a_step_are_no_candidates(tmp_path):
+    keeper = checkpoints.BestKeeper(
+        checkpoints.Best(metric="loss", higher_is_better=False, patience=2), str(tmp_path), 30
+    )
+    for step, loss in ((10, 0.1), (20, 0.2), (25, 0.3)):
+        keeper.update(str(tmp_path / "none"), {"global_step": step, "loss": loss})
+        assert not keeper.is_best({"global_step": step + 1, "loss": 0.0})
+    assert keeper.last_step == 25 and not keeper.should_stop()
+    assert "value" not in keeper.read()
+    assert keeper.is_best({"global_step": 30, "loss": 0.9})

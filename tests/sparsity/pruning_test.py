@@ -37,6 +37,7 @@ TOWERS_OF_TINY = [f"network/tower_{task}/hidden_0/kernel" for task in tiny.LABEL
 TABLE = "features/hashed_word/embedding"
 PCGRAD = surgery.Combine(method=methods.PCGrad())
 CUBIC = pruning_schedules.Cubic(end_step=9, every_steps=3)
+LATE = pruning_schedules.Cubic(end_step=30, every_steps=7)  # Of a run of 40 steps.
 NEVER = pruning_schedules.OneShot(step=10**6)
 
 
@@ -364,77 +365,90 @@ def test_scores_that_are_not_finite_cut_nothing():
 # Whole runs: checkpoints, resume, replicas, evaluation, export, transfer.
 
 
-def _run(tmp_path, name, settings=None, **run):
-    parts = [
-        _part(schedule=pruning_schedules.Cubic(end_step=30, every_steps=7), **(settings or {}))
-    ]
+def _run(directory, parts=None, **run):
+    parts = parts or [_part(schedule=LATE)]
     made = tiny.make(**run)
     made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
-    directory = str(tmp_path / name)
-    verbs.train(made, directory)
-    return made, directory, tiny.variables(directory)
+    verbs.train(made, str(directory))
+    return tiny.variables(directory)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"criterion": criteria.Taylor(), "density": densities.Global()},
-        {"criterion": criteria.Movement(), "gradient": "straight_through"},
-    ],
-    ids=["taylor", "movement"],
-)
-def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path, settings):
-    _, _, whole = _run(tmp_path, "whole", settings)
-    _run(tmp_path, "parts", settings, train_steps=20)
-    _, _, parts = _run(tmp_path, "parts", settings)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that has cut half of its weights."""
+    directory = tmp_path_factory.mktemp("pruned") / "run"
+    _run(directory, check_rows=16, checkpoint_steps=10, keep_checkpoints=1)
+    return directory
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    parts = [
+        _part(patterns=["/trunk/"], schedule=LATE, criterion=criteria.Taylor()),
+        _part(schedule=LATE, criterion=criteria.Movement(), gradient="straight_through"),
+    ]
+    whole = _run(tmp_path / "whole", parts)
+    _run(tmp_path / "parts", parts, train_steps=20)
+    told = doubts.read_doubts(str(tmp_path / "parts"), "settings")
+    assert len(told) == 2
+    assert told[0].startswith("Pruning.schedule cuts up to step 30, and the run ends at step 20")
+    resumed = _run(tmp_path / "parts", parts)
+    assert not doubts.read_doubts(str(tmp_path / "parts"), "settings")
     assert any(name.endswith("/saliency") for name in whole)
     for name, value in whole.items():
-        np.testing.assert_array_equal(parts[name], value, err_msg=name)
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("criterion", [criteria.Taylor(), criteria.Wanda()])
-def test_two_replicas_cut_as_one_process_does(tmp_path, criterion):
-    network = networks.SharedBottom(trunk=networks.MLP(layers=[8]))
-    settings = {"criterion": criterion, "density": densities.Uniform()}
-    parts = [_part(schedule=pruning_schedules.Cubic(end_step=30, every_steps=7), **settings)]
+def test_two_replicas_cut_as_one_process_does(tmp_path):
+    mlp = networks.MLP(layers=[8])
+    settings = {"schedule": LATE, "density": densities.Uniform()}
+    parts = [
+        _part(patterns=["/trunk/"], criterion=criteria.Taylor(), **settings),
+        _part(patterns=["/tower_"], criterion=criteria.Wanda(), **settings),
+    ]
+    two_devices = {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]}
     found = []
-    for devices in (
-        {"strategy": "none"},
-        {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]},
-    ):
-        made = tiny.make(network=network)
+    for devices in ({"strategy": "none"}, two_devices):
+        made = tiny.make(network=networks.SharedBottom(trunk=mlp, tower=mlp))
         made = dataclasses.replace(
             made,
             model=dataclasses.replace(made.model, pruning=parts),
             distribution=distribution.Distribution(**devices),
         )
-        directory = str(tmp_path / devices["strategy"])
-        verbs.train(made, directory)
+        directory = tmp_path / devices["strategy"]
+        verbs.train(made, str(directory))
         found.append(tiny.variables(directory))
     one, two = found
-    np.testing.assert_array_equal(_mask(two, TRUNK), _mask(one, TRUNK))
-    np.testing.assert_allclose(two[TRUNK], one[TRUNK], rtol=1e-3, atol=1e-5)
-    assert ((two[TRUNK] == 0) == (_mask(two, TRUNK) == 0)).all()
+    for name in (TRUNK, *TOWERS_OF_TINY):
+        np.testing.assert_array_equal(_mask(two, name), _mask(one, name))
+        np.testing.assert_allclose(two[name], one[name], rtol=1e-3, atol=1e-5)
+        assert ((two[name] == 0) == (_mask(two, name) == 0)).all()
 
 
-@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
-def test_the_export_holds_exact_zeros_and_predicts_as_the_run(tmp_path, gradient):
-    """The export's own check compares it with the Estimator on held-out rows."""
-    _, directory, values = _run(tmp_path, "run", {"gradient": gradient}, check_rows=16)
-    exports = sorted((tmp_path / "run" / "export" / "latest").iterdir())
-    reader = tf.train.load_checkpoint(str(exports[-1] / "variables" / "variables"))
+def _require_zeros(directory, values):
+    """The export has no masks, and zeros where they were."""
+    version = max((directory / "export" / "latest").iterdir())
+    reader = tf.train.load_checkpoint(str(version / "variables" / "variables"))
     names = reader.get_variable_to_shape_map()
     assert not [name for name in names if pruned.is_state(name)]
-    cut = _mask(values, TRUNK) == 0
-    assert ((values[TRUNK] == 0) == cut).all() == (gradient == "stopped")
-    expected = np.where(cut, 0, values[TRUNK])
+    expected = np.where(_mask(values, TRUNK) == 0, 0, values[TRUNK])
     np.testing.assert_array_equal(reader.get_tensor(TRUNK), expected)
 
 
-def test_a_warm_start_takes_masks_along(tmp_path):
-    _, source, before = _run(tmp_path, "source")
+def test_the_export_holds_exact_zeros_and_predicts_as_the_run(finished, tmp_path):
+    """The export's own check compares it with the Estimator on held-out rows."""
+    values = tiny.variables(finished)
+    assert ((values[TRUNK] == 0) == (_mask(values, TRUNK) == 0)).all()
+    _require_zeros(finished, values)
+    parts = [_part(schedule=LATE, gradient="straight_through")]
+    hidden = _run(tmp_path, parts, check_rows=16, checkpoint_steps=40)
+    assert (hidden[TRUNK] != 0).all() and (_mask(hidden, TRUNK) == 0).any()
+    _require_zeros(tmp_path, hidden)
+
+
+def test_a_warm_start_takes_masks_along(finished, tmp_path):
+    before = tiny.variables(finished)
     made = tiny.make(train_steps=10, checkpoint_steps=10)
-    warm = transfer.WarmStart(source=source, include=["^network/.*kernel$"])
+    warm = transfer.WarmStart(source=str(finished), include=["^network/.*kernel$"])
     late = _part(schedule=pruning_schedules.OneShot(step=9), sparsity=0.6)
     made = dataclasses.replace(
         made, model=dataclasses.replace(made.model, pruning=[late]), warm_start=warm
@@ -446,9 +460,18 @@ def test_a_warm_start_takes_masks_along(tmp_path):
     assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()
 
 
-def test_a_run_shows_sparsity_dead_units_and_churn(tmp_path):
-    _, directory, values = _run(tmp_path, "run")
-    found = tiny.scalars(directory)
+def test_the_best_checkpoint_is_one_of_which_all_is_cut(finished):
+    """A network of which less is cut is better, and would stand in for the one that was asked."""
+    best = checksums.read_json(str(finished / "best" / "best.json"), "")
+    assert (best["step"], best["last_step"], best["steps_since"]) == (40, 40, [])
+    kept = tiny.variables(finished / "best")
+    assert _share(kept, [TRUNK, *TOWERS_OF_TINY]) == pytest.approx(0.5, abs=0.01)
+    made = _model(parts=[_part(schedule=pruning_schedules.Cubic(end_step=30))])
+    assert [made.find_first_final_step(steps) for steps in (40, 31, 30)] == [31, 31, 0]
+
+
+def test_a_run_shows_sparsity_dead_units_and_churn(finished):
+    values, found = tiny.variables(finished), tiny.scalars(finished)
     mask = _mask(values, TRUNK)
     assert found[40, f"pruning/{TRUNK}/sparsity"] == pytest.approx(1 - mask.mean())
     dead = (mask == 0).all(axis=0).mean()
@@ -456,6 +479,22 @@ def test_a_run_shows_sparsity_dead_units_and_churn(tmp_path):
     assert (30, f"pruning/{TRUNK}/churn") in found
     shares = [found[step, f"pruning/{TRUNK}/sparsity"] for step in (10, 20, 30, 40)]
     assert shares == sorted(shares) and shares[0] > 0
+    drawn = sparsity_picture.read(str(finished))
+    assert list(drawn) == ["sparsity", "dead_units", "churn"]
+    assert "trunk/hidden_0" in drawn["sparsity"]
+    assert (finished / "sparsity.svg").read_text().startswith("<svg")
+
+
+def test_the_summary_tells_how_much_is_cut(finished, tmp_path):
+    values, names = tiny.variables(finished), [TRUNK, *TOWERS_OF_TINY]
+    total = sum(_mask(values, name).size for name in names)
+    kept = int(sum(_mask(values, name).sum() for name in names))
+    cut, counted, packed = sparsity_picture.count_weights(tf.train.latest_checkpoint(finished))
+    assert (cut, counted) == (total - kept, total) and 4 * kept < packed < 4 * total
+    text = summary.of_training(str(finished), {"global_step": 40}, 40, "mtl")
+    expected = f"{100 * cut / total:.1f}% of {total} pruned: {4 * total} bytes, {packed} packed"
+    assert f"  weights cut      {expected}" in text
+    assert sparsity_picture.draw(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -556,39 +595,3 @@ def test_a_model_takes_a_list_of_parts():
         _model(parts=_part())
     with pytest.raises(checks.UserError, match="MultiTaskModel.pruning must be a list, such as"):
         _model(parts=[pruning.Pruning])
-
-
-def test_the_best_checkpoint_is_one_of_which_all_is_cut(tmp_path):
-    """A network of which less is cut is better, and would stand in for the one that was asked."""
-    made, directory, _ = _run(tmp_path, "run", checkpoint_steps=5)
-    best = checksums.read_json(str(tmp_path / "run" / "best" / "best.json"), "")
-    assert best["step"] in (35, 40)
-    kept = tiny.variables(tmp_path / "run" / "best")
-    assert _share(kept, [TRUNK, *TOWERS_OF_TINY]) == pytest.approx(0.5, abs=0.01)
-    assert made.model.find_first_final_step(40) == 31
-    assert made.model.find_first_final_step(30) == 0
-
-
-def test_a_run_that_ends_before_all_is_cut_says_so(tmp_path):
-    _run(tmp_path, "run", train_steps=20)
-    (line,) = doubts.read_doubts(str(tmp_path / "run"), "settings")
-    assert line.startswith("Pruning.schedule cuts up to step 30, and the run ends at step 20")
-
-
-def test_a_run_draws_its_sparsity(tmp_path):
-    _, directory, values = _run(tmp_path, "run")
-    names = [TRUNK, *TOWERS_OF_TINY]
-    total, kept = (
-        sum(_mask(values, n).size for n in names),
-        sum(_mask(values, n).sum() for n in names),
-    )
-    cut, counted, packed = sparsity_picture.count_weights(tf.train.latest_checkpoint(directory))
-    assert (cut, counted) == (total - kept, total) and 4 * kept < packed < 4 * total
-    text = summary.of_training(directory, {"global_step": 40}, 40, "mtl")
-    expected = f"{100 * cut / total:.1f}% of {total} pruned: {4 * total} bytes, {packed} packed"
-    assert f"  weights cut      {expected}" in text
-    found = sparsity_picture.read(directory)
-    assert list(found) == ["sparsity", "dead_units", "churn"]
-    assert "trunk/hidden_0" in found["sparsity"]
-    assert (tmp_path / "run" / "sparsity.svg").read_text().startswith("<svg")
-    assert sparsity_picture.draw(str(tmp_path)) is None

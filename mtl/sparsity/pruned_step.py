@@ -160,7 +160,7 @@ class _Pruner:
                 own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
                 known = [_take_gradient(name, cut, gradient_of[name]) for name, cut in own.items()]
                 change = _Change(part, own, known, self._take_inputs(part, own), step)
-                masks, has_changed = change.choose_masks(f"pruning/cuts_{index}")
+                masks, has_changed = change.choose_masks(f"pruning/share_{index}")
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
             self._watch(new, is_due)
@@ -307,15 +307,17 @@ class _Change(NamedTuple):
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return the N next masks, and whether they may have changed; `name` is of the state."""
         masks = [cut.kept for cut in self.cuts.values()]
-        # Cuts are counted, and one that is missed is made up for: processes that share a global
-        # step do not see every number of it.
-        made = step_state.create_variable(name, np.zeros([], np.int64))
-        count = self.part.schedule.count_cuts(self.step)
-        is_due = count > made.read_value()
+        # The share that is cut so far is saved, and a cut that is missed is made up for: processes
+        # that share a global step do not see every number, and a run that goes on may cut more.
+        cut_share = step_state.create_variable(name, np.zeros([], np.float64))
+        so_far = cut_share.read_value()
+        share = self.part.schedule.progress(self.step) * self.part.final_sparsity
+        is_due = share > so_far
         new = tf.cond(is_due, lambda: self._select(masks), lambda: [tf.constant(True), *masks])
         is_finite, chosen = new[0], new[1:]
-        counted = made.assign(tf.where(is_finite, count, made.read_value()), read_value=False)
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, counted)
+        share = tf.where(is_due & is_finite, share, so_far)
+        assigned = cut_share.assign(share, read_value=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
         if self.part.criterion.gathers:
             with tf.control_dependencies(chosen):
                 gathered = tf.cond(self.step <= self.part.last_step, self._gather, tf.no_op)

@@ -60,7 +60,7 @@ class Pruning:
 
     def __post_init__(self):
         for setting, names, example in (
-            ("schedule", ("progress", "count_cuts", "last_step"), "pruning_schedules.Cubic"),
+            ("schedule", ("progress", "first_step", "last_step"), "pruning_schedules.Cubic"),
             ("criterion", ("scores", "gathers", "reads_gradients"), "criteria.Magnitude"),
             ("density", ("select", "densities"), "densities.Global"),
             ("granularity", ("select", "group_shape", "check"), "granularity.Entries"),

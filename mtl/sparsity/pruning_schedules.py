@@ -14,7 +14,7 @@ from mtl import checks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cubic:
-    """`progress = 1 - (1 - (t - begin) / (end - begin)) ^ 3`, from 0 to 1, and 1 from then on.
+    """`1 - (1 - (t - begin) / (end - begin)) ^ 3` of the final sparsity are cut at step t.
 
     M. Zhu, S. Gupta, "To prune, or not to prune: exploring the efficacy of pruning for model
     compression", 2017, arXiv:1710.01878, with an initial sparsity of 0. Weights are cut at
@@ -49,17 +49,15 @@ class Cubic:
         return self.end_step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity at a step: int64 scalar -> float64 in [0, 1]."""
-        passed = tf.cast(step - self.begin_step, tf.float64) / (self.end_step - self.begin_step)
-        return 1 - (1 - tf.clip_by_value(passed, 0, 1)) ** 3
+        """Return the share of the final sparsity that the last cut up to a step leaves.
 
-    def count_cuts(self, step: tf.Tensor) -> tf.Tensor:
-        """Return how many cuts are due up to a step: int64 scalar -> int64 scalar."""
-        passed = tf.minimum(step, self.end_step) - self.begin_step
-        regular = tf.maximum(passed // self.every_steps + 1, 0)
-        # The last one, where it does not fall on a regular step.
-        is_extra = (self.end_step - self.begin_step) % self.every_steps != 0
-        return regular + tf.cast((step >= self.end_step) & is_extra, tf.int64)
+        int64 scalar -> float64 scalar in [0, 1].
+        """
+        since = tf.clip_by_value(step - self.begin_step, 0, self.end_step - self.begin_step)
+        is_over = step >= self.end_step  # Which need not be a regular step.
+        since = tf.where(is_over, since, since // self.every_steps * self.every_steps)
+        passed = tf.cast(since, tf.float64) / (self.end_step - self.begin_step)
+        return 1 - (1 - passed) ** 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,9 +84,8 @@ class OneShot:
         return self.step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity at a step: int64 scalar -> float64, 0 or 1."""
-        return tf.cast(step >= self.step, tf.float64)
+        """Return the share of the final sparsity that the last cut up to a step leaves.
 
-    def count_cuts(self, step: tf.Tensor) -> tf.Tensor:
-        """Return how many cuts are due up to a step: int64 scalar -> int64 scalar, 0 or 1."""
-        return tf.cast(step >= self.step, tf.int64)
+        int64 scalar -> float64 scalar, 0 or 1.
+        """
+        return tf.cast(step >= self.step, tf.float64)

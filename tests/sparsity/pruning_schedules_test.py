@@ -11,29 +11,24 @@ tf1 = tf.compat.v1
 
 
 def _over(schedule, steps):
-    """(progress, cuts so far) of each step."""
+    """The progress at each step."""
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
-        fetches = schedule.progress(step), schedule.count_cuts(step)
-        return [session.run(fetches, {step: each}) for each in steps]
+        progress = schedule.progress(step)
+        return [session.run(progress, {step: each}) for each in steps]
 
 
 def test_cubic_cuts_at_its_steps_and_at_its_last():
-    found = _over(pruning_schedules.Cubic(begin_step=10, end_step=35, every_steps=10), range(60))
-    counts = [count for _, count in found]
-    assert [step for step in range(60) if counts[step] != ([0, *counts])[step]] == [10, 20, 30, 35]
-    assert counts[-1] == 4
-    expected = [1 - (1 - min(max((t - 10) / 25, 0), 1)) ** 3 for t in range(60)]
-    np.testing.assert_allclose([progress for progress, _ in found], expected, rtol=1e-12)
-    part = pruning_schedules.Cubic(begin_step=10, end_step=35)
-    assert (part.first_step, part.last_step) == (10, 35)
-    found = _over(pruning_schedules.Cubic(end_step=20, every_steps=10), [0, 9, 10, 19, 20, 99])
-    assert [count for _, count in found] == [1, 1, 2, 2, 3, 3]
+    schedule = pruning_schedules.Cubic(begin_step=10, end_step=35, every_steps=10)
+    last_cut = [0] * 20 + [20] * 10 + [30] * 5 + [35] * 25
+    expected = [1 - (1 - max(t - 10, 0) / 25) ** 3 for t in last_cut]
+    np.testing.assert_allclose(_over(schedule, range(60)), expected, rtol=1e-12)
+    assert _over(schedule, [34, 35, 99])[1:] == [1, 1]
+    assert (schedule.first_step, schedule.last_step) == (10, 35)
 
 
 def test_one_shot_cuts_once():
-    found = _over(pruning_schedules.OneShot(step=3), range(6))
-    assert found == [(0, 0)] * 3 + [(1, 1)] * 3
+    assert _over(pruning_schedules.OneShot(step=3), range(6)) == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

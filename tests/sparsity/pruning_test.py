@@ -336,6 +336,20 @@ def test_a_cut_that_was_missed_is_made_up_for():
     assert _share(found, [TRUNK, *TOWERS]) == pytest.approx(0.5, abs=0.02)
 
 
+def test_a_run_that_goes_on_may_cut_more():
+    first = _train(_model(), 1, 12)[-1]
+    more = [_part(sparsity=0.8)]
+    start = {
+        name: value
+        for name, value in first.items()
+        if name == "global_step" or name.startswith("pruning/") or name in (TRUNK, *TOWERS)
+    }
+    start |= {pruned.mask_name(name): _mask(first, name) for name in (TRUNK, *TOWERS)}
+    after = _train(_model(parts=more), 1, 2, start)[-1]
+    assert _share(after, [TRUNK, *TOWERS]) == pytest.approx(0.8, abs=0.03)
+    assert (_mask(after, TRUNK) <= _mask(first, TRUNK)).all()
+
+
 def test_the_first_part_that_chooses_a_variable_cuts_it():
     first = _part(patterns=["/trunk/"], sparsity=0.9, density=densities.Uniform())
     names = ["^network/.*kernel", "^head/size/"]

@@ -17,6 +17,7 @@ from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import measures, visits
 from mtl.data import pipeline
 from mtl.runs import fitting
+from mtl.sparsity import pruned_step
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -59,7 +60,8 @@ def audit_checkpoints(
             weigh = _weigh(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
-        found, _ = model.freezing.wrap_step(measure)(features, labels)
+        pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
+        found, _ = model.freezing.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(found)
         fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)

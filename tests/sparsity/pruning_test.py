@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, distribution, features, heads, model, networks, transfer
 from mtl.balancing import methods, surgery
+from mtl.clip_audit import visits
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.monitoring import doubts, sparsity_picture, summary
@@ -472,6 +473,17 @@ def test_a_warm_start_takes_masks_along(finished, tmp_path):
     assert (_mask(after, TRUNK) <= _mask(before, TRUNK)).all()
     assert _share(after, [TRUNK]) > _share(before, [TRUNK])
     assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()
+
+
+def test_the_audit_of_a_checkpoint_sees_no_gradient_of_what_is_cut(finished, tmp_path):
+    norms = []
+    for parts in ([_part(schedule=LATE)], []):
+        made = tiny.make()
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
+        output = str(tmp_path / f"{len(parts)}")
+        verbs.audit_clipping(made, str(finished), "latest", output)
+        norms.append(visits.read(output)[1]["norm"])
+    assert (norms[0] < norms[1]).all()
 
 
 def test_the_best_checkpoint_is_one_of_which_all_is_cut(finished):

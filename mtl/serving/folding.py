@@ -47,28 +47,13 @@ def _values(graph: graphs.Graph) -> dict[str, np.ndarray]:
     with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
         fixed, found = set(), {}
-        for operation in _in_order(built):
+        for operation in graphs.order_operations(built):
             if graph.value(operation.name) is not None:
                 fixed.add(operation.name)
             elif _is_pure(operation) and all(t.op.name in fixed for t in operation.inputs):
                 fixed.add(operation.name)
                 found[operation.name] = operation.outputs[0]
         return {name: np.asarray(value) for name, value in session.run(found).items()}
-
-
-def _in_order(graph: tf.Graph) -> list[tf.Operation]:
-    """Return the operations, each behind its inputs; a loop's own are left out."""
-    ordered, seen = [], set()
-    waiting = [(operation, False) for operation in reversed(graph.get_operations())]
-    while waiting:
-        operation, is_done = waiting.pop()
-        if is_done:
-            ordered.append(operation)
-        elif operation not in seen:
-            seen.add(operation)
-            waiting.append((operation, True))
-            waiting += [(tensor.op, False) for tensor in operation.inputs]
-    return ordered
 
 
 def _is_pure(operation: tf.Operation) -> bool:

@@ -74,6 +74,21 @@ class Graph:
         return graph_def
 
 
+def order_operations(graph: tf.Graph) -> list[tf.Operation]:
+    """Return the operations, each behind its inputs; a loop's own are left out."""
+    ordered, seen = [], set()
+    waiting = [(operation, False) for operation in reversed(graph.get_operations())]
+    while waiting:
+        operation, is_done = waiting.pop()
+        if is_done:
+            ordered.append(operation)
+        elif operation not in seen:
+            seen.add(operation)
+            waiting.append((operation, True))
+            waiting += [(tensor.op, False) for tensor in operation.inputs]
+    return ordered
+
+
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
     """Return the attribute, or one without a value: asking a node itself would add it."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from mtl import checks
 from mtl.compat import saved_model
 from mtl.files import storage
-from mtl.serving import folding, graphs, loaded, weights
+from mtl.serving import dead_units, folding, graphs, loaded, weights
 
 tf1 = tf.compat.v1
 
@@ -25,6 +25,7 @@ _INITIALISERS = ("saved_model_main_op", tf1.saved_model.LEGACY_INIT_OP_KEY)
 class Optimized:
     """Rewrites an export: what it needs is constants, and is computed once where it can be.
 
+    Units that add nothing, as pruning leaves them, are left out (`mtl.serving.dead_units`).
     Outputs that no signature has are gone with all that only they need; see `Serving.signatures`.
     A server needs less memory to load it, but a later warm start finds no variables in it.
 
@@ -59,6 +60,7 @@ class Optimized:
         with loaded.load_export(directory) as model:
             names = _needed(model.meta_graph)
             graph = folding.fold_graph(model.session, names)
+        graph = dead_units.remove_units(graph, names)
         if self.weights != "float32":
             weights.pack_weights(graph, self.weights)
         _replace(directory, graph.pruned(names))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import networks
+from mtl.serving import dead_units, folding
 from mtl.step import replicas
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
@@ -241,3 +242,27 @@ def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row):
     assert looped.keys() == single.keys()
     for name, value in looped.items():
         np.testing.assert_allclose(value, single[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_exports_lose_units_of_pruned_layers_and_nothing_else(network, row):
+    """Seven of ten weights are 0, and a graph without the units that this leaves dead agrees."""
+    random = np.random.default_rng(0)
+
+    def draw(variable):
+        values = random.normal(size=variable.shape) * 0.5
+        return values * (random.random(variable.shape) < 0.3) if values.ndim > 1 else values
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        towers = _build(network, row, training=False)
+        outputs = [tf.identity(tower, f"tower_{task}") for task, tower in towers.items()]
+        session.run(tf1.global_variables_initializer())
+        training.load(session, tf1.trainable_variables(), draw)
+        expected = session.run(outputs)
+        names = [output.op.name for output in outputs]
+        graph = dead_units.remove_units(folding.fold_graph(session, names), names)
+    assert any(np.ptp(tower) > 0 for tower in expected)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf.import_graph_def(graph.pruned(names), name="")
+        found = session.run([f"{name}:0" for name in names])
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

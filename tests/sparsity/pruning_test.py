@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, distribution, features, heads, model, networks, transfer
+from mtl import checks, compat, distribution, features, heads, model, networks, serving, transfer
 from mtl.balancing import methods, surgery
 from mtl.clip_audit import visits
+from mtl.compat import saved_model
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.monitoring import doubts, sparsity_picture, summary
@@ -458,6 +459,27 @@ def test_the_export_holds_exact_zeros_and_predicts_as_the_run(finished, tmp_path
     hidden = _run(tmp_path, parts, check_rows=16, checkpoint_steps=40)
     assert (hidden[TRUNK] != 0).all() and (_mask(hidden, TRUNK) == 0).any()
     _require_zeros(tmp_path, hidden)
+
+
+def test_an_optimised_export_leaves_out_units_that_nothing_feeds(tmp_path):
+    once = _part(schedule=pruning_schedules.OneShot(), sparsity=0.9, density=densities.Uniform())
+    made = tiny.make(check_rows=16, train_steps=4, checkpoint_steps=4)
+    small = dataclasses.replace(made.serving, optimized=serving.Optimized())
+    made = dataclasses.replace(
+        made, model=dataclasses.replace(made.model, pruning=[once]), serving=small
+    )
+    verbs.train(made, str(tmp_path))
+    kernel = tiny.variables(tmp_path)[TRUNK]
+    alive = (kernel != 0).any(axis=0).sum()
+    assert kernel.shape == (5, 8) and 1 <= alive <= 4
+    (version,) = (tmp_path / "export" / "latest").iterdir()
+    nodes = saved_model.read(str(version)).graph_def.node
+    shapes = {
+        tuple(dim.size for dim in node.attr["value"].tensor.tensor_shape.dim)
+        for node in nodes
+        if node.op == "Const"
+    }
+    assert (5, alive) in shapes and (5, 8) not in shapes
 
 
 def test_a_warm_start_takes_masks_along(finished, tmp_path):

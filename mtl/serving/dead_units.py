@@ -1,0 +1,370 @@
+"""Takes units out of an export that add nothing: those that never vary, and those nobody reads.
+
+graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded graph
+
+Where weights were pruned, some units are left with zeros alone: nothing feeds them, or all that
+they feed weighs them with 0. A unit that nothing feeds is a constant, which goes into the bias of
+the next layers. Units are followed through what keeps channels apart: products with constant
+kernels, additions, activations, pooling, joins and flattening. What any other operation reads stays
+whole.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.serving import graphs
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Abs": np.abs,
+    "Elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "Erf": np.vectorize(math.erf, otypes=[float]),
+    "Erfc": np.vectorize(math.erfc, otypes=[float]),
+    "Identity": lambda x: x,
+    "Neg": np.negative,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Relu6": lambda x: np.clip(x, 0, 6),
+    "Selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Square": np.square,
+    "StopGradient": lambda x: x,
+    "Tanh": np.tanh,
+}
+_ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "Add": np.add,
+    "AddV2": np.add,
+    "BiasAdd": np.add,
+    "Mul": np.multiply,
+    "RealDiv": np.divide,
+    "Sub": np.subtract,
+}
+_FIXED = -1  # In the place of the number of a unit: a channel that stays.
+
+
+class _Channels(NamedTuple):
+    """The last axis of a tensor.
+
+    Attributes:
+      units: [C], the number of the unit that each entry comes from, or `_FIXED`.
+      values: [C], what an entry always is; NaN where that depends on the input.
+    """
+
+    units: np.ndarray
+    values: np.ndarray
+
+
+class _Product(NamedTuple):
+    """A dense layer or a convolution.
+
+    Attributes:
+      kernel: [..., inputs, outputs].
+      rows: of what goes in.
+      columns: the units that come out.
+      takes_constants: whether a constant input is the same constant at every place.
+    """
+
+    kernel: np.ndarray
+    rows: _Channels
+    columns: np.ndarray
+    takes_constants: bool
+
+
+def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
+    """Return the graph that computes the nodes with these names without units that add nothing.
+
+    Args:
+      graph: without variables, `folding.fold_graph` made it; it is rewritten.
+      names: of the nodes that the graph is for.
+    """
+    units = _Units()
+    with tf.Graph().as_default() as built:
+        tf.import_graph_def(graph.pruned(names), name="")
+        walk = _Walk(graph, units)
+        for operation in graphs.order_operations(built):
+            walk.visit(operation)
+        for name in names:
+            for tensor in built.get_operation_by_name(name).outputs:
+                walk.fix(tensor)
+    gone = units.find_gone(walk.products.values())
+    if not gone.any():
+        return graph
+    _log.info("Left %d of %d units out, which add nothing.", gone.sum(), gone.size)
+    walk.rewrite(gone)
+    return graphs.Graph(graph.pruned(names))
+
+
+class _Units:
+    """All units, in sets that stay or go together, such as those of a residual sum."""
+
+    def __init__(self):
+        self._parents: list[int] = []
+        self._stays: list[bool] = []
+
+    def create(self, count: int) -> np.ndarray:
+        """Return the numbers of so many new units."""
+        first = len(self._parents)
+        self._parents += range(first, first + count)
+        self._stays += [False] * count
+        return np.arange(first, first + count)
+
+    def _root(self, unit: int) -> int:
+        while self._parents[unit] != unit:
+            unit = self._parents[unit]
+        return unit
+
+    def fix(self, units: np.ndarray) -> None:
+        """Have units stay."""
+        for unit in units[units != _FIXED]:
+            self._stays[self._root(unit)] = True
+
+    def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Have units of the same place stay or go together; return them."""
+        for one, other in zip(first, second, strict=True):
+            if _FIXED in (one, other):
+                self.fix(np.array([one, other]))
+                continue
+            one, other = self._root(one), self._root(other)
+            self._stays[one] |= self._stays[other]
+            self._parents[other] = one
+        return np.where(second == _FIXED, second, first)
+
+    def find_gone(self, products: Collection[_Product]) -> np.ndarray:
+        """Return which units can go, bool for each."""
+        roots = np.array([self._root(unit) for unit in range(len(self._parents))], int)
+        stays = np.array(self._stays, bool)
+        gone = np.zeros(len(roots), bool)
+        while True:
+            can_go = ~stays[roots]
+            for product in products:
+                used = product.rows.units[_are_needed(product, gone)]
+                can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
+            for product in products:
+                if can_go[product.columns].all():  # A layer keeps at least one.
+                    kept = roots[product.columns[0]]
+                    stays[kept] = True
+                    can_go[roots == kept] = False
+            if (can_go == gone).all():
+                return gone
+            gone = can_go
+
+
+def _are_needed(product: _Product, gone: np.ndarray) -> np.ndarray:
+    """Return which rows of a product cannot go, bool [inputs]."""
+    kernel = product.kernel[..., ~gone[product.columns]]
+    axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
+    is_weighed, values = (kernel != 0).any(axis=axes), product.rows.values
+    adds = np.isnan(values) | (values != 0) & (not product.takes_constants)
+    return is_weighed & adds
+
+
+class _Walk:
+    """Follows units through a graph, and then rewrites it.
+
+    Attributes:
+      products: {node: its weights}.
+    """
+
+    def __init__(self, graph: graphs.Graph, units: _Units):
+        self._graph, self._units = graph, units
+        self._channels: dict[str, _Channels] = {}
+        self._constants: list[tuple[str, int, np.ndarray]] = []
+        self._flattened: list[tuple[str, np.ndarray]] = []
+        self._splits: list[tuple[str, list[np.ndarray]]] = []
+        self.products: dict[str, _Product] = {}
+
+    def fix(self, tensor: tf.Tensor) -> None:
+        """Have all units of a tensor stay."""
+        if tensor.name in self._channels:
+            self._units.fix(self._channels[tensor.name].units)
+
+    def visit(self, operation: tf.Operation) -> None:
+        """Find out which units an operation gives, and which it needs."""
+        found = self._follow(operation)
+        if found is None:
+            for tensor in operation.inputs:
+                self.fix(tensor)
+            return
+        for tensor, channels in zip(operation.outputs, found, strict=True):
+            self._channels[tensor.name] = channels
+
+    def _follow(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+        """Return the channels of the outputs; None where units cannot be followed."""
+        kind = operation.type
+        if kind in ("MatMul", "Conv2D"):
+            return self._multiply(operation)
+        if kind in _ARITHMETIC:
+            return self._combine(operation)
+        if kind == "ConcatV2":
+            return self._concatenate(operation)
+        if kind == "Split":
+            return self._split(operation)
+        given = self._channels.get(operation.inputs[0].name) if operation.inputs else None
+        if given is None:
+            return None
+        if kind in _ACTIVATIONS:
+            return [given._replace(values=_ACTIVATIONS[kind](given.values))]
+        if kind in ("AvgPool", "MaxPool"):
+            is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
+            return [given] if is_plain else None
+        if kind in ("Max", "Mean"):
+            axes, rank = self._value(operation.inputs[1]), operation.inputs[0].shape.rank
+            is_over_places = axes is not None and rank and rank - 1 not in axes % rank
+            return [given] if is_over_places else None
+        return self._flatten(operation, given) if kind == "Reshape" else None
+
+    def _value(self, tensor: tf.Tensor) -> np.ndarray | None:
+        return self._graph.value(tensor.op.name)
+
+    def _multiply(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+        values, weights = operation.inputs
+        kernel = self._value(weights)
+        is_matrix = operation.type == "MatMul"
+        is_plain = is_matrix or _is_last(operation)
+        is_plain &= not is_matrix or not (
+            operation.get_attr("transpose_a") or operation.get_attr("transpose_b")
+        )
+        if kernel is None or not is_plain:
+            return None
+        count = kernel.shape[-2]
+        rows = self._channels.get(values.name) or _create_fixed(count)
+        if len(rows.units) != count:  # A grouped convolution.
+            return None
+        # At its borders a padded convolution sees fewer of a constant.
+        is_even = (
+            is_matrix or kernel.shape[:2] == (1, 1) or operation.get_attr("padding") != b"SAME"
+        )
+        columns = self._units.create(kernel.shape[-1])
+        self.products[operation.name] = _Product(kernel, rows, columns, is_even)
+        parts = np.where(kernel == 0, 0.0, kernel * rows.values[:, np.newaxis])
+        sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
+        return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
+
+    def _combine(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+        if operation.type == "BiasAdd" and not _is_last(operation):
+            return None
+        function = _ARITHMETIC[operation.type]
+        constants = [self._value(tensor) for tensor in operation.inputs]
+        known = [self._channels.get(tensor.name) for tensor in operation.inputs]
+        for place in (0, 1):
+            constant, other = constants[place], known[1 - place]
+            if constant is None:
+                continue
+            if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
+                return None
+            if constant.size > 1:
+                self._constants.append((operation.name, place, other.units))
+            pair = (constant, other.values) if place == 0 else (other.values, constant)
+            return [other._replace(values=_apply(operation.type, function, *pair))]
+        first, second = known
+        if first is None or second is None or len(first.units) != len(second.units):
+            return None
+        values = _apply(operation.type, function, first.values, second.values)
+        return [_Channels(self._units.join(first.units, second.units), values)]
+
+    def _concatenate(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+        *parts, axis = operation.inputs
+        place, rank = self._value(axis), operation.outputs[0].shape.rank
+        is_last = place is not None and rank and place % rank == rank - 1
+        if not is_last or any(not part.shape.rank or part.shape[-1] is None for part in parts):
+            return None
+        known = [self._channels.get(part.name) or _create_fixed(part.shape[-1]) for part in parts]
+        units, values = zip(*known, strict=True)
+        return [_Channels(np.concatenate(units), np.concatenate(values))]
+
+    def _split(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+        axis, values = operation.inputs
+        place, known = self._value(axis), self._channels.get(values.name)
+        rank = values.shape.rank
+        if place is None or known is None or not rank or place % rank != rank - 1:
+            return None
+        count = len(operation.outputs)
+        units, constants = (np.split(own, count) for own in known)
+        parts = list(map(_Channels, units, constants))
+        self._splits.append((operation.name, [part.units for part in parts]))
+        return parts
+
+    def _flatten(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+        target, shape = self._value(operation.inputs[1]), operation.inputs[0].shape
+        if target is None or target.tolist()[:-1] != [-1] or not shape[1:].is_fully_defined():
+            return None
+        count = shape[1:].num_elements()
+        if target[-1] != count:
+            return None
+        repeats = count // len(given.units)
+        channels = _Channels(*(np.tile(own, repeats) for own in given))
+        self._flattened.append((operation.name, channels.units))
+        return [channels]
+
+    def rewrite(self, gone: np.ndarray) -> None:
+        """Leave units out of all constants."""
+
+        def are_kept(units: np.ndarray) -> np.ndarray:
+            return (units == _FIXED) | ~gone[units]
+
+        for node in self._graph.nodes.values():
+            node.attr.pop("_output_shapes", None)
+        for name, product in self.products.items():
+            self._rewrite_product(
+                name, product, are_kept(product.rows.units), ~gone[product.columns]
+            )
+        for name, place, units in self._constants:
+            node = self._graph.nodes[name]
+            value = cast(np.ndarray, self._graph.value(node.input[place]))[are_kept(units)]
+            node.input[place] = self._graph.set_constant(f"{name}/kept_{place}", value)
+        for name, units in self._flattened:
+            node = self._graph.nodes[name]
+            dtype = cast(np.ndarray, self._graph.value(node.input[1])).dtype
+            target = np.array([-1, are_kept(units).sum()], dtype)
+            node.input[1] = self._graph.set_constant(f"{name}/kept_shape", target)
+        for name, parts in self._splits:
+            node = self._graph.nodes[name]
+            sizes = np.array([are_kept(units).sum() for units in parts], np.int32)
+            axis, values = node.input
+            own = [values, self._graph.set_constant(f"{name}/kept_sizes", sizes), axis]
+            attributes = {
+                "T": node.attr["T"],
+                "Tlen": tf.int32,
+                "num_split": node.attr["num_split"],
+            }
+            self._graph.set(name, "SplitV", own, **attributes)
+
+    def _rewrite_product(
+        self, name: str, product: _Product, rows: np.ndarray, columns: np.ndarray
+    ) -> None:
+        if rows.all() and columns.all():
+            return
+        node, kernel = self._graph.nodes[name], product.kernel[..., columns]
+        kept = self._graph.set_constant(f"{name}/kept_kernel", kernel[..., rows, :])
+        values = np.where(rows, 0.0, np.nan_to_num(product.rows.values))
+        lost = (kernel * values[:, np.newaxis]).sum(axis=tuple(range(kernel.ndim - 1)))
+        own = [node.input[0], kept]
+        if not lost.any():
+            self._graph.set(name, node.op, own, **dict(node.attr))
+            return
+        product_name = self._graph.set(f"{name}/kept_product", node.op, own, **dict(node.attr))
+        shift = self._graph.set_constant(f"{name}/constant_units", lost.astype(kernel.dtype))
+        self._graph.set(name, "AddV2", [product_name, shift], T=node.attr["T"])
+
+
+def _create_fixed(count: int) -> _Channels:
+    """Return channels of which nothing is known."""
+    return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
+
+
+def _apply(kind: str, function: Any, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return what is known of a result; a product with 0 is 0."""
+    with np.errstate(all="ignore"):  # What is not finite is so in the graph as well.
+        result = function(np.asarray(first, float), np.asarray(second, float))
+    return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
+
+
+def _is_last(operation: tf.Operation) -> bool:
+    """Return whether channels are the last axis."""
+    return operation.get_attr("data_format") == b"NHWC"

@@ -1,12 +1,14 @@
 """Ways to prune LeNet-300-100 on the digits at hand: accuracy at 90, 95, 98 and 99% sparsity.
 
     python -m benchmarks.pruning --seeds 3
+    python -m benchmarks.pruning --units --seeds 3
     python -m benchmarks.pruning --cost
 
 8,000 of the 10,000 test digits of MNIST, drawn at random, train and 2,000 test, for 15 epochs of
 SGD with a momentum of 0.9, a rate of 0.1 on a cosine, batches of 100 and an L2 penalty of 1e-4. The
 sparsity is over all three layers, that of the head among them. Gradual ways cut from step 160 to
-70% of the run, every 40 steps. `--cost` prints what masks cost a step, and what a change costs.
+70% of the run, every 40 steps. `--units` cuts whole units after 10 epochs, and trains networks of
+that size from scratch beside them. `--cost` prints what masks cost a step, and what a change costs.
 """
 
 import argparse
@@ -26,7 +28,14 @@ import tensorflow as tf
 from benchmarks import balancing_speed, rows
 from mtl import checks, heads, model, networks
 from mtl.optimization import optimizers, regularization, schedules, update
-from mtl.sparsity import criteria, densities, pruning, pruning_schedules, regrowth
+from mtl.sparsity import (
+    criteria,
+    densities,
+    granularity,
+    pruning,
+    pruning_schedules,
+    regrowth,
+)
 from mtl.variables import pruned
 
 tf1 = tf.compat.v1
@@ -35,7 +44,9 @@ _BATCH, _EPOCHS, _TRAIN = 100, 15, 8000
 _STEPS = _EPOCHS * _TRAIN // _BATCH
 _END = round(0.7 * _STEPS)
 _KERNELS = ("^network/.*/kernel$", "^head/digit/.*kernel$")
+_LAYERS = (300, 100)
 _ALL = {"patterns": _KERNELS, "cuts_heads": True}
+KEPT = (0.5, 0.25, 0.125)
 SPARSITIES = (0.9, 0.95, 0.98, 0.99)
 _ERK = densities.ErdosRenyiKernel()
 
@@ -88,21 +99,25 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
     return images[order], digits[order].astype(np.int64)
 
 
-def a_model(parts: Sequence[pruning.Pruning], steps: int = _STEPS) -> model.MultiTaskModel:
-    """Return LeNet-300-100 with these parts."""
-    rate = schedules.Cosine(value=0.1, decay_steps=steps)
+def a_model(
+    parts: Sequence[pruning.Pruning], layers: Sequence[int] = _LAYERS
+) -> model.MultiTaskModel:
+    """Return a network of this size, by default LeNet-300-100, with these parts."""
+    rate = schedules.Cosine(value=0.1, decay_steps=_STEPS)
     penalty = regularization.Regularization(l2=dict.fromkeys(_KERNELS, 1e-4))
     sgd = optimizers.Momentum(learning_rate=rate, momentum=0.9)
     return model.MultiTaskModel(
         columns=[balancing_speed.Given()],
-        network=networks.SharedBottom(trunk=networks.MLP(layers=[300, 100])),
+        network=networks.SharedBottom(trunk=networks.MLP(layers=layers)),
         heads=[heads.MultiClass(name="digit", classes=10)],
         update=update.Update(optimizer=sgd, regularization=penalty),
         pruning=parts,
     )
 
 
-def train(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]:
+def train(
+    parts: Sequence[pruning.Pruning], seed: int, layers: Sequence[int] = _LAYERS
+) -> dict[str, float]:
     """Train; return the test accuracy in percent, and the share of weights that are 0."""
     images, digits = read_digits()
     rng = np.random.default_rng(seed)
@@ -118,7 +133,7 @@ def train(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]:
         batches = tf.data.Dataset.from_tensor_slices(order).batch(_BATCH, drop_remainder=True)
         iterator = tf1.data.make_initializable_iterator(batches.map(take).prefetch(2))
         steps = {"steps_per_call": _STEPS, "last_step": _STEPS, "due_every": (_STEPS,)}
-        spec = a_model(parts).model_fn(iterator, None, "train", statistics={}, loop=steps)
+        spec = a_model(parts, layers).model_fn(iterator, None, "train", statistics={}, loop=steps)
         variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
         config = tf1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
         with tf1.Session(graph=graph, config=config) as session:
@@ -165,6 +180,33 @@ def compare(ways: Sequence[str], seeds: Sequence[int], out: str) -> str:
         print(f"{way}: {', '.join(line[1:])} ({time.perf_counter() - started:.0f} s)", flush=True)
     header = ["test accuracy, %", *(f"{100 * sparsity:g}%" for sparsity in SPARSITIES)]
     return f"dense {cell(dense)}\n\n{rows.markdown(header, lines)}"
+
+
+def compare_units(seeds: Sequence[int], out: str) -> str:
+    """Train what is missing, and return the table of networks that keep a share of their units."""
+    ways: dict[str, Any] = {
+        "units at random": criteria.Random(),
+        "units of the smallest weights": criteria.Magnitude(),
+        "units of the smallest Taylor scores": criteria.Taylor(),
+    }
+    schedule = pruning_schedules.OneShot(step=_STEPS * 10 // _EPOCHS)
+    common = {"granularity": granularity.Units(), "density": densities.Uniform()}
+    lines = [[way] for way in (*ways, "a network of this size from scratch")]
+    for kept in KEPT:
+        for line in lines:
+            parts, layers = [], [round(kept * size) for size in _LAYERS]
+            if line[0] in ways:
+                settings = {"sparsity": 1 - kept, "criterion": ways[line[0]], **common}
+                parts, layers = [pruning.Pruning(schedule=schedule, **settings)], _LAYERS
+            found = []
+            for seed in seeds:
+                path = os.path.join(out, line[0].replace(" ", "_"), f"{kept:g}_seed_{seed}.json")
+                one = rows.kept(path, functools.partial(train, parts, seed, layers))
+                found.append(one["accuracy"])
+            line.append(cell(found))
+            print(f"{line[0]}, {kept:.1%}: {line[-1]}", flush=True)
+    header = ["test accuracy, %, of units kept", *(f"{kept:.1%}" for kept in KEPT)]
+    return rows.markdown(header, lines)
 
 
 def cell(values: Sequence[float]) -> str:
@@ -219,6 +261,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", default="", help="comma-separated; all by default")
     parser.add_argument("--out", default="runs/pruning", help="where results are kept")
+    parser.add_argument("--units", action="store_true", help="cut whole units instead")
     parser.add_argument("--cost", action="store_true", help="time steps instead")
     parser.add_argument("--rounds", type=int, default=9, help="of --cost")
     args = parser.parse_args()
@@ -226,10 +269,13 @@ def main() -> None:
     for way in ways:
         checks.one_of("--ways", way, WAYS)
     checks.at_least("--seeds", args.seeds, 1)
+    seeds = range(1, args.seeds + 1)
     if args.cost:
         print(measure_cost(args.rounds))
+    elif args.units:
+        print(compare_units(seeds, args.out))
     else:
-        print(compare(ways, range(1, args.seeds + 1), args.out))
+        print(compare(ways, seeds, args.out))
 
 
 if __name__ == "__main__":

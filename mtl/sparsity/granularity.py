@@ -1,4 +1,4 @@
-"""What is cut at once: single weights, some of every few, blocks, or rows of a table.
+"""What is cut at once: single weights, some of every few, blocks, units, or rows of a table.
 
 from mtl.sparsity import granularity
 pruning.Pruning.granularity = @granularity.NOfM()
@@ -23,12 +23,18 @@ class _Groups:
     """The sparsity in the end where it follows from the granularity, else None."""
     is_of_tables: bool = False
     """Whether it fits tables that are looked up, and nothing else."""
+    is_of_units: bool = False
+    """Whether what belongs to a unit beside its weights is cut with them: bias, scale, offset."""
 
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless a variable of this shape can be cut so."""
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of the groups of a variable of this shape."""
+        return list(shape)
+
+    def mask_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the mask of a variable of this shape, which broadcasts to it."""
         return list(shape)
 
     def select(
@@ -163,5 +169,34 @@ class TableRows(_Groups):
         """Return the shape of the rows of a table of this shape."""
         return [shape[0], 1]
 
+    mask_shape = group_shape
+
     def _pool(self, scores: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(scores, 1, keepdims=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Units(_Groups):
+    """Whole units or channels, by the mean score of the weights that feed them.
+
+    What belongs to a unit is cut with it: `<layer>/bias`, and scale and offset of `<layer>_norm`. A
+    unit that is cut is the same for all examples, 0 behind most activations, and an optimised
+    export leaves it out with the weights that read it. Accuracy falls further than with single
+    weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the Value
+    of Network Pruning", 2019, arXiv:1810.05270).
+    """
+
+    is_of_units = True
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Fail unless a variable of this shape has units that something feeds."""
+        checks.require(len(shape) >= 2, f"the variable {name!r}", "have units", list(shape))
+
+    def group_shape(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the units of a variable of this shape."""
+        return [*[1] * (len(shape) - 1), shape[-1]]
+
+    mask_shape = group_shape
+
+    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

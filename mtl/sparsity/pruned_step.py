@@ -26,6 +26,8 @@ from mtl.variables import freezing, patterns, pruned, sharding
 tf1 = tf.compat.v1
 
 _HEADS = "head/"
+# What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
+_BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
@@ -108,6 +110,7 @@ class _Pruner:
         self._parts, self._is_watched = parts, is_watched
         self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
         self._cuts: dict[str, Cut] = {}
+        self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
         self.held: dict[str, tf.Tensor] = {}
         reads_inputs = any(part.criterion.reads_inputs for part in parts)
         self.inputs: dict[str, tf.Tensor] | None = {} if reads_inputs else None
@@ -117,6 +120,9 @@ class _Pruner:
         variable = getter(name, **settings)
         if settings.get("trainable") is False:
             return variable
+        kernel = self._find_kernel(name)
+        if kernel:
+            return self._cut_with(kernel, name, variable)
         part = self._find_part(name, variable)
         if part is None:
             return variable
@@ -135,6 +141,24 @@ class _Pruner:
         if is_table or not is_seen:
             return variable
         return variable * kept  # Its gradient is 0 where the mask is.
+
+    def _find_kernel(self, name: str) -> str | None:
+        """Return the kernel of a unit's bias, scale or offset, if whole units of it are cut."""
+        for own in _BESIDE:
+            kernel = f"{name.removesuffix(own)}/kernel"
+            if name.endswith(own) and kernel in self._cuts:
+                return kernel if self._cuts[kernel].part.granularity.is_of_units else None
+        return None
+
+    def _cut_with(self, kernel: str, name: str, variable: tf.Variable) -> Any:
+        """Cut the entries of a vector whose units are cut."""
+        self._seen[name] = False
+        if freezing.first_step(name) > 0:
+            return variable
+        self._beside[name] = (kernel, variable)
+        self.held[name] = kept = tf.reshape(self._cuts[kernel].kept, [-1])
+        is_seen = self._is_watched and self._cuts[kernel].part.gradient == pruning.STOPPED
+        return variable * kept if is_seen else variable
 
     def _find_part(self, name: str, variable: tf.Variable) -> pruning.Pruning | None:
         can_be_cut = variable.shape.rank >= 2 and freezing.first_step(name) < math.inf
@@ -168,6 +192,7 @@ class _Pruner:
                 assigned = self._cuts[name].mask.assign(mask, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
         zeros = [(new[n], cut.variable) for n, cut in self._cuts.items() if cut.sets_to_zero]
+        zeros += [(tf.reshape(new[k], [-1]), vector) for k, vector in self._beside.values()]
         return functools.partial(_set_to_zero, zeros, is_due)
 
     def _take_inputs(
@@ -256,7 +281,6 @@ def _create(
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
     part.granularity.check(name, variable.shape)
-    is_table = part.granularity.is_of_tables
     state = {
         **settings,
         "dtype": tf.float32,
@@ -267,7 +291,7 @@ def _create(
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
     }
-    shape = part.granularity.group_shape(variable.shape) if is_table else variable.shape
+    shape = part.granularity.mask_shape(variable.shape.as_list())
     ones, zeros = tf1.ones_initializer(), tf1.zeros_initializer()
     mask = getter(pruned.mask_name(name), **{**state, "shape": shape, "initializer": ones})
     total = None

@@ -92,6 +92,9 @@ class Pruning:
         per_unit = getattr(self.density, "per_unit", False)
         rule = "be False where not single weights are cut"
         checks.require(is_entries or not per_unit, "Uniform.per_unit", rule, per_unit, f"{name}.")
+        if self.granularity.is_of_units:
+            rule = f"be {STOPPED!r} or {DENSE!r} where whole units are cut"
+            checks.require(not self.hides_weights, "Pruning.gradient", rule, self.gradient)
         if self.granularity.is_of_tables:
             rule = "read weights alone where rows of tables are cut"
             reads = self.criterion.reads_gradients or self.criterion.reads_inputs

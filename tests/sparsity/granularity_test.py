@@ -48,6 +48,15 @@ def test_blocks_go_by_their_mean():
     np.testing.assert_array_equal(mask, expected.repeat(2, 0).repeat(3, 1))
 
 
+@pytest.mark.parametrize("shape", [(5, 8), (3, 3, 2, 8)])
+def test_units_go_by_their_mean(shape):
+    scores = RANDOM.random(shape)
+    mask = _select(granularity.Units(), scores, 0.75)
+    best = np.argsort(-scores.reshape([-1, 8]).mean(axis=0))[:2]
+    assert (mask == np.isin(np.arange(8), best)).all()
+    assert granularity.Units().mask_shape(shape) == [*[1] * (len(shape) - 1), 8]
+
+
 def test_rows_go_by_their_mean():
     scores = RANDOM.random([10, 3])
     mask = _select(granularity.TableRows(), scores, 0.7)

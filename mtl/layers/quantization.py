@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from mtl import ambient, checks
 from mtl.layers import straight_through
-from mtl.variables import freezing, patterns
+from mtl.variables import freezing, patterns, pruned
 
 tf1 = tf.compat.v1
 
@@ -71,6 +71,7 @@ class Binary:
     """
 
     scaled: bool = True
+    has_zero = False
 
     def __post_init__(self):
         checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
@@ -183,6 +184,9 @@ class _Scope:
             return getter(name, **settings)
         # It is read as a whole in every step: there is no use in shards.
         weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
+        fits = getattr(quantizer, "has_zero", True) or not pruned.is_cut(name)
+        rule = f"have the value 0 for {name!r}, which is pruned"
+        checks.require(fits, "Quantization.weights", rule, quantizer, "Ternary() has.")
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 
     def inputs(self, values: tf.Tensor) -> tf.Tensor:

@@ -102,7 +102,7 @@ class _Pruner:
     """What is pruned in the step that is being built.
 
     Attributes:
-      held: {variable: its mask} of those whose cut weights do not move.
+      held: {variable: its mask, or None where what is cut moves behind it}.
       inputs: {kernel: mean squares of its inputs}; None where no criterion asks for them.
     """
 
@@ -111,7 +111,7 @@ class _Pruner:
         self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
         self._cuts: dict[str, Cut] = {}
         self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
-        self.held: dict[str, tf.Tensor] = {}
+        self.held: dict[str, tf.Tensor | None] = {}
         reads_inputs = any(part.criterion.reads_inputs for part in parts)
         self.inputs: dict[str, tf.Tensor] | None = {} if reads_inputs else None
 
@@ -132,6 +132,7 @@ class _Pruner:
             self._cuts[name] = _create(part, name, variable, getter, settings)
         kept = self._cuts[name].kept
         if part.hides_weights:
+            self.held[name] = None
             return _pass_gradient(tf.convert_to_tensor(variable), kept)
         # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
         # what looks at gradients before has to be given others, which takes a pass of its own; of a

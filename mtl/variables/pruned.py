@@ -38,20 +38,25 @@ def is_state(name: str) -> bool:
 
 
 def hold_masks(
-    masks: Mapping[str, tf.Tensor],
-) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor]]:
+    masks: Mapping[str, tf.Tensor | None],
+) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor | None]]:
     """Have variables of these names keep no more than their masks within it.
 
     Args:
-      masks: {name: float32 zeros and ones that broadcast to the variable}; entries may be added
-        while it holds.
+      masks: {name: float32 zeros and ones that broadcast to the variable}, None where what is cut
+        moves behind the mask; entries may be added while it holds.
     """
     return _MASKS.set(masks)
 
 
 def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
-    """Return which entries of a variable are kept, zeros and ones; None where all are."""
+    """Return which entries of a variable move, zeros and ones; None where all do."""
     return _MASKS.get().get(patterns.variable_name(variable))
+
+
+def is_cut(name: str) -> bool:
+    """Return whether a variable is pruned in the step that is being built."""
+    return name in _MASKS.get()
 
 
 def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
@@ -89,4 +94,4 @@ def note_inputs(
 _INPUTS: ambient.Ambient[dict[str, tf.Tensor] | None] = ambient.Ambient(
     "watched inputs", default=None
 )
-_MASKS: ambient.Ambient[Mapping[str, tf.Tensor]] = ambient.Ambient("pruned", default={})
+_MASKS: ambient.Ambient[Mapping[str, tf.Tensor | None]] = ambient.Ambient("pruned", default={})

@@ -402,6 +402,17 @@ def test_quantised_zeros_are_zeros():
     assert cut.any() and (found[TRUNK][cut] == 0).all()
 
 
+@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
+def test_a_quantizer_without_a_zero_is_refused(gradient):
+    """The sign of 0 would be a weight again."""
+    signs = quantization.Quantization(weights={"/tower_": quantization.Binary()})
+    made = _model(parts=[_part(patterns=["/trunk/"], gradient=gradient)], transforms=[])
+    _train(dataclasses.replace(made, quantization=signs), 0, 3)
+    made = dataclasses.replace(made, pruning=[_part(gradient=gradient)])
+    with pytest.raises(checks.UserError, match="Quantization.weights must have the value 0 for"):
+        _train(dataclasses.replace(made, quantization=signs), 0, 3)
+
+
 def test_scores_that_are_not_finite_cut_nothing():
     part = _part(criterion=criteria.Snip(), schedule=pruning_schedules.OneShot(step=1))
     made = _model(parts=[part], if_not_finite="skip", transforms=[])

@@ -145,12 +145,11 @@ class _Units:
             for product in products:
                 used = product.rows.units[_are_needed(product, gone)]
                 can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
-            for product in products:
-                if can_go[product.columns].all():  # A layer keeps at least one.
-                    kept = roots[product.columns[0]]
-                    stays[kept] = True
-                    can_go[roots == kept] = False
-            if (can_go == gone).all():
+            kept = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
+            if kept:  # A layer keeps at least one; what went because of it is looked at again.
+                stays[kept] = True
+                can_go[:] = False
+            elif (can_go == gone).all():
                 return gone
             gone = can_go
 

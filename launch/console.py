@@ -19,6 +19,7 @@ _VERBS = (
     "evaluate",
     "predict",
     "export",
+    "prune",
     "warm_start",
     "clip_audit",
     "parts",

@@ -30,6 +30,16 @@ def _files(path: str) -> list[str]:
     return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
 
 
+def copy_states(model_dir: str, output_dir: str, step: int) -> None:
+    """Copy the states at a step, for another run that goes on from there."""
+    target = os.path.join(output_dir, _FOLDER)
+    for path in storage.listed(os.path.join(model_dir, _FOLDER)):
+        name = os.path.basename(path)
+        if name.partition(".")[0].endswith(f"-{step}"):
+            tf.io.gfile.makedirs(target)
+            tf.io.gfile.copy(path, os.path.join(target, name), overwrite=True)
+
+
 class InputState:
     """The iterator of one process, in files beside those of the model.
 

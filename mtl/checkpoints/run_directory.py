@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
-    r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
+    r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
 )
 _NOTES = ("given_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.
@@ -289,6 +289,21 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
             for folder in (os.path.join(model_dir, name) for name in _SHARED):
                 _remove_empty(folder)
         raise
+
+
+def copy_notes(model_dir: str, output_dir: str) -> None:
+    """Copy what a run learned of its data before its first step, for a run of the same data."""
+    folder = "statistics"
+    tf.io.gfile.makedirs(os.path.join(output_dir, folder))
+    files = [*_NOTES, *(os.path.join(folder, f) for f in _names(os.path.join(model_dir, folder)))]
+    for file in files:
+        if tf.io.gfile.exists(os.path.join(model_dir, file)):
+            with tf.io.gfile.GFile(os.path.join(model_dir, file), "rb") as source:
+                atomic.write(os.path.join(output_dir, file), source.read())
+
+
+def _names(folder: str) -> list[str]:
+    return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
 
 
 def require_writable(where: str, directory: str) -> None:

@@ -37,6 +37,14 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     return "\n".join(blocks)
 
 
+def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[str]) -> str:
+    """Return a table of the metrics `shown`, a row for each {name: metrics}."""
+    lines = [["", *shown]]
+    lines += [[name, *(_shown(metrics[own]) for own in shown)] for name, metrics in found.items()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
 def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:

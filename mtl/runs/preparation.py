@@ -19,6 +19,7 @@ from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
 from mtl.runs import diagnosis, fitting, plausibility
+from mtl.sparsity import pruned_step
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
 
@@ -53,6 +54,7 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
         doubts.record_doubts(model_dir, "training", doubts.read_doubts(model_dir, "training"))
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
+    _check_pruning(model, model_dir)
     variables, metrics = _evaluation_graph(data, model, model_dir)
     _check_best(experiment.best, model, metrics)
     _check_moving(model, experiment.run.train_steps, variables, model_dir)
@@ -115,6 +117,19 @@ def _check_best(
     """Refuse an unknown `best.metric`, or one whose direction is unknown."""
     checks.one_of("Best.metric", best.metric, metrics)
     best.with_direction(model.find_direction(best.metric)).require_direction()
+
+
+def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
+    """Refuse a criterion that no step of training can compute, where it would still have to cut."""
+    latest = run_directory.find_latest(model_dir)
+    reader = tf.train.load_checkpoint(latest) if latest else None
+    for index, part in enumerate(model.pruning):
+        name = pruned_step.share_name(index)
+        cut = float(reader.get_tensor(name)) if reader and reader.has_tensor(name) else 0.0
+        rule = f"be one that training can compute, to cut {part.final_sparsity:g} of the weights"
+        fix = f"{cut:g} are cut. launch.prune computes it for a finished run."
+        fits = not part.criterion.is_of_finished_runs or cut >= part.final_sparsity
+        checks.require(fits, "Pruning.criterion", rule, part.criterion, fix)
 
 
 def _check_moving(

@@ -18,7 +18,15 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
 from mtl.files import storage
-from mtl.runs import checkpoint_audit, diagnosis, estimators, fitting, preparation, training
+from mtl.runs import (
+    checkpoint_audit,
+    diagnosis,
+    estimators,
+    finished_pruning,
+    fitting,
+    preparation,
+    training,
+)
 from mtl.runs.evaluation import evaluate
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "open_scorer",
     "plan_warm_start",
     "predict",
+    "prune",
     "train",
 ]
 
@@ -98,6 +107,41 @@ def predict(
     with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path, split):
         estimator = estimators.build_estimator(experiment, model_dir, path, keep)
         yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
+
+
+def prune(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    output_dir: str,
+    checkpoint: str = "latest",
+    rows: int = 1024,
+    on_start: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Any], float]:
+    """Cut weights of a finished run at once; return metrics, and the share that is cut.
+
+    `output_dir` then holds a run that is evaluated and exported, and goes on with these masks.
+
+    Args:
+      experiment: that of the run, with `model.pruning`, and ending at the step of the checkpoint.
+      model_dir: of the run, which stays as it is.
+      output_dir: of the new run.
+      checkpoint: "latest", "best" or a path.
+      rows: how many rows of the training split a criterion sees that reads inputs or gradients.
+      on_start: called before the new run is written.
+
+    Raises:
+      UserError: the parts cannot prune this run, or there is a run already.
+    """
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    storage.require_plain("--output_dir", output_dir)
+    is_new = run_directory.find_latest(output_dir) is None
+    checks.require(is_new, "--output_dir", "hold no run", output_dir)
+    cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
+    with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
+        on_start()
+        finished_pruning.write_run(experiment, model_dir, path, cut, output_dir)
+        keep()
+    return train(experiment, output_dir)[0], cut.sparsity
 
 
 def audit_clipping(

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks
@@ -33,6 +34,12 @@ class Seen(NamedTuple):
     inputs: Any = None
 
 
+def average_squares(inputs: tf.Tensor) -> tf.Tensor:
+    """Return the mean squares of what goes into a layer, [..., D] -> float32 [D]."""
+    squares = tf.square(tf.cast(inputs, tf.float32))
+    return tf.reduce_mean(squares, list(range(inputs.shape.rank - 1)))
+
+
 class Criterion(abc.ABC):
     """Gives every weight a score."""
 
@@ -42,6 +49,8 @@ class Criterion(abc.ABC):
     """Whether it needs the mean squares of what goes into a layer."""
     gathers: bool = False
     """Whether it gathers something over the steps, by `gather`."""
+    is_of_finished_runs: bool = False
+    """Whether only `launch.prune` can compute it."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of what it gathers of a variable of this shape."""
@@ -86,8 +95,34 @@ class Snip(Criterion):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Taylor(Criterion):
-    """The running average of `(w dL/dw)^2` over the steps.
+class Averaged(Criterion):
+    """Scores of a running average over the steps; of a finished run, of the mean over batches.
+
+    Attributes:
+      momentum: the share of the average that a step keeps, in [0, 1).
+    """
+
+    momentum: float = 0.9
+    gathers = True
+
+    def __post_init__(self):
+        checks.rate(f"{type(self).__name__}.momentum", self.momentum)
+
+    @abc.abstractmethod
+    def observe(self, seen: Seen) -> tf.Tensor | None:
+        """Return what a batch adds to the average; None where `seen` is of no batch."""
+
+    def gather(self, seen: Seen) -> tf.Tensor:
+        """Return what `seen.total` is after this step."""
+        new = self.observe(seen)
+        if new is None:
+            return seen.total
+        return self.momentum * seen.total + (1 - self.momentum) * new
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Taylor(Averaged):
+    """The average of `(w dL/dw)^2` over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
     equation 8, with its momentum. Keeps a number for each weight while weights are cut.
@@ -96,21 +131,15 @@ class Taylor(Criterion):
       momentum: the share of the average that a step keeps, in [0, 1).
     """
 
-    momentum: float = 0.9
     reads_gradients = True
-    gathers = True
-
-    def __post_init__(self):
-        checks.rate("Taylor.momentum", self.momentum)
 
     def scores(self, seen: Seen) -> tf.Tensor:
         """Return the scores of weights, of their shape."""
         return self.gather(seen)
 
-    def gather(self, seen: Seen) -> tf.Tensor:
-        """Return what `seen.total` is after this step; of the shape of the weights."""
-        new = tf.square(seen.weights * seen.gradient)
-        return self.momentum * seen.total + (1 - self.momentum) * new
+    def observe(self, seen: Seen) -> tf.Tensor | None:
+        """Return what a batch adds to the average, of the shape of the weights."""
+        return None if seen.gradient is None else tf.square(seen.weights * seen.gradient)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,23 +166,18 @@ class Movement(Criterion):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wanda(Criterion):
+class Wanda(Averaged):
     """`|w| sqrt(mean x^2)` of the input x that it weighs: what a weight adds to its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
     arXiv:2306.11695, which compares the weights of one unit with each other: `Uniform.per_unit`.
-    For kernels of `layers.dense` and `layers.conv`; the mean is a running average over the steps.
+    For kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
     """
 
-    momentum: float = 0.9
     reads_inputs = True
-    gathers = True
-
-    def __post_init__(self):
-        checks.rate("Wanda.momentum", self.momentum)
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
         """Return [D], a number for each input of a layer."""
@@ -163,9 +187,35 @@ class Wanda(Criterion):
         """Return the scores of weights, of their shape."""
         return tf.abs(seen.weights) * tf.sqrt(self.gather(seen))[:, tf.newaxis]
 
-    def gather(self, seen: Seen) -> tf.Tensor:
-        """Return what `seen.total` is after this step, [D]."""
-        return self.momentum * seen.total + (1 - self.momentum) * seen.inputs
+    def observe(self, seen: Seen) -> tf.Tensor | None:
+        """Return what a batch adds to the average, [D]."""
+        return seen.inputs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseGpt(Criterion):
+    """The weights of a layer whose loss the others make up for best, and new values for those.
+
+    E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
+    One-Shot", 2023, arXiv:2301.00774. For `launch.prune` and kernels of `layers.dense` alone: see
+    `mtl.sparsity.sparse_gpt`. A step of training cannot compute it.
+
+    Attributes:
+      block: of how many inputs the weights are compared with each other at once.
+      damping: what is added to the mean squares of the inputs, as a share of their mean.
+    """
+
+    block: int = 128
+    damping: float = 0.01
+    is_of_finished_runs = True
+
+    def __post_init__(self):
+        checks.whole("SparseGpt.block", self.block, 1)
+        checks.positive("SparseGpt.damping", self.damping)
+
+    def scores(self, seen: Seen) -> tf.Tensor:
+        """Return NaN, so that no step of training cuts by it."""
+        return tf.fill(seen.weights.shape, tf.constant(np.nan, seen.weights.dtype))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

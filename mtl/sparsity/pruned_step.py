@@ -28,6 +28,7 @@ tf1 = tf.compat.v1
 _HEADS = "head/"
 # What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
 _BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
+_SHARE = "pruning/share_"
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
@@ -103,7 +104,7 @@ class _Pruner:
 
     Attributes:
       held: {variable: its mask, or None where what is cut moves behind it}.
-      inputs: {kernel: mean squares of its inputs}; None where no criterion asks for them.
+      inputs: {kernel: its inputs}; None where no criterion asks for them.
     """
 
     def __init__(self, parts: Sequence[pruning.Pruning], is_watched: bool):
@@ -185,7 +186,7 @@ class _Pruner:
                 own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
                 known = [_take_gradient(name, cut, gradient_of[name]) for name, cut in own.items()]
                 change = _Change(part, own, known, self._take_inputs(part, own), step)
-                masks, has_changed = change.choose_masks(f"pruning/share_{index}")
+                masks, has_changed = change.choose_masks(share_name(index))
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
             self._watch(new, is_due)
@@ -206,7 +207,8 @@ class _Pruner:
         rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
         for name in names:
             checks.require(name in found, "Pruning.patterns", rule, name, fix)
-        totals = replicas.sum_over_replicas([found[name] for name in names])
+        squares = [criteria.average_squares(found[name]) for name in names]
+        totals = replicas.sum_over_replicas(squares)
         return [total / replicas.count() for total in totals]
 
     def _require_used(self) -> None:
@@ -243,6 +245,26 @@ class _Pruner:
         kinds = ("sparsity", "dead_units", "churn")
         names = [f"pruning/{name}/{kind}" for kind in kinds for name in new]
         monitors.add_where_due(names, describe)
+
+
+def share_name(index: int) -> str:
+    """Return the name of the share that a part has cut so far, the first part at 0."""
+    return f"{_SHARE}{index}"
+
+
+def is_state(name: str) -> bool:
+    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
+    return pruned.is_state(name) or name.startswith("pruning/")
+
+
+def find_part(parts: Sequence[pruning.Pruning], name: str) -> pruning.Pruning:
+    """Return the part of several that cuts a variable, which one of them does."""
+    return next(part for part in parts if _chooses(part, name))
+
+
+def list_beside(kernel: str) -> list[str]:
+    """Return the names that bias, scale and offset of a kernel's units have where there are any."""
+    return [f"{kernel.removesuffix('/kernel')}{own}" for own in _BESIDE]
 
 
 def _may_cut(part: pruning.Pruning, name: str) -> bool:
@@ -336,9 +358,14 @@ class _Change(NamedTuple):
         # that share a global step do not see every number, and a run that goes on may cut more.
         cut_share = step_state.create_variable(name, np.zeros([], np.float64))
         so_far = cut_share.read_value()
-        share = self.part.schedule.progress(self.step) * self.part.final_sparsity
+        progress = self.part.schedule.progress(self.step)
+        share = progress * self.part.final_sparsity
         is_due = share > so_far
-        new = tf.cond(is_due, lambda: self._select(masks), lambda: [tf.constant(True), *masks])
+        new = tf.cond(
+            is_due,
+            lambda: self.part.select_masks(self._see(), masks, progress),
+            lambda: [tf.constant(True), *masks],
+        )
         is_finite, chosen = new[0], new[1:]
         share = tf.where(is_due & is_finite, share, so_far)
         assigned = cut_share.assign(share, read_value=False)
@@ -380,24 +407,6 @@ class _Change(NamedTuple):
             new = tf.where(tf.math.is_finite(new), new, seen.total)
             assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
         return tf.group(*assigned)
-
-    def _select(self, masks: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return whether all scores are finite, and masks that cut more if so."""
-        part, seen = self.part, self._see()
-        scores = [part.criterion.scores(one) for one in seen]
-        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
-        shapes = [one.weights.shape.as_list() for one in seen]
-        shares = part.density.densities(shapes, part.final_sparsity)
-        progress = part.schedule.progress(self.step)
-        if part.hides_weights:  # What is cut may come back.
-            new = part.granularity.select(scores, part.density, shares, progress)
-        else:
-            pairs = zip(scores, masks, strict=True)
-            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
-            new = part.granularity.select(scores, part.density, shares, progress)
-            new = [own * mask for own, mask in zip(new, masks, strict=True)]
-        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
-        return [is_finite, *chosen]
 
 
 def _set_to_zero(

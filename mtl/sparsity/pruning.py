@@ -15,6 +15,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from mtl import checks
 from mtl.sparsity import criteria, densities, granularity, pruning_schedules
 from mtl.sparsity import regrowth as regrowth_lib
@@ -133,3 +135,27 @@ class Pruning:
         """The global step from which masks stay as they are."""
         until = self.regrowth.until_step if self.regrowth else 0
         return max(self.schedule.last_step, until)
+
+    def select_masks(
+        self, seen: Sequence[criteria.Seen], masks: Sequence[tf.Tensor], progress: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Return whether all scores are finite, and the next masks of N variables if so.
+
+        Args:
+          seen: N, what is known of the variables.
+          masks: N, of zeros and ones: they stay where a score is not finite.
+          progress: float64 scalar in [0, 1], the share of the final sparsity that is reached.
+        """
+        scores = [self.criterion.scores(one) for one in seen]
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
+        shapes = [one.weights.shape.as_list() for one in seen]
+        shares = self.density.densities(shapes, self.final_sparsity)
+        if self.hides_weights:  # What is cut may come back.
+            new = self.granularity.select(scores, self.density, shares, progress)
+        else:
+            pairs = zip(scores, masks, strict=True)
+            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
+            new = self.granularity.select(scores, self.density, shares, progress)
+            new = [own * mask for own, mask in zip(new, masks, strict=True)]
+        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
+        return [is_finite, *chosen]

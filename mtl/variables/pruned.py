@@ -66,16 +66,14 @@ def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 
 
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
-    """Return what goes into the layer whose scope this is, and note its mean square by channel.
+    """Return what goes into the layer whose scope this is, and note it for who asks for it.
 
-    It is noted for a criterion that asks for it; of a batch in slices it is that of the first.
+    Of a batch in slices it is that of the first.
     """
     noted = _INPUTS.get()
     scope = tf.compat.v1.get_variable_scope().name
     if noted is not None and f"{scope}/{name}" not in noted:
-        squares = tf.square(tf.cast(tf.stop_gradient(inputs), tf.float32))
-        axes = list(range(inputs.shape.rank - 1))
-        noted[f"{scope}/{name}"] = tf.reduce_mean(squares, axes)
+        noted[f"{scope}/{name}"] = tf.stop_gradient(inputs)
     return inputs
 
 
@@ -87,7 +85,7 @@ def are_inputs_watched() -> bool:
 def note_inputs(
     noted: dict[str, tf.Tensor] | None,
 ) -> contextlib.AbstractContextManager[dict[str, tf.Tensor] | None]:
-    """Have layers within it note {kernel: mean square of its inputs, [D]}; None for nothing."""
+    """Have layers within it note {kernel: its inputs, [..., D]}; None for nothing."""
     return _INPUTS.set(noted)
 
 

@@ -1,0 +1,127 @@
+r"""Prunes a finished run: at once, or in rounds that train again from the run's first steps.
+
+The run stays as it is. --output_dir gets a run that launch.train goes on with, and its masks.
+--gin_file and --gin_param come on top of the run's own configuration.
+
+    python -m launch.prune --model_dir runs/digits --output_dir runs/digits_half \
+        --gin_file gin_configs/sparsity/finished.gin --gin_param 'Pruning.sparsity = 0.5'
+
+    python -m launch.prune --model_dir runs/digits --output_dir runs/tickets --rounds 5 \
+        --gin_file gin_configs/sparsity/tickets.gin --controls shuffled,reinitialised
+"""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from launch import app, config
+from mtl import checks, experiment
+from mtl.checkpoints import run_directory
+from mtl.monitoring import summary
+from mtl.runs import tickets, verbs
+
+CHECKPOINT = app.define_checkpoint()
+OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", None, "Where the pruned run is written; with --rounds a folder for each."
+)
+ROWS = flags.DEFINE_integer(
+    "rows",
+    1024,
+    "How many rows of the training split Wanda, Snip and SparseGpt look at.",
+)
+ROUNDS = flags.DEFINE_integer(
+    "rounds",
+    0,
+    "Lottery tickets: cut the same share of what is left so many times, each time after training "
+    "again. 0 cuts at once, and trains nothing.",
+)
+REWIND_TO = flags.DEFINE_integer(
+    "rewind_to", 0, "With --rounds, the step of the run to which weights go back."
+)
+CONTROLS = flags.DEFINE_list(
+    "controls",
+    [],
+    "With --rounds, what each round trains beside its own: shuffled (masks), reinitialised "
+    "(weights), or both with a comma.",
+)
+
+
+def main() -> None:
+    """Prune the run that the flags describe, and print how good it is before and after."""
+    model_dir, output_dir = app.MODEL_DIR.value, OUTPUT_DIR.value
+    checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
+    checks.require(bool(output_dir), "--output_dir", "name a folder for the result", output_dir)
+    inside = os.path.realpath(output_dir) == os.path.realpath(model_dir)
+    checks.require(not inside, "--output_dir", "be another folder than --model_dir", output_dir)
+    checks.at_least("--rows", ROWS.value, 1)
+    checks.at_least("--rounds", ROUNDS.value, 0)
+    checks.at_least("--rewind_to", REWIND_TO.value, 0)
+    for control in CONTROLS.value:
+        checks.one_of("--controls", control, tickets.CONTROLS)
+    own = config.saved_in(model_dir)
+    source = config.load([own], (), app.trusted())
+    path = run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
+    load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
+    if ROUNDS.value:
+        _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
+    else:
+        for flag in (REWIND_TO, CONTROLS):
+            fits = not flag.value
+            checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
+        last = f"Run.train_steps = {run_directory.step_saved(path)}"
+        _prune_at_once(source, load([*app.GIN_PARAM.value, last]), model_dir, output_dir, path)
+
+
+def _prune_at_once(
+    source: experiment.Experiment,
+    made: experiment.Experiment,
+    model_dir: str,
+    output_dir: str,
+    path: str,
+) -> None:
+    save = functools.partial(config.save, output_dir)
+    metrics, sparsity = verbs.prune(made, model_dir, output_dir, path, ROWS.value, save)
+    before = verbs.evaluate(source, model_dir, checkpoint=path)
+    print(f"Cut {100 * sparsity:.1f}% of what the patterns choose. Held-out metrics:\n")
+    print(_table(made, {path: before, output_dir: metrics}))
+    print("\nNext:")
+    step = made.run.train_steps
+    print(
+        f"  python -m launch.train --model_dir {output_dir} "
+        f"--gin_param 'Run.train_steps = {step + max(1, step // 4)}'"
+    )
+    print(f"  python -m launch.export --model_dir {output_dir}")
+
+
+def _find_tickets(
+    source: experiment.Experiment, made: experiment.Experiment, model_dir: str, output_dir: str
+) -> None:
+    found: dict[str, Mapping[str, Any]] = {"all weights": verbs.evaluate(source, model_dir)}
+    for ticket in tickets.train_tickets(
+        source,
+        made,
+        model_dir,
+        output_dir,
+        ROUNDS.value,
+        REWIND_TO.value,
+        CONTROLS.value,
+        ROWS.value,
+        config.save,
+    ):
+        found[f"{ticket.name}, {100 * ticket.sparsity:.1f}% cut"] = ticket.metrics
+    print(f"Held-out metrics of the runs in {output_dir}:\n")
+    print(_table(made, found))
+
+
+def _table(made: experiment.Experiment, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the metrics that tell most, and the one that picks the best, a row for each run."""
+    metrics: Sequence[str] = made.model.find_main_metrics(next(iter(found.values())))
+    shown = list(dict.fromkeys([*metrics, made.best.metric]))
+    return summary.compare_metrics(found, shown)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,369 @@
+"""Pruning of a finished run: which weights are cut, and the run that goes on without them.
+
+cut = finished_pruning.choose_cut(experiment, "runs/digits", checkpoint, rows=1024)
+finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/digits_pruned")
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import input_state, mismatch, run_directory
+from mtl.runs import diagnosis, fitting
+from mtl.sparsity import criteria, densities, granularity, pruned_step, pruning, sparse_gpt
+from mtl.transfer import checkpoint as checkpoint_lib
+from mtl.variables import averaging, patterns, pruned
+
+tf1 = tf.compat.v1
+
+# Few, so that rows of many places come together where a file is sorted.
+_BATCH = 32
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Cut(NamedTuple):
+    """What is cut of a network.
+
+    Attributes:
+      masks: {variable: zeros and ones that broadcast to it}.
+      weights: {variable: new values}, of variables whose other weights make up for the cut.
+    """
+
+    masks: Arrays
+    weights: Arrays
+
+    @property
+    def sparsity(self) -> float:
+        """The share that is cut of what masks tell apart: of weights, units or rows."""
+        kept = sum(own.sum() for own in self.masks.values())
+        return 1 - float(kept) / sum(own.size for own in self.masks.values())
+
+
+def require_parts(parts: Sequence[pruning.Pruning]) -> None:
+    """Fail unless parts can prune a finished run.
+
+    Raises:
+      UserError: there is none, or one needs steps of training.
+    """
+    fix = "Give --gin_file gin_configs/sparsity/finished.gin, or one of your own."
+    checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)
+    for part in parts:
+        is_at_once = part.schedule.first_step == part.schedule.last_step
+        rule = "be @pruning_schedules.OneShot() where a finished run is pruned"
+        checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
+        is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
+        rule = "need no steps of training where a finished run is pruned"
+        fix = "Magnitude, Random, Snip, Taylor, Wanda and SparseGpt need none."
+        checks.require(is_fit, "Pruning.criterion", rule, part.criterion, fix)
+        rule = "be None where a finished run is pruned"
+        checks.require(part.regrowth is None, "Pruning.regrowth", rule, part.regrowth)
+        if isinstance(part.criterion, criteria.SparseGpt):
+            _check_sparse_gpt(part)
+
+
+def _check_sparse_gpt(part: pruning.Pruning) -> None:
+    is_fit = isinstance(part.granularity, granularity.Entries | granularity.NOfM)
+    rule = "be Entries or NOfM for SparseGpt"
+    checks.require(is_fit, "Pruning.granularity", rule, part.granularity)
+    is_by_layer = not isinstance(part.density, densities.Global)
+    is_by_layer = is_by_layer and not getattr(part.density, "per_unit", False)
+    rule = "be Uniform or ErdosRenyiKernel for SparseGpt, which looks at one layer after another"
+    checks.require(is_by_layer, "Pruning.density", rule, part.density)
+
+
+def choose_cut(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str,
+    rows: int,
+    progress: float = 1.0,
+) -> Cut:
+    """Choose what `experiment.model.pruning` cuts of the weights that a checkpoint is served with.
+
+    Args:
+      experiment: its data gives rows of the training split, from all over its shuffle buffer.
+      model_dir: of the run that the checkpoint is of.
+      checkpoint: a path.
+      rows: how many rows a criterion sees that asks for inputs or gradients.
+      progress: the share of the sparsity that is reached, in (0, 1].
+
+    Raises:
+      UserError: the parts cannot prune this run, or the checkpoint is of another one.
+    """
+    parts, split = experiment.model.pruning, experiment.data.train_split
+    require_parts(parts)
+    before = read_masks(experiment, model_dir, checkpoint)
+    masks: dict[str, np.ndarray] = {}
+    weights: dict[str, np.ndarray] = {}
+    explained = diagnosis.explain_run_errors(
+        experiment.data, experiment.model.heads, checkpoint, split
+    )
+    with explained, tf.Graph().as_default(), tf1.Session() as session:
+        network = _Network(session, experiment, model_dir, checkpoint, rows)
+        for part in parts:
+            own = {n: before[n] for n in before if pruned_step.find_part(parts, n) is part}
+            if isinstance(part.criterion, criteria.SparseGpt):
+                cut = _reconstruct(network, part, part.criterion, own, progress)
+                masks, weights = masks | {**cut.masks}, weights | {**cut.weights}
+            else:
+                masks |= _select(network, part, own, progress)
+    return Cut(masks, weights)
+
+
+def write_run(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str,
+    cut: Cut,
+    output_dir: str,
+    is_served: bool = True,
+) -> str:
+    """Write a run that goes on from a checkpoint with masks; return the path of its checkpoint.
+
+    Args:
+      experiment: of the new run.
+      model_dir: of the run that the checkpoint belongs to.
+      checkpoint: a path.
+      cut: of its weights.
+      output_dir: of the new run; it holds none yet.
+      is_served: whether it goes on from the averages of the weights, where there are any, as they
+        are what was served, and cut.
+    """
+    parts, initial = experiment.model.pruning, _build_initial(experiment, model_dir)
+    reader = tf.train.load_checkpoint(checkpoint)
+    values = {
+        name: first if pruned_step.is_state(name) else reader.get_tensor(name)
+        for name, first in initial.items()
+    }
+    if is_served:
+        for name in initial:
+            average = averaging.name_in(reader, name)
+            if average != name:
+                values[name] = values[average] = averaging.value_in(reader, average)
+            elif averaging.is_decay(name):
+                values[name] = averaging.value_in(reader, name)
+    for name, new in cut.weights.items():
+        same = {name, averaging.name_in(reader, name)} & values.keys()
+        values |= dict.fromkeys(same, new.astype(values[name].dtype))
+    # What is cut already is not cut once more: see `pruned_step`.
+    values |= {
+        pruned_step.share_name(index): np.float64(part.final_sparsity)
+        for index, part in enumerate(parts)
+    }
+    for name, mask in cut.masks.items():
+        part = pruned_step.find_part(parts, name)
+        values[pruned.mask_name(name)] = mask.astype(np.float32)
+        _set_to_zero(values, initial, name, mask, part.hides_weights)
+        for vector in pruned_step.list_beside(name) if part.granularity.is_of_units else []:
+            if vector in values:
+                _set_to_zero(values, initial, vector, mask.reshape([-1]), is_hidden=False)
+    step = int(values[tf1.GraphKeys.GLOBAL_STEP])
+    run_directory.copy_notes(model_dir, output_dir)
+    input_state.copy_states(os.path.dirname(checkpoint), output_dir, step)
+    return checkpoint_lib.write_checkpoint(values, os.path.join(output_dir, f"model.ckpt-{step}"))
+
+
+def _set_to_zero(
+    values: dict[str, np.ndarray], initial: Arrays, name: str, mask: np.ndarray, is_hidden: bool
+) -> None:
+    """Set a variable to 0 where it is cut, and what lies beside it to what that starts from."""
+    for other in [n for n in values if n.startswith(f"{name}/") and not pruned.is_state(n)]:
+        if values[other].shape == values[name].shape:
+            values[other] = np.where(mask > 0, values[other], initial[other])
+    if not is_hidden:
+        values[name] = np.where(mask > 0, values[name], np.zeros_like(values[name]))
+
+
+def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arrays:
+    """Return the first value of every variable that training has."""
+    data, run, statistics = experiment.data, experiment.run, fitting.load_statistics(model_dir)
+    model = experiment.model.fill_schedules(run.train_steps).fitted(statistics)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(run.seed)
+        tf1.train.get_or_create_global_step()
+        batches = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
+        mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
+        features, labels = batches.get_next()
+        model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
+        session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+        return session.run({patterns.variable_name(v): v for v in tf1.global_variables()})
+
+
+def read_masks(
+    experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
+) -> dict[str, np.ndarray]:
+    """Return {variable: its mask in a checkpoint} of what is pruned, ones where it has none.
+
+    Raises:
+      UserError: the checkpoint is of another model.
+    """
+    initial = _build_initial(experiment, model_dir)
+    reader = tf.train.load_checkpoint(checkpoint)
+    saved = reader.get_variable_to_shape_map()
+    mismatch.require_same(
+        checkpoint,
+        {name: shape for name, shape in saved.items() if not pruned_step.is_state(name)},
+        {name: v.shape for name, v in initial.items() if not pruned_step.is_state(name)},
+    )
+    masks = {}
+    for name in initial:
+        own = pruned.mask_name(name)
+        if own in initial:
+            is_saved = saved.get(own) == list(initial[own].shape)
+            masks[name] = reader.get_tensor(own) if is_saved else initial[own]
+    return masks
+
+
+class _Network:
+    """The network of a checkpoint as it is served, and rows that go through it."""
+
+    def __init__(
+        self,
+        session: tf.compat.v1.Session,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        checkpoint: str,
+        rows: int,
+    ):
+        data, statistics = experiment.data, fitting.load_statistics(model_dir)
+        batch = min(_BATCH, rows)
+        batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
+        batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
+        self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
+        mode, model = compat.estimator.ModeKeys.EVAL, experiment.model.fitted(statistics)
+        tf1.train.get_or_create_global_step()
+        inputs: dict[str, tf.Tensor] = {}
+        features, labels = self._iterator.get_next()
+        with pruned.note_inputs(inputs):
+            spec = model.model_fn(features, labels, mode, statistics=statistics)
+        self.inputs, self._loss, self._session = inputs, spec.loss, session
+        self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+        self.order = [name for name in inputs if name in self.variables]
+        saver = averaging.Saver()
+        session.run(tf1.tables_initializer())
+        saver.restore(session, checkpoint)
+
+    def average(self, fetches: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+        """Return the means of tensors over the batches."""
+        totals, count = {name: np.float64(0) for name in fetches}, 0
+        for found in self._run(fetches):
+            totals = {name: totals[name] + np.float64(found[name]) for name in fetches}
+            count += 1
+        return {name: total / count for name, total in totals.items()}
+
+    def _run(self, fetches: Mapping[str, tf.Tensor]) -> Iterator[Arrays]:
+        self._session.run(self._iterator.initializer)
+        while fetches:
+            try:
+                yield self._session.run(fetches)
+            except tf.errors.OutOfRangeError:
+                return
+
+    def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the gradients of the loss."""
+        variables = [self.variables[name] for name in names]
+        found = dict(zip(names, tf.gradients(self._loss, variables), strict=True))
+        for name, gradient in found.items():
+            rule = "choose kernels that a loss depends on"
+            checks.require(isinstance(gradient, tf.Tensor), "Pruning.patterns", rule, name)
+        return found
+
+    def measure_inputs(self, names: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Return the mean squares of what goes into these kernels."""
+        self.require_inputs(names)
+        return {name: criteria.average_squares(self.inputs[name]) for name in names}
+
+    def require_inputs(self, names: Sequence[str]) -> None:
+        """Fail unless the inputs of these kernels are known."""
+        for name in names:
+            rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+            checks.require(name in self.inputs, "Pruning.patterns", rule, name, fix)
+
+    def read(self, name: str) -> np.ndarray:
+        """Return the value of a variable."""
+        return self._session.run(self.variables[name])
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Give a variable another value."""
+        self.variables[name].load(value, self._session)
+
+
+def _select(
+    network: _Network, part: pruning.Pruning, before: Arrays, progress: float
+) -> dict[str, np.ndarray]:
+    """Return the masks of the variables of a part, by scores of their weights."""
+    names, criterion = list(before), part.criterion
+    gradients = network.find_gradients(names) if criterion.reads_gradients else {}
+    inputs = network.measure_inputs(names) if criterion.reads_inputs else {}
+    totals: dict[str, np.ndarray] = {}
+    if isinstance(criterion, criteria.Averaged):
+        weights = network.variables
+        seen = [
+            criteria.Seen(name, weights[name], gradients.get(name), None, inputs.get(name))
+            for name in names
+        ]
+        totals = network.average({one.name: criterion.observe(one) for one in seen})
+        gradients = {}
+    means = network.average(gradients)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        seen = [
+            criteria.Seen(
+                name=name,
+                weights=tf.constant(network.read(name)),
+                gradient=_constant(means.get(name)),
+                total=_constant(totals.get(name)),
+            )
+            for name in names
+        ]
+        masks = [tf.constant(mask) for mask in before.values()]
+        share = tf.constant(progress, tf.float64)
+        is_finite, *new = session.run(part.select_masks(seen, masks, share))
+    checks.require(bool(is_finite), "Pruning.criterion", "give finite scores", criterion)
+    return dict(zip(names, new, strict=True))
+
+
+def _constant(value: np.ndarray | None) -> tf.Tensor | None:
+    return None if value is None else tf.constant(value, tf.float32)
+
+
+def _reconstruct(
+    network: _Network,
+    part: pruning.Pruning,
+    criterion: criteria.SparseGpt,
+    before: Arrays,
+    progress: float,
+) -> Cut:
+    """Cut one layer after another, each by the inputs that the ones before leave it."""
+    rule, fix = "choose kernels of layers.dense for SparseGpt", "It has [inputs, units]."
+    network.require_inputs(list(before))
+    for name, mask in before.items():
+        checks.require(mask.ndim == 2, "Pruning.patterns", rule, name, fix)
+    shapes = [mask.shape for mask in before.values()]
+    shares = part.density.densities(shapes, part.final_sparsity)
+    density = dict(zip(before, shares, strict=True))
+    is_by_few = isinstance(part.granularity, granularity.NOfM)
+    n_of_m = (part.granularity.n, part.granularity.m) if is_by_few else None
+    masks, weights = {}, {}
+    for name in [name for name in network.order if name in before]:
+        flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])
+        flat = tf.cast(flat, tf.float64)
+        gramian = network.average({name: tf.matmul(flat, flat, transpose_a=True)})[name]
+        kept, new = sparse_gpt.prune_layer(
+            network.read(name),
+            gramian,
+            (1 - density[name]) * progress,
+            n_of_m=n_of_m,
+            kept=before[name] > 0,
+            block=criterion.block,
+            damping=criterion.damping,
+        )
+        network.write(name, new)
+        masks[name], weights[name] = kept.astype(np.float32), new
+    return Cut(masks, weights)

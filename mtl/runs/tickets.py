@@ -1,0 +1,176 @@
+"""Lottery tickets: a run is pruned in rounds, and each round trains again from its first steps.
+
+for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tickets", 5, 100):
+    print(ticket.name, ticket.sparsity, ticket.metrics)
+
+J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
+2019, arXiv:1803.03635; back to a later step than the first one: J. Frankle et al., "Linear Mode
+Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket is worth something
+only where it beats its controls: the same number of weights of each layer at other places, and the
+same weights from other first values.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.runs import finished_pruning, training
+from mtl.sparsity import criteria
+
+_log = logging.getLogger(__name__)
+
+SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
+CONTROLS = (SHUFFLED, REINITIALISED)
+
+_OTHER_SEED = 1_000_003  # A prime, so that seeds that users take are no others' other seeds.
+
+
+class Ticket(NamedTuple):
+    """A run of a sparse network.
+
+    Attributes:
+      name: of its folder.
+      model_dir: where it lies.
+      sparsity: the share that is cut.
+      metrics: of its last evaluation.
+    """
+
+    name: str
+    model_dir: str
+    sparsity: float
+    metrics: Mapping[str, Any]
+
+
+def train_tickets(
+    source: experiment_lib.Experiment,
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    output_dir: str,
+    rounds: int,
+    step: int,
+    controls: Sequence[str] = (),
+    rows: int = 1024,
+    on_start: Callable[[str], None] = lambda folder: None,
+) -> Iterator[Ticket]:
+    """Prune in rounds, the same share of what is left in each, and yield what each one trains.
+
+    A round that is done is not trained again, and one that was interrupted goes on.
+
+    Args:
+      source: of the finished run.
+      experiment: the same, with what `pruning` cuts in all rounds together.
+      model_dir: of the finished run.
+      output_dir: where each round gets a folder.
+      rounds: how many.
+      step: to which the weights that are left go back; the run's first steps are taken once more
+        to know them. 0 for the initial weights.
+      controls: some of `CONTROLS`, which every round trains beside its own.
+      rows: that a criterion sees.
+      on_start: called with each folder before its run trains.
+
+    Raises:
+      UserError: as `finished_pruning.choose_cut`.
+    """
+    parts = experiment.model.pruning
+    finished_pruning.require_parts(parts)
+    for part in parts:
+        rule = "keep the weights as they are where they go back to their first values"
+        fits = not isinstance(part.criterion, criteria.SparseGpt)
+        checks.require(fits, "Pruning.criterion", rule, part.criterion)
+    rule = f"be below the steps of the run, {source.run.train_steps}"
+    checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
+    start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
+    before = model_dir
+    for number in range(1, rounds + 1):
+        name, progress = f"round_{number}", _find_progress(parts[0].final_sparsity, number / rounds)
+        folder = os.path.join(output_dir, name)
+        _log.info("Round %d of %d, in %s", number, rounds, folder)
+        if run_directory.find_latest(folder) is None:
+            checkpoint = run_directory.checkpoint_path(before, "latest")
+            cut = finished_pruning.choose_cut(experiment, before, checkpoint, rows, progress)
+            _write(experiment, start, cut.masks, folder)
+        yield _train(experiment, folder, name, on_start)
+        for control in controls:
+            own = f"{name}_{control}"
+            target = os.path.join(output_dir, own)
+            _log.info("Its control, %s, in %s", control, target)
+            if run_directory.find_latest(target) is None:
+                masks = finished_pruning.read_masks(
+                    experiment, folder, run_directory.checkpoint_path(folder, "latest")
+                )
+                if control == SHUFFLED:
+                    masks = _shuffle(masks, experiment.run.seed + number)
+                    _write(experiment, start, masks, target)
+                else:
+                    _write(experiment, _draw_anew(source, output_dir), masks, target)
+            yield _train(experiment, target, own, on_start)
+        before = folder
+
+
+class _Start(NamedTuple):
+    folder: str
+    path: str
+
+
+def _find_progress(sparsity: float, share: float) -> float:
+    """Return what share of the sparsity is reached where each round cuts the same share."""
+    return (1 - (1 - sparsity) ** share) / sparsity
+
+
+def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int) -> _Start:
+    """Train a run's first steps, as the run itself did; return the checkpoint after them."""
+    # Schedules that last as long as the run last as long as that of the source.
+    model = source.model.fill_schedules(source.run.train_steps)
+    steps = max(step, 1)  # Step 0 is saved before the first one.
+    run = dataclasses.replace(
+        source.run,
+        train_steps=steps,
+        checkpoint_steps=steps,
+        checkpoint_secs=None,
+        keep_checkpoints=2,
+    )
+    made = dataclasses.replace(source, model=model, run=run)
+    training.Training(made, folder, on_start=lambda: None).run()
+    return _Start(folder, run_directory.checkpoint_path(folder, f"{folder}/model.ckpt-{step}"))
+
+
+def _draw_anew(source: experiment_lib.Experiment, output_dir: str) -> _Start:
+    """Return the first checkpoint of a run with other initial weights."""
+    run = dataclasses.replace(source.run, seed=(source.run.seed + _OTHER_SEED) % 2**31)
+    reseeded = dataclasses.replace(source, run=run)
+    return _take_first_steps(reseeded, os.path.join(output_dir, "start_reinitialised"), 0)
+
+
+def _write(
+    experiment: experiment_lib.Experiment,
+    start: _Start,
+    masks: finished_pruning.Arrays,
+    folder: str,
+) -> None:
+    cut = finished_pruning.Cut(masks, {})
+    finished_pruning.write_run(experiment, start.folder, start.path, cut, folder, is_served=False)
+
+
+def _train(
+    experiment: experiment_lib.Experiment,
+    folder: str,
+    name: str,
+    on_start: Callable[[str], None],
+) -> Ticket:
+    metrics, _ = training.Training(experiment, folder, lambda: on_start(folder)).run()
+    checkpoint = run_directory.checkpoint_path(folder, "latest")
+    masks = finished_pruning.read_masks(experiment, folder, checkpoint)
+    return Ticket(name, folder, finished_pruning.Cut(masks, {}).sparsity, metrics)
+
+
+def _shuffle(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
+    """Return masks of the same densities, with each layer's zeros at other places."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

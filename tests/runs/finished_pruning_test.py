@@ -1,0 +1,316 @@
+"""Finished runs that are pruned: what is cut, what the new run holds, and how it goes on."""
+
+import dataclasses
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks
+from mtl.checkpoints import run_directory
+from mtl.optimization import optimizers
+from mtl.runs import finished_pruning, tickets, verbs
+from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
+from mtl.transfer import checkpoint
+from mtl.variables import averaging, pruned
+from tests import tiny
+
+pytestmark = pytest.mark.medium
+
+TRUNK = "network/trunk/hidden_0/kernel"
+TOWERS = [f"network/tower_{task}/hidden_0/kernel" for task in tiny.LABELS]
+KERNELS = [TRUNK, *TOWERS]
+ONCE = pruning_schedules.OneShot()
+
+
+def _base(**run):
+    """A run with averages and slots that do not start at 0."""
+    made = tiny.make(optimizer=optimizers.Adagrad(learning_rate=0.1), **run)
+    average = averaging.ExponentialAverage(decay=0.9)
+    updated = dataclasses.replace(made.model.update, average=average)
+    return dataclasses.replace(made, model=dataclasses.replace(made.model, update=updated))
+
+
+def _with(made, *parts, **run):
+    model = dataclasses.replace(made.model, pruning=parts)
+    return dataclasses.replace(made, model=model, run=dataclasses.replace(made.run, **run))
+
+
+def _part(**settings):
+    return pruning.Pruning(**{"sparsity": 0.5, "schedule": ONCE, **settings})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of 40 steps, which keeps all of its checkpoints."""
+    folder = str(tmp_path_factory.mktemp("finished") / "run")
+    verbs.train(_base(checkpoint_steps=10, keep_checkpoints=9), folder)
+    return folder
+
+
+def _files(folder):
+    return {p: p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def halved(finished, tmp_path_factory):
+    """The run, and one pruned by magnitude: (folder, metrics, share)."""
+    folder, before = str(tmp_path_factory.mktemp("halved") / "run"), _files(finished)
+    part = _part(density=densities.Uniform())
+    metrics, share = verbs.prune(_with(_base(), part), finished, folder)
+    assert _files(finished) == before  # The run stays as it is.
+    return folder, metrics, share
+
+
+def test_cuts_the_weights_that_are_served(finished, halved):
+    folder, metrics, share = halved
+    source, new = checkpoint.read_checkpoint(finished), tiny.variables(folder)
+    assert share == 0.5 and metrics["global_step"] == 40
+    for name in KERNELS:
+        served, mask = source[f"{name}/average"], new[pruned.mask_name(name)]
+        assert mask.mean() == 0.5
+        assert np.abs(served[mask == 1]).min() > np.abs(served[mask == 0]).max()
+        for own in (name, f"{name}/average"):
+            np.testing.assert_array_equal(new[own], served * mask)
+        slot = f"{name}/Adagrad"
+        expected = np.where(mask == 1, source[slot], np.float32(0.1))
+        np.testing.assert_array_equal(new[slot], expected)
+    others = [n for n in source if not n.startswith(tuple(KERNELS)) and f"{n}/average" in source]
+    assert {"head/sign/logits/kernel", "features/categorical_word/embedding"} <= set(others)
+    for name in others:
+        np.testing.assert_array_equal(new[name], source[f"{name}/average"])
+
+
+def test_goes_on_with_the_masks(halved, tmp_path):
+    folder, *_ = halved
+    before = tiny.variables(folder)
+    again = tmp_path / "again"
+    tf.io.gfile.makedirs(str(again))
+    for path, content in _files(folder).items():
+        target = again / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    made = _with(_base(train_steps=60), _part(density=densities.Uniform()))
+    _, steps = verbs.train(made, str(again))
+    after = tiny.variables(again)
+    assert steps == 20
+    for name in KERNELS:
+        own = pruned.mask_name(name)
+        np.testing.assert_array_equal(after[own], before[own])
+        assert (after[name][after[own] == 0] == 0).all()
+        is_kept = after[own] == 1
+        assert (after[name][is_kept] != before[name][is_kept]).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        criteria.Random(),
+        criteria.Snip(),
+        criteria.Taylor(),
+        criteria.Wanda(),
+        criteria.SparseGpt(block=2),
+    ],
+)
+def test_every_criterion_cuts_its_share_and_no_other_weight(finished, tmp_path, criterion):
+    part = _part(criterion=criterion, density=densities.Uniform())
+    experiment = _with(_base(), part)
+    path = run_directory.checkpoint_path(finished, "latest")
+    cut = finished_pruning.choose_cut(experiment, finished, path, rows=96)
+    assert sorted(cut.masks) == sorted(KERNELS) and cut.sparsity == 0.5
+    folder = str(tmp_path / "run")
+    finished_pruning.write_run(experiment, finished, path, cut, folder)
+    source, new = tiny.variables(finished), tiny.variables(folder)
+    moved = set(KERNELS) if cut.weights else set()
+    assert set(cut.weights) == moved
+    for name in KERNELS:
+        kept = cut.masks[name] == 1
+        assert (new[name][~kept] == 0).all() and (new[f"{name}/average"] == new[name]).all()
+        is_same = (new[name][kept] == source[f"{name}/average"][kept]).all()
+        assert is_same == (name not in moved)
+
+
+def test_wanda_reads_the_inputs_of_the_checkpoint(finished):
+    """Of the trunk these are the columns: numbers, and rows of the table."""
+    part = _part(criterion=criteria.Wanda(), density=densities.Uniform(), patterns=[f"^{TRUNK}$"])
+    experiment = _with(_base(), part)
+    path = run_directory.checkpoint_path(finished, "latest")
+    cut = finished_pruning.choose_cut(experiment, finished, path, rows=96)
+    values = checkpoint.read_checkpoint(finished)
+    rows = tiny.SPLITS["train"]
+    x = (rows["x"] - rows["x"].mean(0)) / rows["x"].std(0)
+    table = values["features/categorical_word/embedding/average"]
+    vocabulary = pathlib.Path(finished, "statistics")
+    tokens = next(p for p in vocabulary.rglob("*") if p.is_file() and b"blue\n" in p.read_bytes())
+    order = tokens.read_bytes().split()
+    words = table[[order.index(word) for word in rows["word"]]]
+    squares = np.concatenate([np.square(x).mean(0), np.square(words).mean(0)])
+    assert len(squares) == values[TRUNK].shape[0]
+    kernel = values[f"{TRUNK}/average"]
+    candidates = [squares, np.roll(squares, 2)]  # Whichever column comes first.
+    scores = [np.abs(kernel) * np.sqrt(own)[:, np.newaxis] for own in candidates]
+    least = [np.sort(own.ravel())[kernel.size // 2] for own in scores]
+    expected = [own >= at for own, at in zip(scores, least, strict=True)]
+    assert any((cut.masks[TRUNK] == own).all() for own in expected)
+
+
+def test_units_go_with_bias_scale_and_offset(finished, tmp_path):
+    part = _part(granularity=granularity.Units(), patterns=[f"^{TRUNK}$"])
+    experiment, folder = _with(_base(), part), str(tmp_path / "run")
+    _, share = verbs.prune(experiment, finished, folder)
+    new = tiny.variables(folder)
+    is_cut = new[pruned.mask_name(TRUNK)].ravel() == 0
+    assert share == 0.5 and is_cut.sum() == 4
+    layer = "network/trunk/hidden_0"
+    names = [n for n in (f"{layer}/bias", f"{layer}_norm/gamma", f"{layer}_norm/beta") if n in new]
+    assert len(names) >= 2
+    for name in names:
+        assert (new[name][is_cut] == 0).all() and (new[name][~is_cut] != 0).any()
+
+
+def test_sparse_gpt_changes_predictions_less_than_magnitude(finished, tmp_path):
+    path = run_directory.checkpoint_path(finished, "latest")
+    whole = [row["sign/probability"] for row in verbs.predict(_base(), finished)]
+    changes = []
+    for criterion in (criteria.Magnitude(), criteria.SparseGpt()):
+        part = _part(criterion=criterion, density=densities.Uniform(), patterns=[f"^{TRUNK}$"])
+        experiment, folder = _with(_base(), part), str(tmp_path / type(criterion).__name__)
+        cut = finished_pruning.choose_cut(experiment, finished, path, rows=96)
+        finished_pruning.write_run(experiment, finished, path, cut, folder)
+        new = [row["sign/probability"] for row in verbs.predict(experiment, folder)]
+        changes.append(np.square(np.subtract(new, whole)).mean())
+    assert changes[1] < changes[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"schedule": pruning_schedules.Cubic(end_step=9)}, "OneShot"),
+        ({"criterion": criteria.Movement()}, "need no steps of training"),
+        (
+            {
+                "criterion": criteria.Random(),
+                "gradient": "dense",
+                "regrowth": regrowth.Regrowth(until_step=9),
+            },
+            "Pruning.regrowth must be None",
+        ),
+        ({"criterion": criteria.SparseGpt(), "density": densities.Global()}, "one layer after"),
+        ({"criterion": criteria.SparseGpt(), "granularity": granularity.Units()}, "Entries or"),
+        ({"criterion": criteria.Wanda(), "patterns": ["embedding$"]}, "layers.dense and layers.co"),
+    ],
+)
+def test_refuses_what_it_cannot_do(finished, tmp_path, settings, says):
+    with pytest.raises(checks.UserError, match=says):
+        verbs.prune(_with(_base(), _part(**settings)), finished, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_refuses_a_folder_with_a_run_and_a_run_without_a_part(finished, halved, tmp_path):
+    with pytest.raises(checks.UserError, match="--output_dir must hold no run"):
+        verbs.prune(_with(_base(), _part()), finished, halved[0])
+    with pytest.raises(checks.UserError, match="MultiTaskModel.pruning must hold a part"):
+        verbs.prune(_base(), finished, str(tmp_path / "run"))
+
+
+def test_sparse_gpt_cannot_be_asked_for_in_training(finished, tmp_path):
+    part = _part(criterion=criteria.SparseGpt(), density=densities.Uniform())
+    with pytest.raises(checks.UserError, match="launch.prune computes it"):
+        verbs.train(_with(_base(), part), str(tmp_path / "new"))
+    folder = str(tmp_path / "run")
+    verbs.prune(_with(_base(), part), finished, folder)
+    more = dataclasses.replace(part, sparsity=0.75)
+    with pytest.raises(checks.UserError, match=r"to cut 0.75 of the weights.*0.5 are cut"):
+        verbs.train(_with(_base(train_steps=60), more), folder)
+    assert verbs.train(_with(_base(train_steps=60), part), folder)[1] == 20
+
+
+@pytest.fixture(scope="module")
+def found(finished, tmp_path_factory):
+    """Where the rounds lie, and {name: ticket}."""
+    folder = str(tmp_path_factory.mktemp("tickets") / "root")
+    return folder, _train_tickets(finished, folder)
+
+
+def _train_tickets(finished, folder):
+    """Two rounds, and the controls of the first one."""
+    source = _base(checkpoint_steps=40)
+    experiment = _with(source, _part(sparsity=0.75, density=densities.Uniform()))
+    rounds = tickets.train_tickets(source, experiment, finished, folder, 2, 10, tickets.CONTROLS)
+    return {ticket.name: ticket for ticket in itertools.islice(rounds, 4)}
+
+
+def test_goes_back_to_the_runs_own_first_steps(finished, found):
+    folder, _ = found
+    first = tiny.variables(finished, step=10)
+    assert {n: v.tobytes() for n, v in tiny.variables(f"{folder}/start", 10).items()} == {
+        name: value.tobytes() for name, value in first.items()
+    }
+    for name in ("round_1", "round_2"):
+        start, end = tiny.variables(f"{folder}/{name}", 10), tiny.variables(f"{folder}/{name}")
+        for kernel in KERNELS:
+            mask = start[pruned.mask_name(kernel)]
+            np.testing.assert_array_equal(start[kernel], first[kernel] * mask)
+            np.testing.assert_array_equal(end[pruned.mask_name(kernel)], mask)
+            assert (end[kernel][mask == 0] == 0).all()
+        np.testing.assert_array_equal(
+            start["head/sign/logits/kernel"], first["head/sign/logits/kernel"]
+        )
+
+
+def test_each_round_cuts_the_same_share_of_the_smallest_that_are_left(finished, found):
+    folder, by_name = found
+    assert [by_name[n].sparsity for n in ("round_1", "round_2")] == [0.5, 0.75]
+    before, first = tiny.variables(finished), tiny.variables(f"{folder}/round_1")
+    second = tiny.variables(f"{folder}/round_2")
+    for kernel in KERNELS:
+        own = pruned.mask_name(kernel)
+        served = np.abs(before[f"{kernel}/average"])
+        assert served[first[own] == 1].min() > served[first[own] == 0].max()
+        assert (second[own] <= first[own]).all()
+        served = np.abs(first[f"{kernel}/average"])
+        left = served[(first[own] == 1) & (second[own] == 0)]
+        assert served[second[own] == 1].min() > left.max()
+
+
+def test_controls_are_what_they_say(found):
+    folder, by_name = found
+    assert sorted(by_name) == sorted(
+        ["round_1", "round_2", *(f"round_1_{control}" for control in tickets.CONTROLS)]
+    )
+    ticket = tiny.variables(f"{folder}/round_1", 10)
+    shuffled = tiny.variables(f"{folder}/round_1_shuffled", 10)
+    other = tiny.variables(f"{folder}/round_1_reinitialised", 0)
+    for kernel in KERNELS:
+        own = pruned.mask_name(kernel)
+        assert shuffled[own].sum() == ticket[own].sum()
+        assert (other[own] == ticket[own]).all()
+        kept = ticket[own] == 1
+        assert (other[kernel][kept] != ticket[kernel][kept]).all()
+    assert any(
+        (shuffled[pruned.mask_name(k)] != ticket[pruned.mask_name(k)]).any() for k in KERNELS
+    )
+
+
+def test_what_is_done_is_not_done_again(finished, found):
+    folder, by_name = found
+
+    def times():
+        return {p: p.stat().st_mtime_ns for p in pathlib.Path(folder).rglob("model.ckpt-*")}
+
+    before = times()
+    again = _train_tickets(finished, folder)
+    assert times() == before
+    assert {n: t.metrics for n, t in again.items()} == {n: t.metrics for n, t in by_name.items()}
+
+
+def test_refuses_what_no_ticket_can_be(finished, tmp_path):
+    source = _base()
+    part = _part(criterion=criteria.SparseGpt(), density=densities.Uniform())
+    with pytest.raises(checks.UserError, match="keep the weights as they are"):
+        list(tickets.train_tickets(source, _with(source, part), finished, str(tmp_path), 1, 0))
+    with pytest.raises(checks.UserError, match="--rewind_to must be below the steps"):
+        experiment = _with(source, _part())
+        list(tickets.train_tickets(source, experiment, finished, str(tmp_path), 1, 40))

@@ -1,6 +1,7 @@
 """Exports a trained model as a SavedModel that TF Serving serves as it is.
 
 python -m launch.export --model_dir runs/digits --checkpoint best --export_dir models/digits
+python -m launch.export --model_dir runs/digits --compare
 """
 
 import os
@@ -9,8 +10,10 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring
-from mtl.runs import verbs
-from mtl.serving import deployment, metadata, onnx
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.runs import export_comparison, verbs
+from mtl.serving import deployment, metadata, onnx, tflite
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(
@@ -19,26 +22,51 @@ EXPORT_DIR = flags.DEFINE_string(
 ONNX = flags.DEFINE_string(
     "onnx", None, "A file for the same model in ONNX, with features as tensors. Needs mtl[onnx]."
 )
+TFLITE = flags.DEFINE_string(
+    "tflite", None, "A file for the same model in TensorFlow Lite, with features as tensors."
+)
+TFLITE_WEIGHTS = flags.DEFINE_string(
+    "tflite_weights",
+    tflite.FLOAT32,
+    "float32; sparse, where zeros of dense layers are neither stored nor multiplied; or int8.",
+)
+COMPARE = flags.DEFINE_boolean(
+    "compare",
+    False,
+    "Publish nothing: print bytes, latency and deviation of the model in each format.",
+)
 
 
 def main() -> None:
     """Export the run that the flags describe; print what was written and how it is served."""
-    if ONNX.value is not None:
-        checks.require(ONNX.value.endswith(".onnx"), "--onnx", "end in .onnx", ONNX.value)
+    others = {"onnx": ONNX.value, "tflite": TFLITE.value}
+    for ending, path in others.items():
+        if path is not None:
+            checks.require(path.endswith(f".{ending}"), f"--{ending}", f"end in .{ending}", path)
+    checks.one_of("--tflite_weights", TFLITE_WEIGHTS.value, tflite.KINDS)
     experiment, model_dir = app.load()
+    if COMPARE.value:
+        _compare(experiment, model_dir)
+        return
+    for ending, path in others.items():
+        if path:
+            files = [*app.GIN_FILE.value, *experiment.files_read]
+            scoring.Protection(
+                files=files, model_dir=model_dir, where=f"--{ending}", endings=(ending,)
+            ).check(path)
     if ONNX.value:
-        files = [*app.GIN_FILE.value, *experiment.files_read]
-        scoring.Protection(
-            files=files, model_dir=model_dir, where="--onnx", endings=("onnx",)
-        ).check(ONNX.value)
         onnx.require()
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
-    differences = []
+    differences = {}
 
     def convert(written: str) -> None:
-        """Before the export is published: a model that ONNX cannot hold leaves nothing behind."""
+        """Before the export is published: a model that cannot be held leaves nothing behind."""
         if ONNX.value:
-            differences.append(onnx.write_onnx(written, ONNX.value))
+            differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value)
+        if TFLITE.value:
+            weights = TFLITE_WEIGHTS.value
+            found = tflite.write_tflite(written, TFLITE.value, weights)
+            differences["TFLite", TFLITE.value] = found
 
     path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert)
     script = deployment.write(folder, experiment.serving.model_name)
@@ -49,9 +77,27 @@ def main() -> None:
             f"  checked     {facts['checked_rows']} held-out rows, "
             f"at most {facts['difference']:.1g} from the Estimator's predictions"
         )
-    for difference in differences:
-        print(f"  ONNX        {ONNX.value}, at most {difference:.1g} from the export")
+    for (kind, file), difference in differences.items():
+        print(f"  {kind:<10}  {file}, at most {difference:.1g} from the export")
     print(f"  serve it    sh {script}")
+
+
+def _compare(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    """Print a line for each format as it is measured."""
+    path = run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
+    titles = ("format", "bytes", "gzipped", "ms a request", "deviation")
+    print("{:<26}  {:>11}  {:>11}  {:>24}  {:>9}".format(*titles))
+    for found in export_comparison.compare_formats(experiment, model_dir, path):
+        if found.problem:
+            print(f"{found.name:<26}  {found.problem}")
+            continue
+        times = ", ".join(f"{ms:.3g} ({rows})" for rows, ms in sorted(found.milliseconds.items()))
+        print(
+            f"{found.name:<26}  {found.size:>11,}  {found.gzipped:>11,}  {times:>24}  "
+            f"{found.difference:>9.1g}",
+            flush=True,
+        )
+    print("\nA request has as many rows as stand in brackets, and one thread.")
 
 
 if __name__ == "__main__":

@@ -49,4 +49,7 @@ def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> ser
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
     )
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
-    return serving.Exporter(experiment.serving, experiment.data.spec, heads, rows, model_dir)
+    is_pruned = len(experiment.model.pruning) > 0
+    return serving.Exporter(
+        experiment.serving, experiment.data.spec, heads, rows, model_dir, is_pruned
+    )

@@ -7,11 +7,12 @@ serving.Serving.outputs = ["income/probability"]
 
 from mtl.serving.exporter import EachEvaluation, Exporter, or_warn
 from mtl.serving.metadata import spec_of
-from mtl.serving.optimized import Optimized
+from mtl.serving.optimized import AsTrained, Optimized
 from mtl.serving.settings import Serving
 from mtl.serving.signatures import add_signatures
 
 __all__ = [
+    "AsTrained",
     "EachEvaluation",
     "Exporter",
     "Optimized",

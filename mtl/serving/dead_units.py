@@ -92,6 +92,8 @@ def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
         for name in names:
             for tensor in built.get_operation_by_name(name).outputs:
                 walk.fix(tensor)
+    for kind, name, count in walk.kept:
+        _log.info("Kept %d units that nothing feeds, as %s, %s, reads them.", count, name, kind)
     gone = units.find_gone(walk.products.values())
     if not gone.any():
         return graph
@@ -168,6 +170,8 @@ class _Walk:
 
     Attributes:
       products: {node: its weights}.
+      kept: (operation, node, how many) of units that nothing feeds and that an operation reads
+        through which they cannot be followed.
     """
 
     def __init__(self, graph: graphs.Graph, units: _Units):
@@ -177,6 +181,7 @@ class _Walk:
         self._flattened: list[tuple[str, np.ndarray]] = []
         self._splits: list[tuple[str, list[np.ndarray]]] = []
         self.products: dict[str, _Product] = {}
+        self.kept: list[tuple[str, str, int]] = []
 
     def fix(self, tensor: tf.Tensor) -> None:
         """Have all units of a tensor stay."""
@@ -189,9 +194,17 @@ class _Walk:
         if found is None:
             for tensor in operation.inputs:
                 self.fix(tensor)
+            self._note_kept(operation)
             return
         for tensor, channels in zip(operation.outputs, found, strict=True):
             self._channels[tensor.name] = channels
+
+    def _note_kept(self, operation: tf.Operation) -> None:
+        known = [self._channels[t.name] for t in operation.inputs if t.name in self._channels]
+        fed_by_nothing = [own.units[~np.isnan(own.values)] for own in known]
+        units = {unit for own in fed_by_nothing for unit in own.tolist()} - {_FIXED}
+        if units:
+            self.kept.append((operation.type, operation.name, len(units)))
 
     def _follow(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         """Return the channels of the outputs; None where units cannot be followed."""

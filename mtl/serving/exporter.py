@@ -18,6 +18,7 @@ from mtl.serving import (
     deployment,
     inputs,
     metadata,
+    optimized,
     reference,
     rows,
     settings,
@@ -44,6 +45,7 @@ class Exporter:
         heads: Sequence[types.Head],
         dataset: Callable[[], tf.data.Dataset],
         model_dir: str,
+        is_pruned: bool = False,
     ):
         """Remembers what it needs.
 
@@ -53,9 +55,10 @@ class Exporter:
           heads: the tasks, for the metadata.
           dataset: makes batches {field: [B, ...]} of the rows that exports are checked on.
           model_dir: of the run.
+          is_pruned: whether weights are cut, so that units may be left that add nothing.
         """
         self._serving, self._spec, self._heads = serving, spec, heads
-        self._dataset, self._model_dir = dataset, model_dir
+        self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
         self._last = ("", "")
@@ -96,8 +99,7 @@ class Exporter:
             checkpoint_path=checkpoint,
         ).decode()
         signatures.finish_signatures(written, self._serving, self._spec)
-        if self._serving.optimized:
-            self._serving.optimized(written)
+        self._rewrite(written)
         metadata.add_metadata(
             written, **metadata.describe_export(self._serving, self._spec, self._heads)
         )
@@ -114,6 +116,15 @@ class Exporter:
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
 
+    def _rewrite(self, written: str) -> None:
+        """Rewrite an export as it is asked for; of a pruned run leave dead units out at least."""
+        if self._serving.optimized:
+            self._serving.optimized(written)
+        elif self._is_pruned and optimized.Optimized.is_possible(written):
+            optimized.Optimized()(written)
+        elif self._is_pruned:
+            _log.warning("Units that add nothing stay in exports of more than 2 GB.")
+
     def _assets_extra(self) -> dict[str, str]:
         """Return {name: path} of what the run says about its rows."""
         row_names.load(self._model_dir)  # Fails if it is damaged.
@@ -122,8 +133,8 @@ class Exporter:
 
     @property
     def _allowed(self) -> float:
-        optimized = self._serving.optimized
-        return optimized.allowed if optimized else verification.TOLERANCE
+        part = self._serving.optimized
+        return part.allowed if part else verification.TOLERANCE
 
     def _held_out(self) -> rows.Rows:
         if self._rows is None:

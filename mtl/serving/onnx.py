@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl.files import atomic, storage
-from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
+from mtl.serving import frozen, graphs, loaded
 
 _OPSET = 17
 
@@ -40,27 +40,27 @@ def write_onnx(directory: str, path: str) -> float:
       RefusedError: an output is not what the export gives.
     """
     converter, runtime = require()
-    requests = warm_up.predict_inputs(directory)
-    name = next((n for n in _NAMES if n in requests), None)
-    rule = f"hold the signature {_NAMES[-1]!r} and warm-up requests for it"
-    if name is None:
-        checks.fail("the export", rule, sorted(requests))
+    name, requests = frozen.find_requests(directory)
     with loaded.load_export(directory) as model, tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
-        _convert(converter, model, name, converted)
+        _convert(converter, frozen.freeze(model, name), converted)
         with _one_line():
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
         differences = [
-            verification.require_close(f"output {key!r} of the ONNX export", *pair, source=_HERE)
-            for given in requests[name]
-            for key, pair in _outputs(model, name, session, given)
+            difference
+            for given in requests
+            for difference in frozen.compare_outputs(
+                model, name, given, _run(session, given), "ONNX export"
+            )
         ]
         _place(converted, path)
     return max(differences)
 
 
-_NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
-_HERE = "the export gives"
+def _run(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    with _one_line():
+        return dict(zip(names, session.run(names, given), strict=True))
 
 
 def require() -> tuple[Any, Any]:
@@ -86,25 +86,16 @@ def _place(converted: str, path: str) -> None:
         tf.io.gfile.copy(converted, partial, overwrite=True)
 
 
-def _convert(converter: Any, model: loaded.Loaded, name: str, path: str) -> None:
-    signature = model.signatures[name]
-    inputs = {info.name: key for key, info in signature.inputs.items()}
-    outputs = {info.name: key for key, info in signature.outputs.items()}
-    names = [graphs.name_of(reference) for reference in (*outputs, *inputs)]
-    graph = folding.fold_graph(model.session, names)
-    spell_out_buckets(graph)
-    for reference in inputs:
-        node = graph.nodes[graphs.name_of(reference)]
-        types = {key: node.attr[key] for key in ("dtype", "shape")}
-        graph.set(node.name, "Placeholder", [], **types)
-    given = graph.pruned(names)
+def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
+    spell_out_buckets(made.graph)
+    given = made.graph_def
     try:
         with _silent():
             converted, _ = converter.convert.from_graph_def(
                 given,
-                input_names=list(inputs),
-                output_names=list(outputs),
-                tensors_to_rename={**inputs, **outputs},
+                input_names=list(made.inputs),
+                output_names=list(made.outputs),
+                tensors_to_rename={**made.inputs, **made.outputs},
                 opset=_OPSET,
                 output_path=path,
             )
@@ -190,18 +181,3 @@ def _one_line() -> Iterator[None]:
     except Exception as error:  # Those of onnxruntime have no class in common.
         reason = str(error).splitlines()[0]
         raise checks.UserError(f"onnxruntime cannot run this model: {reason}") from error
-
-
-def _outputs(
-    model: loaded.Loaded, name: str, session: Any, given: dict[str, np.ndarray]
-) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-    """Yield each output, its value by ONNX, and the one by the export."""
-    wanted = model([name], given)
-    keys = [key for _, key in wanted]
-    with _one_line():
-        found = session.run(keys, given)
-    for key, value in zip(keys, found, strict=True):
-        expected = wanted[name, key]
-        if expected.dtype == object:  # Text, as bytes in TensorFlow.
-            expected, value = np.char.decode(expected.astype(bytes)), value.astype(str)
-        yield key, (value, expected)

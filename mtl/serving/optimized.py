@@ -50,13 +50,20 @@ class Optimized:
         """The tolerance that holds."""
         return _TOLERANCES[self.weights] if self.tolerance is None else self.tolerance
 
+    @staticmethod
+    def is_possible(directory: str) -> bool:
+        """Return whether the weights of the SavedModel in `directory` fit into one file of 2 GB."""
+        return _count_bytes(directory) < _MAX_BYTES
+
     def __call__(self, directory: str) -> None:
         """Rewrite the SavedModel in `directory`.
 
         Raises:
           UserError: its weights do not fit into one file of 2 GB.
         """
-        _require_small(directory)
+        fix = "Leave Serving.optimized out: variables have a file of their own."
+        rule, size = f"have weights of less than {_MAX_BYTES} bytes", _count_bytes(directory)
+        checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
         with loaded.load_export(directory) as model:
             names = _needed(model.meta_graph)
             graph = folding.fold_graph(model.session, names)
@@ -66,12 +73,22 @@ class Optimized:
         _replace(directory, graph.pruned(names))
 
 
-def _require_small(directory: str) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AsTrained:
+    """Leaves exports as they are: of a pruned run, too, with all units and with variables."""
+
+    @property
+    def allowed(self) -> float:
+        """How far its predictions may be off."""
+        return _TOLERANCES["float32"]
+
+    def __call__(self, directory: str) -> None:
+        """Do nothing with the SavedModel in `directory`."""
+
+
+def _count_bytes(directory: str) -> int:
     files = storage.listed(os.path.join(directory, "variables"))
-    size = sum(tf.io.gfile.stat(file).length for file in files)
-    fix = "Leave Serving.optimized out: variables have a file of their own."
-    rule = f"have weights of less than {_MAX_BYTES} bytes"
-    checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
+    return sum(tf.io.gfile.stat(file).length for file in files)
 
 
 def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:

@@ -43,7 +43,9 @@ class Serving:
         models.config calls stable.
       check_rows: how many rows of the evaluation split an export must predict as the Estimator
         does before it is published; 0 publishes unseen.
-      optimized: rewrites exports for speed and size, see `Optimized`; None leaves them as they are.
+      optimized: rewrites exports for speed and size, see `Optimized`; None leaves them as they are,
+        but for those of a run that prunes, which lose the units that add nothing unless it is
+        `AsTrained`.
       warm_up_rows: how many of these rows each warm-up request holds, beside one of a single row.
     """
 

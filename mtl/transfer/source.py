@@ -81,7 +81,11 @@ def open_source(where: str, given: str) -> Source:
     storage.require_plain(where, given)
     saved_model = _saved_model(given)
     if saved_model:
-        return _opened(os.path.join(saved_model, "variables", "variables"), saved_model)
+        variables = os.path.join(saved_model, "variables", "variables")
+        fix = "Exports that are optimised, or of a pruned run, have none: take the run itself."
+        has_variables = run_directory.is_checkpoint(variables)
+        checks.require(has_variables, where, "hold variables", saved_model, fix)
+        return _opened(variables, saved_model)
     path = run_directory.find_latest(given) if tf.io.gfile.isdir(given) else given
     if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"

@@ -209,6 +209,19 @@ MISTAKES = [
         verb="export",
     ),
     flags(
+        "TensorFlow Lite into a file of another kind",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--tflite", "model.bin"),
+        "--tflite must end in .tflite, got 'model.bin'.",
+        verb="export",
+    ),
+    flags(
+        "weights that TensorFlow Lite does not know",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--tflite_weights", "spars"),
+        "--tflite_weights must be one of",
+        "'sparse'",
+        verb="export",
+    ),
+    flags(
         "ONNX among files of the run",
         ("--gin_file", "toy.gin", "--model_dir", "run", "--onnx", "run/best/toy.onnx"),
         "--onnx must be none of the run's own files, got 'run/best/toy.onnx'",

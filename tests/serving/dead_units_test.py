@@ -164,3 +164,13 @@ def test_a_layer_keeps_a_unit():
         return tf.nn.relu(x @ np.zeros([4, 6], np.float32) + 1) @ weights(6, 2)
 
     assert _remove(build) == [(1, 2), (4, 1)]
+
+
+def test_units_that_an_unknown_operation_reads_stay_and_are_told_of(caplog):
+    def build(x):
+        hidden = tf.nn.relu(x @ without(weights(4, 6), columns=[1, 4]))
+        return tf.nn.softmax(hidden) @ weights(6, 3)
+
+    with caplog.at_level("INFO", logger="mtl"):
+        assert _remove(build) == [(4, 6), (6, 3)]
+    assert "Kept 2 units that nothing feeds, as Softmax, Softmax, reads them." in caplog.text

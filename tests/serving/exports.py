@@ -25,6 +25,7 @@ class Untrained:
       spec: of the rows, features only.
       values: {field: N values}.
       settings: what is exported.
+      zeros: the share of the weights of kernels that are 0.
     """
 
     directory: str
@@ -34,6 +35,7 @@ class Untrained:
     spec: spec_lib.Spec
     values: Mapping[str, Any]
     settings: serving.Serving = serving.Serving()
+    zeros: float = 0.0
 
     def dataset(self) -> tf.data.Dataset:
         """Batches of 16 rows."""
@@ -73,7 +75,10 @@ class Untrained:
                     noise = random.uniform(0.8, 1.2, variable.shape) + 0.1 * (
                         variable.shape.rank == 1
                     )
-                    variable.load(session.run(variable) * noise + 0.01 * noise, session)
+                    value = session.run(variable) * noise + 0.01 * noise
+                    if variable.shape.rank > 1:
+                        value *= random.random(variable.shape) >= self.zeros
+                    variable.load(value, session)
             return tf1.train.Saver().save(session, f"{self.directory}/model.ckpt", step)
 
     def export(self, folder: str, before: Callable[[str], None] = lambda written: None) -> str:

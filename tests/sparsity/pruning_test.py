@@ -427,7 +427,12 @@ def test_scores_that_are_not_finite_cut_nothing():
 def _run(directory, parts=None, **run):
     parts = parts or [_part(schedule=LATE)]
     made = tiny.make(**run)
-    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
+    made = dataclasses.replace(
+        made,
+        model=dataclasses.replace(made.model, pruning=parts),
+        # With variables, so that their zeros can be looked at.
+        serving=dataclasses.replace(made.serving, optimized=serving.AsTrained()),
+    )
     verbs.train(made, str(directory))
     return tiny.variables(directory)
 
@@ -504,14 +509,11 @@ def test_the_export_holds_exact_zeros_and_predicts_as_the_run(finished, tmp_path
     _require_zeros(tmp_path, hidden)
 
 
-def test_an_optimised_export_leaves_out_units_that_nothing_feeds(tmp_path):
+def test_the_export_leaves_out_units_that_nothing_feeds(tmp_path):
     settings = {"density": densities.Uniform(), "granularity": granularity.Units()}
     once = _part(schedule=pruning_schedules.OneShot(), sparsity=0.75, **settings)
     made = tiny.make(check_rows=16, train_steps=4, checkpoint_steps=4)
-    small = dataclasses.replace(made.serving, optimized=serving.Optimized())
-    made = dataclasses.replace(
-        made, model=dataclasses.replace(made.model, pruning=[once]), serving=small
-    )
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=[once]))
     verbs.train(made, str(tmp_path))
     kernel = tiny.variables(tmp_path)[TRUNK]
     alive = (kernel != 0).any(axis=0).sum()
@@ -524,6 +526,10 @@ def test_an_optimised_export_leaves_out_units_that_nothing_feeds(tmp_path):
         if node.op == "Const"
     }
     assert (5, alive) in shapes and (5, 8) not in shapes
+    with pytest.raises(checks.UserError, match=r"must hold variables.*take the run itself\.$"):
+        verbs.plan_warm_start(
+            dataclasses.replace(made, warm_start=transfer.WarmStart(source=str(version)))
+        )
 
 
 def test_a_warm_start_takes_masks_along(finished, tmp_path):

@@ -1,0 +1,168 @@
+"""One checkpoint in every format that it can be exported in: bytes, latency and deviation.
+
+for found in export_comparison.compare_formats(experiment, "runs/digits", checkpoint):
+    print(found.name, found.size, found.gzipped, found.milliseconds, found.difference)
+"""
+
+import dataclasses
+import functools
+import gzip
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, serving
+from mtl import experiment as experiment_lib
+from mtl.runs import estimators
+from mtl.serving import frozen, loaded, metadata, onnx, tflite
+
+tf1 = tf.compat.v1
+
+_ROUNDS, _SECONDS = 5, 0.1
+_EXTRA = "assets.extra"  # What is beside the model: requests to warm up with, metadata.
+
+Run = Callable[[Mapping[str, np.ndarray]], Any]
+
+
+class Format(NamedTuple):
+    """A checkpoint in one format.
+
+    Attributes:
+      name: of the format.
+      size: in bytes.
+      gzipped: in bytes, each file packed on its own.
+      milliseconds: {rows: of one request}, the median of some rounds on one thread.
+      difference: how far outputs are from the Estimator's or the SavedModel's, at most.
+      problem: why there is no such export; "" where there is one.
+    """
+
+    name: str
+    size: int = 0
+    gzipped: int = 0
+    milliseconds: Mapping[int, float] = {}
+    difference: float = 0.0
+    problem: str = ""
+
+
+def compare_formats(
+    experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
+) -> Iterator[Format]:
+    """Yield what each format costs, in a scratch folder.
+
+    Raises:
+      UserError: the checkpoint cannot be exported as it is.
+    """
+    parts: dict[str, Any] = {
+        "SavedModel, as trained": serving.AsTrained(),
+        "SavedModel": serving.Optimized(),
+        "SavedModel, float16": serving.Optimized(weights="float16"),
+        "SavedModel, int8": serving.Optimized(weights="int8"),
+    }
+    estimator = estimators.build_estimator(experiment, model_dir, checkpoint)
+    with tempfile.TemporaryDirectory() as scratch:
+        written: dict[str, str] = {}
+        for name, part in parts.items():
+            export = functools.partial(_export, experiment, model_dir, estimator, checkpoint, part)
+            folder = os.path.join(scratch, part.__class__.__name__ + name[-4:].strip())
+            yield _try(name, functools.partial(_measure_saved_model, name, export, folder, written))
+        smallest = written.get("SavedModel")
+        if smallest is None:
+            return
+        path = os.path.join(scratch, "model")
+        yield _try("ONNX", lambda: _measure_onnx(smallest, f"{path}.onnx"))
+        for weights in tflite.KINDS:
+            name = f"TensorFlow Lite, {weights}"
+            measure = functools.partial(_measure_tflite, name, smallest, f"{path}.tflite", weights)
+            yield _try(name, measure)
+
+
+def _try(name: str, measure: Callable[[], Format]) -> Format:
+    try:
+        return measure()
+    except checks.UserError as error:
+        return Format(name, problem=str(error))
+
+
+def _export(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    estimator: Any,
+    checkpoint: str,
+    part: Any,
+    folder: str,
+) -> str:
+    settings = dataclasses.replace(experiment.serving, optimized=part)
+    made = dataclasses.replace(experiment, serving=settings)
+    return estimators.build_exporter(made, model_dir)(estimator, folder, checkpoint)
+
+
+def _measure_saved_model(
+    name: str, export: Callable[[str], str], folder: str, written: dict[str, str]
+) -> Format:
+    written[name] = path = export(folder)
+    signature, requests = frozen.find_requests(path)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
+    )
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], path)
+        model = loaded.Loaded(session, meta_graph)
+        signature_def = model.signatures[signature]
+        fetches = [info.name for info in signature_def.outputs.values()]
+        feeds = {key: info.name for key, info in signature_def.inputs.items()}
+        call = session.make_callable(fetches, list(feeds.values()))
+        times = _time(lambda given: call(*(given[key] for key in feeds)), requests)
+    files = [os.path.join(at, file) for at, _, own in os.walk(path) for file in own]
+    files = [file for file in files if f"{os.sep}{_EXTRA}{os.sep}" not in file]
+    difference = metadata.read_metadata(path).get("difference", float("nan"))
+    return Format(name, *_count(files), times, difference)
+
+
+def _measure_onnx(directory: str, path: str) -> Format:
+    _, runtime = onnx.require()
+    difference = onnx.write_onnx(directory, path)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    times = _time(lambda given: session.run(None, given), frozen.find_requests(directory)[1])
+    return Format("ONNX", *_count([path]), times, difference)
+
+
+def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Format:
+    difference = tflite.write_tflite(directory, path, weights)
+    with open(path, "rb") as file:
+        run = tflite.make_runner(file.read())
+    times = _time(run, frozen.find_requests(directory)[1])
+    return Format(name, *_count([path]), times, difference)
+
+
+def _count(files: list[str]) -> tuple[int, int]:
+    """Return the bytes of files, and of the same packed."""
+    size = packed = 0
+    for path in files:
+        with open(path, "rb") as file:
+            data = file.read()
+        size, packed = size + len(data), packed + len(gzip.compress(data, 9))
+    return size, packed
+
+
+def _time(run: Run, requests: frozen.Requests) -> dict[int, float]:
+    """Return {rows: milliseconds} of requests, the median of rounds."""
+    found = {}
+    for given in requests:
+        run(given)
+        rounds = []
+        for _ in range(_ROUNDS):
+            count, start = 0, time.perf_counter()
+            while (passed := time.perf_counter() - start) < _SECONDS or not count:
+                run(given)
+                count += 1
+            rounds.append(1000 * passed / count)
+        found[len(next(iter(given.values())))] = statistics.median(rounds)
+    return found

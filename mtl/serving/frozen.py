@@ -1,0 +1,98 @@
+"""The signature of an export that other runtimes can take over: features as tensors, no variables.
+
+with loaded.load_export(directory) as model:
+    frozen = frozen_lib.freeze(model, frozen_lib.find_signature(directory))
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
+
+_NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
+
+Requests = list[dict[str, np.ndarray]]
+
+
+class Frozen(NamedTuple):
+    """A graph whose inputs are placeholders, and whose weights are constants.
+
+    Attributes:
+      graph: that is computed.
+      inputs: {tensor: feature}.
+      outputs: {tensor: output of the signature}.
+    """
+
+    graph: graphs.Graph
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @property
+    def graph_def(self) -> tf.compat.v1.GraphDef:
+        """What the outputs need, and all inputs."""
+        return self.graph.pruned([graphs.name_of(name) for name in (*self.outputs, *self.inputs)])
+
+
+def find_requests(directory: str) -> tuple[str, Requests]:
+    """Return the signature "raw/lean" of an export, or "raw", and the warm-up requests for it.
+
+    Raises:
+      UserError: there is neither.
+    """
+    requests = warm_up.predict_inputs(directory)
+    name = next((name for name in _NAMES if name in requests), None)
+    rule = f"hold the signature {_NAMES[-1]!r} and warm-up requests for it"
+    if name is None:
+        checks.fail("the export", rule, sorted(requests))
+    return name, requests[name]
+
+
+def freeze(model: loaded.Loaded, name: str) -> Frozen:
+    """Return what a signature computes."""
+    signature = model.signatures[name]
+    inputs = {info.name: key for key, info in signature.inputs.items()}
+    outputs = {info.name: key for key, info in signature.outputs.items()}
+    names = [graphs.name_of(reference) for reference in (*outputs, *inputs)]
+    graph = folding.fold_graph(model.session, names)
+    for reference in inputs:
+        node = graph.nodes[graphs.name_of(reference)]
+        types = {key: node.attr[key] for key in ("dtype", "shape")}
+        graph.set(node.name, "Placeholder", [], **types)
+    return Frozen(graph, inputs, outputs)
+
+
+def compare_outputs(
+    model: loaded.Loaded,
+    name: str,
+    given: Mapping[str, np.ndarray],
+    found: Mapping[str, np.ndarray],
+    what: str,
+    allowed: float = verification.TOLERANCE,
+) -> Iterator[float]:
+    """Yield how far each output of another runtime is from that of the export.
+
+    With more than `verification.TOLERANCE` allowed only numbers are compared.
+
+    Raises:
+      RefusedError: one is further off than is allowed.
+    """
+    for (_, key), expected in model([name], given).items():
+        value = found[key]
+        if expected.dtype.kind != "f" and allowed > verification.TOLERANCE:
+            continue
+        if expected.dtype == object:  # Text, as bytes in TensorFlow.
+            expected = np.char.decode(expected.astype(bytes))
+            is_bytes = any(isinstance(one, bytes) for one in value.flat)
+            value = np.char.decode(value.astype(bytes)) if is_bytes else value.astype(str)
+        where = f"output {key!r} of the {what}"
+        yield verification.require_close(where, value, expected, allowed, "the export gives")
+
+
+def describe_error(error: Any) -> str:
+    """Return the first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next(filter(None, lines), type(error).__name__)

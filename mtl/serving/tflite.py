@@ -1,0 +1,123 @@
+"""An export as TensorFlow Lite, for phones and small machines: sparse or 8-bit weights.
+
+difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "sparse")
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.compat import eager
+from mtl.files import atomic, storage
+from mtl.serving import frozen, loaded, verification
+
+tf1 = tf.compat.v1
+
+FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
+KINDS = (FLOAT32, SPARSE, INT8)
+
+# The tolerance of 8 bits is that of `Optimized`.
+_TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
+_SIGNATURE = "serving_default"
+_LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
+
+
+def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
+    """Convert the signature "raw/lean" of an export, or "raw" where there is none.
+
+    The inputs are the features as tensors, and the outputs are named as those of the signature.
+
+    Args:
+      directory: of the export, with its warm-up requests.
+      path: of the file that is written, once it gives what the export gives for these requests.
+      weights: "float32"; "sparse", where zeros of large dense layers are neither stored nor
+        multiplied; or "int8", with one step size a channel, of which only numbers are compared.
+
+    Returns:
+      How far its outputs are from those of the export, at most.
+
+    Raises:
+      UserError: TensorFlow Lite has no such operation, or the file cannot be written.
+      RefusedError: an output is not what the export gives.
+    """
+    checks.one_of("--tflite_weights", weights, KINDS)
+    name, requests = frozen.find_requests(directory)
+    allowed = _TOLERANCES[weights]
+    with loaded.load_export(directory) as model:
+        converted = _convert(frozen.freeze(model, name), weights)
+        run = make_runner(converted)
+        differences = [
+            difference
+            for given in requests
+            for difference in frozen.compare_outputs(
+                model, name, given, run(given), "TensorFlow Lite export", allowed
+            )
+        ]
+    with storage.writing("--tflite", "a file", path):
+        atomic.write(path, converted)
+    return max(differences)
+
+
+def make_runner(model: bytes, threads: int = 1) -> Any:
+    """Return a function from {feature: array} to {output: array}."""
+    with warnings.catch_warnings():  # That it will move to a package of its own.
+        warnings.simplefilter("ignore")
+        interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
+    runner = interpreter.get_signature_runner(_SIGNATURE)
+
+    def run(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return runner(**given)
+        except (RuntimeError, ValueError) as error:
+            problem = frozen.describe_error(error)
+            raise checks.UserError(f"TensorFlow Lite cannot run this model: {problem}") from error
+
+    return run
+
+
+def _convert(made: frozen.Frozen, weights: str) -> bytes:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = os.path.join(scratch, "model")
+        _save(made, folder)
+        optimize = tf.lite.Optimize
+        kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
+        # In graph mode the converter writes no signature, and so no names.
+        with eager.execute_eagerly(), _one_line():
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
+            converter.optimizations = kinds.get(weights, [])
+            return converter.convert()
+
+
+def _save(made: frozen.Frozen, folder: str) -> None:
+    """Write a SavedModel of one signature."""
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        tf.import_graph_def(made.graph_def, name="")
+        inputs, outputs = (
+            {key: graph.get_tensor_by_name(name) for name, key in tensors.items()}
+            for tensors in (made.inputs, made.outputs)
+        )
+        builder = tf1.saved_model.Builder(folder)
+        signature = tf1.saved_model.predict_signature_def(inputs, outputs)
+        builder.add_meta_graph_and_variables(session, ["serve"], {_SIGNATURE: signature})
+        builder.save()
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # The converter's own class is no public one.
+        listed = ", ".join(_LACKING.findall(str(error)))
+        operations = sorted({name.strip() for name in listed.split(",") if name})
+        reason = frozen.describe_error(error)
+        if operations:
+            reason = f"it has no operation {', '.join(operations)}."
+        raise checks.UserError(f"TensorFlow Lite cannot hold this model: {reason}") from error

@@ -288,7 +288,7 @@ class MultiTaskModel:
         if observe:
             with summaries.drop_summaries():  # The audit builds the network once more.
                 observe(features, labels, weights)
-        set_to_zero = pruned_step.update_masks(gradients, variables)
+        set_to_zero = pruned_step.update_masks(gradients, variables, batch)
         train_op, of_update = self.update(gradients, variables, losses)
         train_op = set_to_zero(train_op)
         of_network |= monitors_lib.take()

@@ -59,6 +59,7 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
         rule = "be @pruning_schedules.OneShot() where a finished run is pruned"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
+        is_fit &= not part.criterion.reads_tasks
         rule = "need no steps of training where a finished run is pruned"
         fix = "Magnitude, Random, Snip, Taylor, Wanda and SparseGpt need none."
         checks.require(is_fit, "Pruning.criterion", rule, part.criterion, fix)
@@ -323,8 +324,8 @@ def _select(
             for name in names
         ]
         masks = [tf.constant(mask) for mask in before.values()]
-        share = tf.constant(progress, tf.float64)
-        is_finite, *new = session.run(part.select_masks(seen, masks, share))
+        found = part.select_masks(seen, masks, tf.constant(progress, tf.float64))
+        is_finite, new = session.run((found.is_finite, found.masks))
     checks.require(bool(is_finite), "Pruning.criterion", "give finite scores", criterion)
     return dict(zip(names, new, strict=True))
 

@@ -6,7 +6,7 @@ pruning.Pruning.criterion = @criteria.Taylor()
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ class Seen(NamedTuple):
       gradient: of the loss of the whole batch, of the shape of the weights; None of a table.
       total: what the criterion has gathered over the steps; None where it gathers nothing.
       inputs: [D], the mean squares of what goes into the layer; None where nothing asks for them.
+      task_gradients: {task: that of its loss}, None of a task that does not depend on the variable;
+        empty where nothing asks for them.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Seen(NamedTuple):
     gradient: Any
     total: Any
     inputs: Any = None
+    task_gradients: Mapping[str, Any] = {}
 
 
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:
@@ -45,6 +48,8 @@ class Criterion(abc.ABC):
 
     reads_gradients: bool = False
     """Whether it needs the gradient of the loss by the weights."""
+    reads_tasks: bool = False
+    """Whether it needs the gradient of each task's loss; it is a `TaskSaliency` then."""
     reads_inputs: bool = False
     """Whether it needs the mean squares of what goes into a layer."""
     gathers: bool = False
@@ -190,6 +195,68 @@ class Wanda(Averaged):
     def observe(self, seen: Seen) -> tf.Tensor | None:
         """Return what a batch adds to the average, [D]."""
         return seen.inputs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSaliency(Criterion):
+    """`|w dL_t/dw|` of the batch of the step for each task t: a task alone can keep a weight.
+
+    X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
+    arXiv:2206.04662: a weight goes only if no task needs it. There each task marks the same number
+    of weights, and the union of what they mark is kept; here that number is such that the union has
+    the density that is asked for. A weight of one task alone is compared by that task. The order of
+    a task's scores is all that counts, so that no task outweighs another by the size of its loss.
+
+    What it costs is a pass back for each task in the steps that cut, and nothing in between.
+
+    Attributes:
+      combine: "union", or "sum" of the tasks' scores, each divided by its sum over all weights.
+    """
+
+    combine: str = "union"
+    reads_tasks = True
+
+    def __post_init__(self):
+        checks.one_of("TaskSaliency.combine", self.combine, ("union", "sum"))
+
+    def scores(self, seen: Seen) -> tf.Tensor:
+        """Return the sum of the tasks' scores, of the shape of the weights."""
+        return tf.reduce_sum(self.task_scores(seen), 0)
+
+    def task_scores(self, seen: Seen) -> tf.Tensor:
+        """Return the scores of each task, [T, ...]; 0 of one that does not depend on a weight."""
+        nothing = tf.zeros_like(seen.weights)
+        return tf.stack(
+            [
+                nothing if gradient is None else tf.abs(seen.weights * gradient)
+                for gradient in seen.task_gradients.values()
+            ]
+        )
+
+    def merge(self, scores: Sequence[tf.Tensor], is_global: bool) -> list[tf.Tensor]:
+        """Return scores of N variables from those of T tasks, [T, ...] each.
+
+        Args:
+          scores: N.
+          is_global: whether weights of different variables are compared with each other.
+        """
+        sizes = [own.shape[1:].num_elements() for own in scores]
+        flat = [tf.reshape(own, [own.shape[0], -1]) for own in scores]
+        if self.combine == "sum":
+            totals = tf.add_n([tf.reduce_sum(own, 1, keepdims=True) for own in flat])
+            merged = [tf.reduce_sum(tf.math.divide_no_nan(own, totals), 0) for own in flat]
+        elif is_global:
+            merged = tf.split(_best_ranks(tf.concat(flat, 1)), sizes)
+        else:
+            merged = [_best_ranks(own) for own in flat]
+        return [tf.reshape(own, like.shape[1:]) for own, like in zip(merged, scores, strict=True)]
+
+
+def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
+    """Return the best rank of each weight in any task, [T, N] -> [N] in [0, 1]; 0 of a score 0."""
+    ranks = tf.argsort(tf.argsort(scores, axis=1, stable=True), axis=1)
+    ranks = tf.cast(ranks + 1, tf.float32) / scores.shape[1]
+    return tf.reduce_max(tf.where(scores > 0, ranks, tf.zeros_like(ranks)), 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ class Uniform:
     """
 
     per_unit: bool = False
+    is_global = False
 
     def __post_init__(self):
         checks.is_a("Uniform.per_unit", self.per_unit, bool, "be True or False")
@@ -60,6 +61,8 @@ class ErdosRenyiKernel:
     section 3; where the share would exceed 1 a layer is kept whole. The factor is such that the
     layers together have the density that is asked for.
     """
+
+    is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
         """Return the share that N layers of these shapes keep in the end."""
@@ -96,6 +99,7 @@ class Global:
     """
 
     floor: float = 0.01
+    is_global = True
 
     def __post_init__(self):
         checks.rate("Global.floor", self.floor)

@@ -45,10 +45,11 @@ class _Groups:
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
         """Return the masks of N variables, which broadcast to them, from the scores of weights."""
-        kept = density.select([self._pool(own) for own in scores], densities, progress)
+        kept = density.select([self.pool(own) for own in scores], densities, progress)
         return [self._spread(own, like) for own, like in zip(kept, scores, strict=True)]
 
-    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+    def pool(self, scores: tf.Tensor) -> tf.Tensor:
+        """Return a score for each group."""
         return scores
 
     def _spread(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
@@ -142,7 +143,8 @@ class Blocks(_Groups):
         """Return the shape of the blocks of a variable of this shape."""
         return [*shape[:-2], shape[-2] // self.shape[0], shape[-1] // self.shape[1]]
 
-    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+    def pool(self, scores: tf.Tensor) -> tf.Tensor:
+        """Return a score for each group."""
         *outer, inputs, units = self.group_shape(scores.shape)
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
         return tf.reduce_mean(blocks, [-3, -1])
@@ -171,7 +173,8 @@ class TableRows(_Groups):
 
     mask_shape = group_shape
 
-    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+    def pool(self, scores: tf.Tensor) -> tf.Tensor:
+        """Return a score for each group."""
         return tf.reduce_mean(scores, 1, keepdims=True)
 
 
@@ -198,5 +201,6 @@ class Units(_Groups):
 
     mask_shape = group_shape
 
-    def _pool(self, scores: tf.Tensor) -> tf.Tensor:
+    def pool(self, scores: tf.Tensor) -> tf.Tensor:
+        """Return a score for each group."""
         return tf.reduce_mean(scores, list(range(scores.shape.rank - 1)), keepdims=True)

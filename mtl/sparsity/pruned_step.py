@@ -20,7 +20,7 @@ from mtl import ambient, checks, types
 from mtl.compat import reduced, shards
 from mtl.sparsity import criteria, pruning
 from mtl.step import gradients as gradients_lib
-from mtl.step import monitors, replicas, step_state
+from mtl.step import monitors, replicas, step_state, whole_batch
 from mtl.variables import freezing, patterns, pruned, sharding
 
 tf1 = tf.compat.v1
@@ -28,7 +28,7 @@ tf1 = tf.compat.v1
 _HEADS = "head/"
 # What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
 _BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
-_SHARE = "pruning/share_"
+_SHARE, _OVERLAP = "pruning/share_", "pruning/overlap_"
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
@@ -84,19 +84,22 @@ def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: boo
 
 
 def update_masks(
-    gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+    gradients: Sequence[types.Gradient],
+    variables: Sequence[tf.Variable],
+    batch: whole_batch.WholeBatch,
 ) -> Callable[[tf.Operation], tf.Operation]:
     """Have UPDATE_OPS change the masks of the step that is being built.
 
     Args:
       gradients: N, of the whole batch.
       variables: N.
+      batch: whose parts have the losses of the tasks.
 
     Returns:
       From the op that moves the variables to one that has also set to 0 what was cut.
     """
     pruner = _PRUNER.get()
-    return pruner.update(gradients, variables) if pruner else lambda moved: moved
+    return pruner.update(gradients, variables, batch) if pruner else lambda moved: moved
 
 
 class _Pruner:
@@ -169,7 +172,10 @@ class _Pruner:
         return parts[0] if parts else None
 
     def update(
-        self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
+        self,
+        gradients: Sequence[types.Gradient],
+        variables: Sequence[tf.Variable],
+        batch: whole_batch.WholeBatch,
     ) -> Callable[[tf.Operation], tf.Operation]:
         """Change masks by UPDATE_OPS; return what sets weights to 0 after they have moved."""
         self._require_used()
@@ -185,7 +191,7 @@ class _Pruner:
             for index, part in enumerate(self._parts):
                 own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
                 known = [_take_gradient(name, cut, gradient_of[name]) for name, cut in own.items()]
-                change = _Change(part, own, known, self._take_inputs(part, own), step)
+                change = _Change(part, own, known, self._take_inputs(part, own), batch, step)
                 masks, has_changed = change.choose_masks(share_name(index))
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
@@ -342,6 +348,7 @@ class _Change(NamedTuple):
       cuts: {variable: how it is pruned}, N.
       gradients: N, None of tables.
       inputs: N, the mean squares of inputs; None where the criterion does not ask for them.
+      batch: whose parts have the losses of the tasks.
       step: the global step.
     """
 
@@ -349,6 +356,7 @@ class _Change(NamedTuple):
     cuts: Mapping[str, Cut]
     gradients: Sequence[tf.Tensor | None]
     inputs: Sequence[tf.Tensor | None]
+    batch: whole_batch.WholeBatch
     step: tf.Tensor
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -361,12 +369,16 @@ class _Change(NamedTuple):
         progress = self.part.schedule.progress(self.step)
         share = progress * self.part.final_sparsity
         is_due = share > so_far
-        new = tf.cond(
-            is_due,
-            lambda: self.part.select_masks(self._see(), masks, progress),
-            lambda: [tf.constant(True), *masks],
+        before, watch = self._watch_overlaps(name.replace(_SHARE, _OVERLAP))
+
+        def select() -> tuple[Any, ...]:
+            found = self.part.select_masks(self._see(), masks, progress)
+            return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
+
+        is_finite, chosen, overlaps = tf.cond(
+            is_due, select, lambda: (tf.constant(True), masks, before())
         )
-        is_finite, chosen = new[0], new[1:]
+        watch(overlaps)
         share = tf.where(is_due & is_finite, share, so_far)
         assigned = cut_share.assign(share, read_value=False)
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
@@ -385,8 +397,50 @@ class _Change(NamedTuple):
 
         return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
 
+    def _watch_overlaps(
+        self, name: str
+    ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
+        """Return what gives the overlaps of the last cut, and what shows and keeps new ones."""
+        shared = self._list_shared()
+        if not shared:
+            return lambda: tf.zeros([0]), lambda new: None
+        state = step_state.create_variable(name, np.zeros([len(shared)], np.float32))
+
+        def watch(new: tf.Tensor) -> None:
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
+            monitors.add_where_due([f"pruning/{one}/task_overlap" for one in shared], lambda: new)
+
+        return state.read_value, watch
+
+    def _list_shared(self) -> list[str]:
+        """Return the variables of which the overlap of the tasks is told."""
+        if not self.part.criterion.reads_tasks:
+            return []
+        fits = replicas.count() == 1
+        rule = "be one of all tasks together where replicas train in step"
+        checks.require(fits, "Pruning.criterion", rule, self.part.criterion)
+        # Gradients of the first part show by which losses a variable is reached; nothing runs them.
+        found = self._differentiate(self.batch.first)
+        reached = {
+            name: [gradient for gradient in gradients if gradient is not None]
+            for name, gradients in zip(self.cuts, zip(*found.values(), strict=True), strict=True)
+        }
+        rule = "choose kernels that a task's loss depends on, each of them"
+        for name, gradients in reached.items():
+            is_fit = gradients and all(isinstance(own, tf.Tensor) for own in gradients)
+            checks.require(bool(is_fit), "Pruning.patterns", rule, name, "It reads gradients.")
+        return [name for name, gradients in reached.items() if len(gradients) > 1]
+
+    def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
+        """Return {task: N gradients} of a part of the batch."""
+        variables = [cut.variable for cut in self.cuts.values()]
+        return {task: tf.gradients(loss, variables) for task, loss in forward.losses.items()}
+
     def _see(self) -> list[criteria.Seen]:
         """Return what criteria know; within a branch, as a table is copied where it is read."""
+        found: Mapping[str, Any] = {}
+        if self.part.criterion.reads_tasks:
+            found = self.batch.sum(self._differentiate)
         return [
             criteria.Seen(
                 name=name,
@@ -394,9 +448,10 @@ class _Change(NamedTuple):
                 gradient=gradient,
                 total=None if cut.total is None else cut.total.read_value(),
                 inputs=inputs,
+                task_gradients={task: own[place] for task, own in found.items()},
             )
-            for (name, cut), gradient, inputs in zip(
-                self.cuts.items(), self.gradients, self.inputs, strict=True
+            for place, ((name, cut), gradient, inputs) in enumerate(
+                zip(self.cuts.items(), self.gradients, self.inputs, strict=True)
             )
         ]
 

@@ -12,8 +12,9 @@ prediction and exports read them as they are.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -64,7 +65,7 @@ class Pruning:
         for setting, names, example in (
             ("schedule", ("progress", "first_step", "last_step"), "pruning_schedules.Cubic"),
             ("criterion", ("scores", "gathers", "reads_gradients"), "criteria.Magnitude"),
-            ("density", ("select", "densities"), "densities.Global"),
+            ("density", ("select", "densities", "is_global"), "densities.Global"),
             ("granularity", ("select", "group_shape", "check"), "granularity.Entries"),
         ):
             rule = f"be a part such as @{example}()"
@@ -100,6 +101,7 @@ class Pruning:
         if self.granularity.is_of_tables:
             rule = "read weights alone where rows of tables are cut"
             reads = self.criterion.reads_gradients or self.criterion.reads_inputs
+            reads = reads or self.criterion.reads_tasks
             checks.require(not reads, "Pruning.criterion", rule, self.criterion)
             rule = f"be {STOPPED!r} where rows of tables are cut"
             checks.require(self.gradient == STOPPED, "Pruning.gradient", rule, self.gradient)
@@ -138,24 +140,75 @@ class Pruning:
 
     def select_masks(
         self, seen: Sequence[criteria.Seen], masks: Sequence[tf.Tensor], progress: tf.Tensor
-    ) -> list[tf.Tensor]:
-        """Return whether all scores are finite, and the next masks of N variables if so.
+    ) -> "Selection":
+        """Choose the next masks of N variables; they stay where a score is not finite.
 
         Args:
           seen: N, what is known of the variables.
-          masks: N, of zeros and ones: they stay where a score is not finite.
+          masks: N, of zeros and ones.
           progress: float64 scalar in [0, 1], the share of the final sparsity that is reached.
         """
-        scores = [self.criterion.scores(one) for one in seen]
-        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
+        overlaps: list[tf.Tensor] = []
+        if isinstance(self.criterion, criteria.TaskSaliency):
+            of_tasks = [self.criterion.task_scores(one) for one in seen]
+            is_finite = _are_finite(of_tasks)
+            scores = self.criterion.merge(of_tasks, self.density.is_global)
+        else:
+            scores = of_tasks = [self.criterion.scores(one) for one in seen]
+            is_finite = _are_finite(scores)
+        new = self._keep(seen, scores, masks, progress)
+        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
+        for one, own, mask in zip(seen, of_tasks, chosen, strict=True):
+            tasks = [n for n, g in enumerate(one.task_gradients.values()) if g is not None]
+            if len(tasks) > 1:
+                overlaps.append(self._compare_tasks([own[task] for task in tasks], mask))
+        return Selection(is_finite, chosen, overlaps)
+
+    def _keep(
+        self,
+        seen: Sequence[criteria.Seen],
+        scores: Sequence[tf.Tensor],
+        masks: Sequence[tf.Tensor],
+        progress: tf.Tensor,
+    ) -> list[tf.Tensor]:
         shapes = [one.weights.shape.as_list() for one in seen]
         shares = self.density.densities(shapes, self.final_sparsity)
         if self.hides_weights:  # What is cut may come back.
-            new = self.granularity.select(scores, self.density, shares, progress)
-        else:
-            pairs = zip(scores, masks, strict=True)
-            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
-            new = self.granularity.select(scores, self.density, shares, progress)
-            new = [own * mask for own, mask in zip(new, masks, strict=True)]
-        chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
-        return [is_finite, *chosen]
+            return self.granularity.select(scores, self.density, shares, progress)
+        pairs = zip(scores, masks, strict=True)
+        scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
+        new = self.granularity.select(scores, self.density, shares, progress)
+        return [own * mask for own, mask in zip(new, masks, strict=True)]
+
+    def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
+        """Return how far tasks agree that may keep as much of a variable as the mask does."""
+        count = tf.math.count_nonzero(self.granularity.pool(mask), dtype=tf.int32)
+        flat = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
+        kept = [densities.keep_largest(own, count) for own in flat]
+        pairs = list(itertools.combinations(kept, 2))
+        return tf.reduce_mean([_find_overlap(*pair) for pair in pairs])
+
+
+class Selection(NamedTuple):
+    """What the next masks are.
+
+    Attributes:
+      is_finite: whether all scores are; where they are not, masks stay.
+      masks: N, of zeros and ones.
+      overlaps: of each variable that several tasks share, which each of them might keep as much of
+        as the mask does: the share that two tasks choose of all that either chooses, the mean over
+        pairs. Empty unless tasks have scores of their own.
+    """
+
+    is_finite: tf.Tensor
+    masks: list[tf.Tensor]
+    overlaps: list[tf.Tensor]
+
+
+def _are_finite(scores: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(own)) for own in scores])
+
+
+def _find_overlap(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    both, either = first * second, tf.maximum(first, second)
+    return tf.math.divide_no_nan(tf.reduce_sum(both), tf.reduce_sum(either))

@@ -83,3 +83,51 @@ def test_settings():
         criteria.Wanda(momentum=-1)
     with pytest.raises(checks.UserError, match=r"Taylor.momentum must be in \[0, 1\), got 1"):
         criteria.Taylor(momentum=1.0)
+
+
+def _of_tasks(shape, tasks=3):
+    """The scores of tasks for two variables, the second of which one task alone reads."""
+    shared, own = RANDOM.random([tasks, *shape]), RANDOM.random([tasks, 5, 2])
+    own[1:] = 0
+    return [shared.astype(np.float32), own.astype(np.float32)]
+
+
+@pytest.mark.parametrize("is_global", [False, True])
+def test_the_union_of_what_tasks_mark_is_kept(is_global):
+    """As each task marks its best k, for the least k whose union is large enough."""
+    scores = _of_tasks([6, 4])
+    merged = criteria.TaskSaliency().merge(list(map(tf.constant, scores)), is_global)
+    flat = [own.reshape([3, -1]) for own in scores]
+    groups = [np.concatenate(flat, 1)] if is_global else flat
+    found = [own.numpy().ravel() for own in merged]
+    found = [np.concatenate(found)] if is_global else found
+    for own, got in zip(groups, found, strict=True):
+        best = [[int(i) for i in np.argsort(-task) if task[i] > 0] for task in own]
+        for wanted in range(1, len(got)):
+            unions = [{i for task in best for i in task[:k]} for k in range(own.shape[1] + 1)]
+            k = next((k for k, union in enumerate(unions) if len(union) >= wanted), None)
+            if k is None:
+                continue
+            kept = set(np.argsort(-got, kind="stable")[:wanted].tolist())
+            assert unions[k - 1] <= kept <= unions[k]
+
+
+def test_the_sum_does_not_depend_on_the_size_of_a_loss():
+    scores = _of_tasks([6, 4])
+    part = criteria.TaskSaliency(combine="sum")
+    expected = part.merge(list(map(tf.constant, scores)), False)
+    totals = sum(own.reshape([3, -1]).sum(1) for own in scores)
+    np.testing.assert_allclose(expected[0], np.einsum("t,tij->ij", 1 / totals, scores[0]), 1e-5)
+    scaled = [own * np.array([1, 1000, 0.01], "f")[:, None, None] for own in scores]
+    for got, wanted in zip(
+        part.merge(list(map(tf.constant, scaled)), False), expected, strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_scores_of_tasks_are_those_of_snip():
+    given = criteria.Seen("w", tf.constant(WEIGHTS), None, None, None, {"a": GRADIENT, "b": None})
+    found = criteria.TaskSaliency().task_scores(given)
+    np.testing.assert_allclose(found, [np.abs(WEIGHTS * GRADIENT), np.zeros_like(WEIGHTS)])
+    with pytest.raises(checks.UserError, match=r"TaskSaliency.combine must be one of"):
+        criteria.TaskSaliency(combine="max")

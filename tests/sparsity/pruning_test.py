@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, distribution, features, heads, model, networks, serving, transfer
-from mtl.balancing import methods, surgery
+from mtl.balancing import methods, surgery, weighting
 from mtl.clip_audit import visits
 from mtl.compat import saved_model
 from mtl.files import checksums
@@ -178,8 +178,9 @@ def test_what_is_kept_trains_as_if_the_rest_were_not_there(part, gradient):
             "regrowth": regrowth.Regrowth(until_step=8, every_steps=2),
         },
         {"gradient": "straight_through"},
+        {"criterion": criteria.TaskSaliency(), "density": densities.Global()},
     ],
-    ids=["magnitude", "taylor", "snip", "wanda", "rigl", "straight-through"],
+    ids=["magnitude", "taylor", "snip", "wanda", "rigl", "straight-through", "tasks"],
 )
 def test_the_loop_changes_nothing(settings):
     def train(calls, steps_per_call):
@@ -203,7 +204,59 @@ def test_wanda_gathers_the_squares_of_what_goes_into_a_layer():
     assert (gathered[gathered < expected.min()] <= (table**2).max()).all()
 
 
-@pytest.mark.parametrize("criterion", [criteria.Magnitude(), criteria.Taylor()])
+SUM = surgery.Sum()
+
+
+def _keep_once(criterion, weights=None, sparsity=0.5, combine=SUM):
+    """All variables after the second step, which has cut once; the first one moved weights."""
+    part = _part(
+        criterion=criterion,
+        sparsity=sparsity,
+        schedule=pruning_schedules.OneShot(step=1),
+        density=densities.Uniform(),
+        patterns=["/trunk/"],
+    )
+    made = _model(optimizers.SGD(learning_rate=1e-3), [part], part=combine, transforms=[])
+    fixed = weighting.Fixed(weights=weights) if weights else weighting.Equal()
+    return _train(dataclasses.replace(made, weighting=fixed), 1, 2)[-1]
+
+
+@pytest.mark.parametrize("combine", [SUM, PCGRAD], ids=["sum", "pcgrad"])
+def test_a_weight_stays_that_one_task_alone_needs(combine):
+    """Two runs in which one task weighs nothing tell what each task would keep by itself."""
+    kept = _keep_once(criteria.TaskSaliency(), combine=combine)
+    alone = [
+        {task: 1.0 if task == own else 1e-20 for task in ("sign", "size")}
+        for own in ("sign", "size")
+    ]
+    masks = [_mask(_keep_once(criteria.Snip(), weights), TRUNK) for weights in alone]
+    both, either = np.minimum(*masks).sum(), np.maximum(*masks).sum()
+    assert both < either
+    np.testing.assert_allclose(kept["pruning/overlap_0"], [both / either], rtol=1e-6)
+    # Of twice as many as either marks alone the union has no more than the density.
+    quarters = [_mask(_keep_once(criteria.Snip(), w, sparsity=0.75), TRUNK) for w in alone]
+    union = _mask(kept, TRUNK)
+    assert union.sum() == union.size // 2
+    assert (union >= np.maximum(*quarters)).all()
+    assert (union <= np.maximum(*masks)).all()
+
+
+def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
+    part = _part(criterion=criteria.TaskSaliency(), schedule=LATE, density=densities.Global())
+    whole = _run(tmp_path / "whole", [part])
+    assert whole["pruning/overlap_0"].shape == (1,) and 0 < whole["pruning/overlap_0"][0] < 1
+    shown = {tag: value for (_, tag), value in tiny.scalars(tmp_path / "whole").items()}
+    np.testing.assert_allclose(shown[f"pruning/{TRUNK}/task_overlap"], whole["pruning/overlap_0"])
+    assert f"pruning/{TOWERS_OF_TINY[0]}/task_overlap" not in shown
+    _run(tmp_path / "parts", [part], train_steps=20)
+    resumed = _run(tmp_path / "parts", [part])
+    for name, value in whole.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "criterion", [criteria.Magnitude(), criteria.Taylor(), criteria.TaskSaliency()]
+)
 def test_slices_cut_as_the_whole_batch_does(criterion):
     made = _model(parts=[_part(criterion=criterion)], transforms=[])
     made = dataclasses.replace(made, network=networks.SharedBottom(trunk=networks.MLP(layers=[6])))
@@ -619,6 +672,10 @@ def test_the_summary_tells_how_much_is_cut(finished, tmp_path):
         (
             {"patterns": ["^features/"], "gradient": "dense"},
             "Pruning.gradient must be 'stopped' for the table 'features/hashed_word/embedding', go",
+        ),
+        (
+            {"patterns": ["^features/"], "criterion": criteria.TaskSaliency()},
+            "Pruning.patterns must choose kernels that a task's loss depends on, each of them, got",
         ),
         (
             {"patterns": ["^features/"], "criterion": criteria.Snip()},

@@ -2,13 +2,16 @@
 
     python -m benchmarks.pruning --seeds 3
     python -m benchmarks.pruning --units --seeds 3
+    python -m benchmarks.pruning --tasks --seeds 3
     python -m benchmarks.pruning --cost
 
 8,000 of the 10,000 test digits of MNIST, drawn at random, train and 2,000 test, for 15 epochs of
 SGD with a momentum of 0.9, a rate of 0.1 on a cosine, batches of 100 and an L2 penalty of 1e-4. The
 sparsity is over all three layers, that of the head among them. Gradual ways cut from step 160 to
 70% of the run, every 40 steps. `--units` cuts whole units after 10 epochs, and trains networks of
-that size from scratch beside them. `--cost` prints what masks cost a step, and what a change costs.
+that size from scratch beside them. `--tasks` prunes a trunk of 200 and 100 units for two tasks: the
+digit of one image, and the slant of another beside it, both of half the height and width. `--cost`
+prints what masks cost a step, and what a change costs.
 """
 
 import argparse
@@ -46,6 +49,8 @@ _END = round(0.7 * _STEPS)
 _KERNELS = ("^network/.*/kernel$", "^head/digit/.*kernel$")
 _LAYERS = (300, 100)
 _ALL = {"patterns": _KERNELS, "cuts_heads": True}
+_TASK_STEPS, _TASK_LAYERS = 1200, (200, 100)
+_SHARED = ("network/trunk/hidden_0/kernel", "network/trunk/hidden_1/kernel")
 KEPT = (0.5, 0.25, 0.125)
 SPARSITIES = (0.9, 0.95, 0.98, 0.99)
 _ERK = densities.ErdosRenyiKernel()
@@ -82,6 +87,18 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "SET, ERK": _regrown(regrowth.RANDOM),
     "static random, ERK": _at_start(_ERK, criteria.Random()),
     "static random, uniform": _at_start(densities.Uniform(), criteria.Random()),
+}
+
+
+TASK_WAYS: Mapping[str, dict[str, Any]] = {
+    "SNIP of the summed losses": _at_start(densities.Global(floor=0.001), criteria.Snip()),
+    "sum of the tasks' scores": _at_start(
+        densities.Global(floor=0.001), criteria.TaskSaliency(combine="sum")
+    ),
+    "union of the tasks' choices": _at_start(
+        densities.Global(floor=0.001), criteria.TaskSaliency()
+    ),
+    "gradual magnitude": _gradually(densities.Global(floor=0.001)),
 }
 
 
@@ -209,6 +226,95 @@ def compare_units(seeds: Sequence[int], out: str) -> str:
     return rows.markdown(header, lines)
 
 
+@functools.cache
+def read_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return pairs of images [N, 392], the digit of the first, and the slant of the second [N].
+
+    The slant is the covariance of row and column by the variance of the row, standardised.
+    """
+    images, digits = read_digits()
+    small = images.reshape([-1, 14, 2, 14, 2]).mean(axis=(2, 4))
+    other = small[np.random.default_rng(1).permutation(len(small))]
+    mass = other / other.sum(axis=(1, 2), keepdims=True)
+    row, column = np.mgrid[:14, :14].astype(float)
+    mean_row, mean_column = ((mass * own).sum(axis=(1, 2)) for own in (row, column))
+    variance = (mass * row**2).sum(axis=(1, 2)) - mean_row**2
+    slant = ((mass * row * column).sum(axis=(1, 2)) - mean_row * mean_column) / variance
+    slant = (slant - slant[:_TRAIN].mean()) / slant[:_TRAIN].std()
+    pairs = np.concatenate([small.reshape([-1, 196]), other.reshape([-1, 196])], axis=1)
+    return pairs.astype(np.float32), digits, slant.astype(np.float32)
+
+
+def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]:
+    """Train two tasks; return accuracy in percent, R2, and the overlap of the tasks' choices."""
+    x, digits, slant = read_pairs()
+    order = np.random.default_rng(seed).integers(0, _TRAIN, [_TASK_STEPS, _BATCH])
+    rate = schedules.Cosine(value=1e-3, decay_steps=_TASK_STEPS)
+    made = model.MultiTaskModel(
+        columns=[balancing_speed.Given()],
+        network=networks.SharedBottom(trunk=networks.MLP(layers=_TASK_LAYERS)),
+        heads=[heads.MultiClass(name="digit", classes=10), heads.Regression(name="slant")],
+        update=update.Update(optimizer=optimizers.Adam(learning_rate=rate)),
+        pruning=parts,
+    )
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(seed)
+        tf1.train.create_global_step()
+        rows_of = [tf.constant(own[:_TRAIN]) for own in (x, digits, slant)]
+
+        def take(index: tf.Tensor) -> Any:
+            own = [tf.gather(values, index) for values in rows_of]
+            return {"x": own[0]}, {"digit": own[1], "slant": own[2]}
+
+        batches = tf.data.Dataset.from_tensor_slices(order).map(take).prefetch(2)
+        iterator = tf1.data.make_initializable_iterator(batches)
+        loop = {"steps_per_call": _TASK_STEPS, "last_step": _TASK_STEPS, "due_every": ()}
+        spec = made.model_fn(iterator, None, "train", statistics={}, loop=loop)
+        variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
+        session.run([tf1.global_variables_initializer(), iterator.initializer])
+        while session.run(spec.train_op) < _TASK_STEPS:
+            pass
+        values = session.run(variables)
+    x, digits, slant = x[_TRAIN:], digits[_TRAIN:], slant[_TRAIN:]
+    for kernel in _SHARED:
+        layer = kernel.removesuffix("/kernel")
+        x = np.maximum(x @ values[kernel] + values[f"{layer}/bias"], 0)
+    logits, price = (
+        x @ values[f"head/{task}/logits/kernel"] + values[f"head/{task}/logits/bias"]
+        for task in ("digit", "slant")
+    )
+    overlap = values.get("pruning/overlap_0", np.array([np.nan]))
+    return {
+        "accuracy": 100 * float((logits.argmax(1) == digits).mean()),
+        "r2": 1 - float(np.square(price[:, 0] - slant).mean() / slant.var()),
+        "overlap": float(overlap.mean()),
+    }
+
+
+def compare_tasks(seeds: Sequence[int], out: str) -> str:
+    """Return the table of two tasks: accuracy of the first, R2 of the second, and overlap."""
+
+    def run(way: str, sparsity: float) -> str:
+        settings = TASK_WAYS.get(way)
+        parts = [pruning.Pruning(sparsity=sparsity, **settings)] if settings else []
+        found = []
+        for seed in seeds:
+            path = os.path.join(out, "tasks", f"{way}_{sparsity:g}_{seed}.json")
+            found.append(rows.kept(path, functools.partial(train_tasks, parts, seed)))
+        error = statistics.stdev(one["r2"] for one in found) / len(found) ** 0.5
+        told = cell([one["accuracy"] for one in found])
+        told += f"; {statistics.mean(one['r2'] for one in found):.3f} ± {error:.3f}"
+        overlap = statistics.mean(one["overlap"] for one in found)
+        told += "" if np.isnan(overlap) else f"; {overlap:.2f}"
+        print(f"{way}, {sparsity:.0%}: {told}", flush=True)
+        return told
+
+    dense = run("dense", 0)
+    lines = [[way, *(run(way, sparsity) for sparsity in SPARSITIES[:3])] for way in TASK_WAYS]
+    header = ["accuracy, %; R2; overlap", *(f"{100 * own:g}%" for own in SPARSITIES[:3])]
+    return f"dense {dense}\n\n{rows.markdown(header, lines)}"
+
+
 def cell(values: Sequence[float]) -> str:
     """Return the mean, with its standard error where there is one."""
     mean = f"{statistics.mean(values):.1f}"
@@ -262,6 +368,7 @@ def main() -> None:
     parser.add_argument("--ways", default="", help="comma-separated; all by default")
     parser.add_argument("--out", default="runs/pruning", help="where results are kept")
     parser.add_argument("--units", action="store_true", help="cut whole units instead")
+    parser.add_argument("--tasks", action="store_true", help="prune for two tasks instead")
     parser.add_argument("--cost", action="store_true", help="time steps instead")
     parser.add_argument("--rounds", type=int, default=9, help="of --cost")
     args = parser.parse_args()
@@ -272,6 +379,8 @@ def main() -> None:
     seeds = range(1, args.seeds + 1)
     if args.cost:
         print(measure_cost(args.rounds))
+    elif args.tasks:
+        print(compare_tasks(seeds, args.out))
     elif args.units:
         print(compare_units(seeds, args.out))
     else:

@@ -1,0 +1,257 @@
+"""Finished runs that are pruned: at once by each criterion, in rounds, and rows of tables.
+
+    python -m benchmarks.finished_pruning --seeds 3
+    python -m benchmarks.finished_pruning --rounds 5 --seeds 3
+    python -m benchmarks.finished_pruning --tables adult --seeds 3
+
+The network is LeNet-300-100 on the digits of `benchmarks.pruning`, trained by a run of 15 epochs.
+At once, the layers before the head lose their weights and nothing is trained; all criteria see
+1,024 rows. With --rounds, each cuts the smallest weights of all three layers and goes back to the
+initial ones; masks that are shuffled and weights that are drawn anew are trained beside it.
+--tables trains the gin file of a data set with rows of its tables cut gradually.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import pruning as pruning_benchmark
+from benchmarks import rows
+from launch import config
+from mtl import checks, experiment, serving, spec
+from mtl.checkpoints import run_directory
+from mtl.data import pipeline
+from mtl.runs import finished_pruning, tickets, verbs
+from mtl.sparsity import criteria, densities, pruning, pruning_schedules
+
+_STEPS, _BATCH, _TRAIN = 1200, 100, 8000
+_SPARSITIES = (0.5, 0.7, 0.8, 0.9)
+_LAST = 0.97
+_HIDDEN = ("^network/.*/kernel$",)
+_ALL = {"patterns": (*_HIDDEN, "^head/digit/.*kernel$"), "cuts_heads": True}
+_BY_UNIT = densities.Uniform(per_unit=True)
+CRITERIA: Mapping[str, dict[str, Any]] = {
+    "SparseGPT": {"criterion": criteria.SparseGpt()},
+    "Wanda, per unit": {"criterion": criteria.Wanda(), "density": _BY_UNIT},
+    "Taylor": {"criterion": criteria.Taylor()},
+    "magnitude": {"criterion": criteria.Magnitude()},
+    "random": {"criterion": criteria.Random()},
+}
+TABLES = {
+    "adult": ("adult_shared_bottom", "adult_dir"),
+    "census_income": ("census_income", "census_income_dir"),
+}
+_CUT_ROWS = (0.0, 0.5, 0.75, 0.9)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Digits:
+    """The digits in memory."""
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return all records of a split."""
+        images, digits = self._take(split)
+        return tf.data.Dataset.from_tensor_slices({"x": images, "digit": digits})
+
+    def decode(self, batch: Any, spec: Any, with_labels: bool) -> Any:
+        """Return the fields of a batch."""
+        return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
+
+    def scan(self, split: str, spec: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield where each record is, and its values."""
+        del spec
+        for number, (image, digit) in enumerate(zip(*self._take(split), strict=True)):
+            yield f"{split} {number}", {"x": image.tolist(), "digit": int(digit)}
+
+    def _take(self, split: str) -> list[np.ndarray]:
+        chosen = slice(0, _TRAIN) if split == "train" else slice(_TRAIN, None)
+        return [values[chosen] for values in pruning_benchmark.read_digits()]
+
+
+def an_experiment(seed: int, parts: Sequence[pruning.Pruning] = ()) -> experiment.Experiment:
+    """Return the run, with these parts."""
+    return experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=Digits(),
+            spec=spec.Spec(features={"x": ("float32", (784,))}, labels={"digit": "int64"}),
+            batch_size=_BATCH,
+            shuffle_buffer=_TRAIN,
+        ),
+        model=pruning_benchmark.a_model(parts),
+        run=experiment.Run(train_steps=_STEPS, checkpoint_steps=_STEPS, seed=seed),
+        serving=serving.Serving(check_rows=0),
+    )
+
+
+def train_dense(seed: int, out: str) -> str:
+    """Train the network once; return its folder."""
+    folder = os.path.join(out, f"dense_{seed}")
+    verbs.train(an_experiment(seed), folder)
+    return folder
+
+
+def score(folder: str) -> float:
+    """Return the test accuracy of the latest checkpoint, in percent."""
+    images, digits = pruning_benchmark.read_digits()
+    reader = tf.train.load_checkpoint(run_directory.checkpoint_path(folder, "latest"))
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return pruning_benchmark.score(values, images[_TRAIN:], digits[_TRAIN:])["accuracy"]
+
+
+def prune_at_once(seed: int, out: str, name: str, sparsity: float) -> float:
+    """Return the test accuracy of the network once it is cut."""
+    source = train_dense(seed, out)
+    path = run_directory.checkpoint_path(source, "latest")
+    settings = {"density": densities.Uniform(), "patterns": _HIDDEN, **CRITERIA[name]}
+    once = pruning_schedules.OneShot()
+    part = pruning.Pruning(sparsity=sparsity, schedule=once, **settings)
+    made = an_experiment(seed, [part])
+    with tempfile.TemporaryDirectory() as folder:
+        cut = finished_pruning.choose_cut(made, source, path, rows=1024)
+        finished_pruning.write_run(made, source, path, cut, folder)
+        return score(folder)
+
+
+def compare_at_once(seeds: Sequence[int], out: str) -> str:
+    """Return the table of networks that are cut and not trained again."""
+    lines = []
+    for name in CRITERIA:
+        line = [name]
+        for sparsity in _SPARSITIES:
+            found = [
+                rows.kept(
+                    os.path.join(out, "at_once", f"{name}_{sparsity:g}_{seed}.json"),
+                    functools.partial(prune_at_once, seed, out, name, sparsity),
+                )
+                for seed in seeds
+            ]
+            line.append(pruning_benchmark.cell(found))
+        lines.append(line)
+        print(", ".join(line), flush=True)
+    dense = [score(train_dense(seed, out)) for seed in seeds]
+    header = ["test accuracy, %", *(f"{100 * sparsity:g}%" for sparsity in _SPARSITIES)]
+    return f"dense {pruning_benchmark.cell(dense)}\n\n{rows.markdown(header, lines)}"
+
+
+def find_tickets(seed: int, out: str, rounds: int) -> dict[str, list[float]]:
+    """Return {way: test accuracies of its rounds}, and {"sparsity": those of the rounds}."""
+    source, once = train_dense(seed, out), pruning_schedules.OneShot()
+    part = pruning.Pruning(
+        sparsity=_LAST, schedule=once, density=densities.Global(floor=0.001), **_ALL
+    )
+    folder = os.path.join(out, f"tickets_{seed}")
+    found: dict[str, list[float]] = {}
+    for ticket in tickets.train_tickets(
+        an_experiment(seed),
+        an_experiment(seed, [part]),
+        source,
+        folder,
+        rounds,
+        0,
+        tickets.CONTROLS,
+    ):
+        way = ticket.name.split("_", 2)[2] if ticket.name.count("_") > 1 else "ticket"
+        found.setdefault(way, []).append(score(ticket.model_dir))
+        if way == "ticket":
+            found.setdefault("sparsity", []).append(ticket.sparsity)
+    shutil.rmtree(folder)
+    return found
+
+
+def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
+    """Return the table of tickets and their controls."""
+    found = []
+    for seed in seeds:
+        path = os.path.join(out, "tickets", f"{rounds}_{seed}.json")
+        found.append(rows.kept(path, functools.partial(find_tickets, seed, out, rounds)))
+        print(f"seed {seed}: {found[-1]}", flush=True)
+    header = ["test accuracy, %", *(f"{100 * own:.1f}%" for own in found[0]["sparsity"])]
+    lines = [
+        [
+            way,
+            *(
+                pruning_benchmark.cell(own)
+                for own in zip(*(one[way] for one in found), strict=True)
+            ),
+        ]
+        for way in ("ticket", *tickets.CONTROLS)
+    ]
+    return rows.markdown(header, lines)
+
+
+def cut_rows(data: str, sparsity: float, seed: int) -> dict[str, float]:
+    """Return the metrics of a run of which rows of all tables are cut."""
+    name, macro = TABLES[data]
+    root = pathlib.Path(__file__).parent.parent / "gin_configs"
+    files = [str(root / "experiments" / f"{name}.gin")]
+    params = [f"{macro} = {rows.data_dir(data)!r}", f"experiment.Run.seed = {seed}"]
+    steps = config.load(files, params).run.train_steps
+    if sparsity:
+        files.append(str(root / "sparsity" / "table_rows.gin"))
+        params += [f"Pruning.sparsity = {sparsity}", f"Cubic.end_step = {round(0.7 * steps)}"]
+    params.append("Serving.check_rows = 0")
+    with tempfile.TemporaryDirectory() as folder:
+        metrics, _ = verbs.train(config.load(files, params), folder)
+        best = run_directory.find_latest(os.path.join(folder, "best"))
+        if best:
+            metrics = verbs.evaluate(config.load(files, params), folder, checkpoint="best")
+    return {name: float(value) for name, value in metrics.items() if name.endswith("/auc")}
+
+
+def compare_rows(data: str, seeds: Sequence[int], out: str) -> str:
+    """Return the table of runs of which rows are cut."""
+    lines = []
+    for sparsity in _CUT_ROWS:
+        found = [
+            rows.kept(
+                os.path.join(out, "tables", f"{data}_{sparsity:g}_{seed}.json"),
+                functools.partial(cut_rows, data, sparsity, seed),
+            )
+            for seed in seeds
+        ]
+        cells = [_cell([one[name] for one in found]) for name in found[0]]
+        lines.append([f"{100 * sparsity:g}%", *cells])
+        print(", ".join(lines[-1]), flush=True)
+    return rows.markdown(["rows cut", *found[0]], lines)
+
+
+def _cell(values: Sequence[float]) -> str:
+    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{np.mean(values):.4f} ± {error:.4f}"
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=0, help="of lottery tickets")
+    parser.add_argument("--tables", default="", help=f"one of {', '.join(TABLES)}")
+    parser.add_argument("--out", default="runs/finished_pruning", help="where results are kept")
+    args = parser.parse_args()
+    checks.at_least("--seeds", args.seeds, 1)
+    seeds = range(1, args.seeds + 1)
+    if args.tables:
+        checks.one_of("--tables", args.tables, TABLES)
+        print(compare_rows(args.tables, seeds, args.out))
+    elif args.rounds:
+        print(compare_tickets(seeds, args.out, args.rounds))
+    else:
+        print(compare_at_once(seeds, args.out))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -27,6 +27,7 @@ class Seen(NamedTuple):
       inputs: [D], the mean squares of what goes into the layer; None where nothing asks for them.
       task_gradients: {task: that of its loss}, None of a task that does not depend on the variable;
         empty where nothing asks for them.
+      is_moving: which weights move, bool of their shape; None where all do. The others stay.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Seen(NamedTuple):
     total: Any
     inputs: Any = None
     task_gradients: Mapping[str, Any] = {}
+    is_moving: Any = None
 
 
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:

@@ -449,6 +449,7 @@ class _Change(NamedTuple):
                 total=None if cut.total is None else cut.total.read_value(),
                 inputs=inputs,
                 task_gradients={task: own[place] for task, own in found.items()},
+                is_moving=freezing.moving_entries(cut.variable),
             )
             for place, ((name, cut), gradient, inputs) in enumerate(
                 zip(self.cuts.items(), self.gradients, self.inputs, strict=True)

@@ -173,12 +173,34 @@ class Pruning:
     ) -> list[tf.Tensor]:
         shapes = [one.weights.shape.as_list() for one in seen]
         shares = self.density.densities(shapes, self.final_sparsity)
-        if self.hides_weights:  # What is cut may come back.
-            return self.granularity.select(scores, self.density, shares, progress)
-        pairs = zip(scores, masks, strict=True)
-        scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
+        # What stays is not cut, but for zeros, which are cut as they are.
+        stay = [
+            None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
+            for one in seen
+        ]
+        scores = [
+            own if held is None else tf.where(held, own.dtype.max, own)
+            for own, held in zip(scores, stay, strict=True)
+        ]
+        if not self.hides_weights:  # Or what is cut may come back.
+            pairs = zip(scores, masks, strict=True)
+            scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
         new = self.granularity.select(scores, self.density, shares, progress)
+        new = [
+            # Also where more of them stay than are to be kept.
+            own if held is None else tf.maximum(own, self._any_of(held, own))
+            for own, held in zip(new, stay, strict=True)
+        ]
+        if self.hides_weights:
+            return new
         return [own * mask for own, mask in zip(new, masks, strict=True)]
+
+    @staticmethod
+    def _any_of(held: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """Return ones where a mask, which may be of whole units or rows, covers a held weight."""
+        axes = [n for n, size in enumerate(mask.shape) if size == 1]
+        held = tf.cast(held, mask.dtype)
+        return tf.reduce_max(held, axes, keepdims=True) if axes else held
 
     def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """Return how far tasks agree that may keep as much of a variable as the mask does."""

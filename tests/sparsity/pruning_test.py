@@ -241,6 +241,38 @@ def test_a_weight_stays_that_one_task_alone_needs(combine):
     assert (union <= np.maximum(*masks)).all()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"density": densities.Uniform()},
+        {"density": densities.Global(), "sparsity": 0.8},  # More stay than are to be kept.
+        {"granularity": granularity.NOfM(n=1, m=2), "sparsity": None},
+        {"granularity": granularity.Units(), "density": densities.Uniform()},
+    ],
+    ids=["entries", "few", "n_of_m", "units"],
+)
+def test_entries_that_freezing_holds_are_never_cut(settings):
+    """Columns 0 and 3 stay as they are, and of the others more is cut."""
+    held = [1, 2, 4, 5]
+    frozen = freezing.Freezing(entries={TRUNK: masks.Rows(rows=held, axis=1)})
+    made = _model(parts=[_part(patterns=["/trunk/"], **settings)], frozen=frozen)
+    found = _train(made, calls=4, steps_per_call=4)
+    first, last = found[0][TRUNK], found[-1][TRUNK]
+    np.testing.assert_array_equal(last[:, [0, 3]], first[:, [0, 3]])
+    mask = np.broadcast_to(_mask(found[-1], TRUNK), last.shape)
+    assert (mask[:, [0, 3]] == 1).all() and (mask[:, held] == 0).any()
+    assert ((last == 0) == (mask == 0)).all()
+
+
+def test_zeros_that_freezing_holds_are_cut_first():
+    """A network that was pruned before loses other weights only beyond its zeros."""
+    start = {TRUNK: np.where(np.arange(36).reshape([6, 6]) % 3 == 0, 0.0, 0.5).astype(np.float32)}
+    frozen = freezing.Freezing(entries={TRUNK: masks.Nonzero()})
+    part = _part(patterns=["/trunk/"], sparsity=1 / 3, density=densities.Uniform())
+    found = _train(_model(parts=[part], frozen=frozen), 4, 4, start)[-1]
+    np.testing.assert_array_equal(_mask(found, TRUNK) == 0, start[TRUNK] == 0)
+
+
 def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
     part = _part(criterion=criteria.TaskSaliency(), schedule=LATE, density=densities.Global())
     whole = _run(tmp_path / "whole", [part])

@@ -49,6 +49,8 @@ FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "networks"
 LEFT_OUT = {
     "shared_bottom_convnet": "takes images",
     "shared_bottom_resnet": "takes images",
+    "packnet": "adds tasks to a run",
+    "piggyback": "adds tasks to a run",
     "stem": "needs tables for each task",
     "pepnet": "needs a domain",
     "star": "needs a domain",

@@ -98,6 +98,11 @@ class MultiTaskModel:
         """The names of the tasks, in the order of the heads."""
         return tuple(head.name for head in self.heads)
 
+    @property
+    def held(self) -> freezing_lib.Freezing:
+        """What does not move: by the setting, and by what the network needs."""
+        return types.read_member(self.network, types.Network, "hold")(self.freezing)
+
     def find_direction(self, metric: str) -> bool | None:
         """Return whether a higher value of a metric is better; None where no head tells."""
         if metric in ("loss", "average_loss"):
@@ -205,7 +210,7 @@ class MultiTaskModel:
             plain = functools.partial(self._step, statistics, slices, observe)
             is_watched = observe is not None or not self.adds_losses
             pruning = pruned_step.wrap_step(self.pruning, plain, is_watched)
-            step = self.freezing.wrap_step(precision.wrap_step(pruning))
+            step = self.held.wrap_step(precision.wrap_step(pruning))
             if loop:
                 result = training_loop.run_repeatedly(step, features, **loop)
             else:

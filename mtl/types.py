@@ -154,6 +154,15 @@ class Network(Protocol):
     def __call__(self, inputs: Tensors, tasks: Sequence[str], training: bool) -> Towers:
         """Run the network, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
 
+    @property
+    def starts_from_run(self) -> bool:
+        """Whether a new run of it makes no sense without a warm start."""
+        return False
+
+    def hold(self, freezing: Any) -> Any:
+        """Return the `Freezing` of a run, with what this network needs to stay as it is."""
+        return freezing
+
 
 class LossInputs(NamedTuple):
     """Logits, targets and weights of a batch, aligned: [B] or [B, n], logits maybe [B, C].

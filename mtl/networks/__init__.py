@@ -6,6 +6,7 @@ networks.MLP.dropout = 0.1
 """
 
 from mtl.networks.adatt import AdaTT
+from mtl.networks.added_tasks import PackNet, Piggyback
 from mtl.networks.autoint import AutoInt
 from mtl.networks.cin import CIN
 from mtl.networks.composed import Parallel, Stacked
@@ -56,7 +57,9 @@ __all__ = [
     "OMoE",
     "PEPNet",
     "PLE",
+    "PackNet",
     "Parallel",
+    "Piggyback",
     "ResFlow",
     "ResNet",
     "STAR",

@@ -61,7 +61,7 @@ def audit_checkpoints(
             return measures.measure(model, statistics, features, labels, weigh), {}
 
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
-        found, _ = model.freezing.wrap_step(pruning)(features, labels)
+        found, _ = model.held.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(found)
         fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from mtl import checkpoints, checks, compat, transfer
+from mtl import checkpoints, checks, compat, transfer, types
 from mtl import experiment as experiment_lib
 from mtl import model as model_lib
 from mtl.checkpoints import given_files, run_directory
@@ -55,6 +55,10 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
     _check_pruning(model, model_dir)
+    needs_run = types.read_member(model.network, types.Network, "starts_from_run")
+    is_fit = not (is_new and needs_run) or experiment.warm_start is not None
+    rule = f"be set where {type(model.network).__name__} adds a task to a run"
+    checks.require(is_fit, "Experiment.warm_start", rule, None)
     variables, metrics = _evaluation_graph(data, model, model_dir)
     _check_best(experiment.best, model, metrics)
     _check_moving(model, experiment.run.train_steps, variables, model_dir)
@@ -147,7 +151,7 @@ def _check_moving(
     if not isinstance(model.update, update_lib.Update):
         doubts.record_doubts(model_dir, "settings", lines)
         return  # When a part of one's own moves what, it does not tell.
-    found = idle.find_moving(model.update, model.freezing, variables, last)
+    found = idle.find_moving(model.update, model.held, variables, last)
     if first < last and found and all(moving.is_idle(first, last) for moving in found):
         ended = [moving.end for moving in found if moving.end < last]
         if not ended:

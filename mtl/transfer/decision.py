@@ -67,8 +67,11 @@ class Decision:
     def _reason_to_skip(self, name: str) -> str:
         if name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
             return "a run counts its own steps"
-        # A mask goes where the weights go that it cuts.
-        name = pruned.find_weights(name)
+        # A mask goes where the weights go that it cuts, unless what is cut is for another task.
+        weights = pruned.find_weights(name)
+        if weights != name and pruned.is_shared_out(weights, self.shapes):
+            return "what it cuts is free for another task"
+        name = weights
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"

@@ -101,6 +101,11 @@ def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:
     return _IS_HELD.set(_IS_HELD.get() or not trainable)
 
 
+def release_part() -> contextlib.AbstractContextManager[bool]:
+    """Train what is created within it, though it is built where `hold_part` freezes."""
+    return _IS_HELD.set(False)
+
+
 def first_step(variable: tf.Variable) -> float:
     """Return the step from which a variable of the step that is being built moves."""
     scope = _SCOPE.get()

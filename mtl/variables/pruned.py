@@ -6,7 +6,7 @@ pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from mtl import ambient
 from mtl.variables import patterns
 
 _MASK, _SALIENCY = "pruning_mask", "saliency"
+_OWNER = "_of_"
 
 
 def mask_name(name: str) -> str:
@@ -25,6 +26,16 @@ def mask_name(name: str) -> str:
 def saliency_name(name: str) -> str:
     """Return the name of what a criterion gathers about the entries of a variable."""
     return f"{name}/{_SALIENCY}"
+
+
+def owner_name(name: str, task: str) -> str:
+    """Return the name of what tells which weights of a variable belong to a task."""
+    return f"{name}{_OWNER}{task}"
+
+
+def is_shared_out(name: str, names: Collection[str]) -> bool:
+    """Return whether some of these names tell which weights of a variable belong to a task."""
+    return any(other.startswith(f"{name}{_OWNER}") for other in names)
 
 
 def find_weights(name: str) -> str:

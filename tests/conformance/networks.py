@@ -44,6 +44,20 @@ def draw_column(column: str, shape: tuple[int, ...], num_rows: int, seed: int = 
 
 NETWORKS = [
     Network(
+        name="packnet",
+        gin="networks/packnet.gin",
+        configurable="PackNet",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="piggyback",
+        gin="networks/piggyback.gin",
+        configurable="Piggyback",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
         name="shared_bottom_mlp",
         gin="networks/shared_bottom_mlp.gin",
         configurable="SharedBottom",

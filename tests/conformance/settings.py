@@ -44,6 +44,8 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "MTAN": lambda: {"layers": [4]},
     "ResFlow": lambda: {"network": network(), "after": {"b": ["a"]}},
     "STAR": lambda: {"domain": "identity_x"},
+    "PackNet": lambda: {"network": network(), "order": ["a", "b"]},
+    "Piggyback": lambda: {"network": network(), "added": ["b"]},
     "STEM": lambda: {"expert": networks.MLP(), "own": {"y": ["y_*"]}},
     "CrossStitch": lambda: {"stages": [networks.MLP()]},
     "MMoE": lambda: {"expert": networks.MLP()},

@@ -1,0 +1,261 @@
+"""Tasks that are added to a network without a change of those that it has, to the bit.
+
+networks.Piggyback.network = @networks.SharedBottom()           # or networks.PackNet
+networks.Piggyback.added = ["loops"]
+experiment.Experiment.warm_start = @transfer.WarmStart()        # the run of the other tasks
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.variables import freezing as freezing_lib
+from mtl.variables import patterns, pruned
+
+tf1 = tf.compat.v1
+
+_KERNELS = ("^network/(?!(.*/)?tower_).*kernel$",)
+
+View = Callable[[Any, str, Callable[..., Any], dict[str, Any]], Any]
+"""(kernel, its name, a getter, its settings) -> what a task has in its place."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piggyback(types.Network):
+    """h[t] = network with kernels W for tasks of before, with W (r[t] > threshold) for added ones.
+
+    A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to Mask
+    Weights", ECCV 2018, arXiv:1801.06519. Only the scores r[t], and the towers and heads of added
+    tasks, are trained; the gradient of a mask goes to its scores as it is. So tasks of before stay
+    as they were, to the bit, and an added task costs one bit for each weight that it masks. A run
+    of this kind starts from one of the other tasks, by a warm start.
+
+    Attributes:
+      network: run once for all tasks of before, and once for each added one.
+      added: the tasks that mask weights; at least one task stays that does not.
+      kernels: patterns (see `mtl.variables.patterns`) of what they mask; by default every kernel of
+        the network that is not of a tower. The scores are `<kernel>_mask_<task>`.
+      start: what scores start from.
+      threshold: above which score a weight is kept.
+    """
+
+    network: types.Network
+    added: Sequence[str]
+    kernels: Sequence[str] = _KERNELS
+    start: float = 0.01
+    threshold: float = 0.005
+
+    def __post_init__(self):
+        _check_settings(self, "added", self.added)
+        for setting in ("start", "threshold"):
+            checks.is_a(f"Piggyback.{setting}", getattr(self, setting), (int, float), "be a number")
+        rule = f"be above threshold, {self.threshold:g}, so that all weights are kept at first"
+        checks.require(self.start > self.threshold, "Piggyback.start", rule, self.start)
+
+    @property
+    def starts_from_run(self) -> bool:
+        """Whether a new run needs a warm start."""
+        return True
+
+    def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
+        """Return what does not move beside the network: columns, and the heads of other tasks."""
+        return _freeze_others(freezing, self.added)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Run the network, {column: [B, ...]} -> {task: [B, H]}.
+
+        Nothing is shared by tasks that are trained.
+
+        Raises:
+          UserError: a task is unknown, none is left of before, or nothing is masked.
+        """
+        for task in self.added:
+            checks.one_of("Piggyback.added", task, tasks)
+        others = [task for task in tasks if task not in self.added]
+        rule = "leave a task that uses the weights as they are"
+        checks.require(len(others) > 0, "Piggyback.added", rule, list(self.added))
+        with freezing_lib.hold_part(trainable=False):
+            towers = dict(self.network(inputs, others, training))
+
+        def mask(task: str) -> View:
+            def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> tf.Tensor:
+                start = tf1.constant_initializer(self.start)
+                own = {**settings, "initializer": start, "regularizer": None, "trainable": True}
+                scores = tf.convert_to_tensor(getter(f"{name}_mask_{task}", **own))
+                kept = _compare(scores, self.threshold)
+                return tf.stop_gradient(tf.convert_to_tensor(kernel)) * kept
+
+            return view
+
+        for task in self.added:
+            towers |= _run_for(task, self, inputs, training, mask(task))
+        return types.Towers({task: towers[task] for task in tasks})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackNet(types.Network):
+    """h[t] = network with the kernels' weights of t and of all tasks before it, others 0.
+
+    A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
+    Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: it trains the
+    weights that are free, and `Pruning` cuts a part of them, for later tasks. What a task keeps
+    never moves again: tasks of before stay as they were, to the bit. From the second task on a run
+    starts from the one before it, by a warm start, and everything else that they use stays too,
+    such as biases and norms.
+
+    `Pruning.sparsity` is the share of all weights that is free in the end: less in each run. The
+    weights of a task are those above 0 in `<kernel>_of_<task>`.
+
+    Attributes:
+      network: run once for each task.
+      order: all tasks, as they were added; the last one is trained.
+      kernels: patterns (see `mtl.variables.patterns`) of what they share out; by default every
+        kernel of the network that is not of a tower.
+    """
+
+    network: types.Network
+    order: Sequence[str]
+    kernels: Sequence[str] = _KERNELS
+
+    def __post_init__(self):
+        _check_settings(self, "order", self.order)
+
+    @property
+    def starts_from_run(self) -> bool:
+        """Whether a new run needs a warm start."""
+        return len(self.order) > 1
+
+    def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
+        """Return what does not move: all that tasks of before use."""
+        if not self.starts_from_run:
+            return freezing
+        held = _freeze_others(freezing, self.order[-1:])
+        free: freezing_lib.Mask = _Free(self.order[:-1])
+        entries = {**dict.fromkeys(self.kernels, free), **freezing.entries}
+        return dataclasses.replace(held, entries=entries)
+
+    def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
+        """Run the network, {column: [B, ...]} -> {task: [B, H]}.
+
+        Nothing is shared by tasks that are trained.
+
+        Raises:
+          UserError: `order` does not name each task once, or nothing is shared out.
+        """
+        rule = f"name each task once, {list(tasks)}"
+        checks.require(sorted(self.order) == sorted(tasks), "PackNet.order", rule, list(self.order))
+        towers: dict[str, tf.Tensor] = {}
+        for number, task in enumerate(self.order, 1):
+            is_last = number == len(self.order)
+            view = self._find_view(self.order[:number], is_last, training)
+            with freezing_lib.hold_part(trainable=is_last):
+                towers |= _run_for(task, self, inputs, training, view)
+        return types.Towers({task: towers[task] for task in tasks})
+
+    def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
+        """Return what the last of `tasks` has of a kernel."""
+
+        def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
+            own = {
+                **settings,
+                "dtype": tf.float32,
+                "initializer": tf1.ones_initializer(),
+                "regularizer": None,
+                "constraint": None,
+                "trainable": False,
+                "synchronization": tf.VariableSynchronization.ON_READ,
+                "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            }
+            masks = [getter(pruned.owner_name(name, task), **own) for task in tasks]
+            if not is_last:
+                weights = tf.convert_to_tensor(kernel)
+                return tf.stop_gradient(weights) * tf.cast(_join(masks), weights.dtype)
+            if training:
+                # Zeros are what is cut: at the end the others are those that the task keeps.
+                kept = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
+                kept *= 1 - _join(masks[:-1]) if masks[:-1] else 1
+                assigned = masks[-1].assign(kept, read_value=False)
+                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+            return kernel
+
+        return view
+
+
+@dataclasses.dataclass(frozen=True)
+class _Free:
+    """Moves the weights that no task of before keeps."""
+
+    tasks: Sequence[str]
+
+    def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
+        names = {pruned.owner_name(name, task) for task in self.tasks}
+        masks = [v for v in tf1.global_variables() if patterns.variable_name(v) in names]
+        return tf.equal(_join(masks), 0) if masks else tf.ones_like(weights, tf.bool)
+
+
+def _join(masks: Sequence[Any]) -> tf.Tensor:
+    """Return ones where one of the masks has one."""
+    joined = tf.convert_to_tensor(masks[0])
+    for mask in masks[1:]:
+        joined = tf.maximum(joined, mask)
+    return joined
+
+
+def _check_settings(part: Any, setting: str, tasks: Sequence[str]) -> None:
+    kind = type(part).__name__
+    checks.require_part(f"{kind}.network", part.network, "networks.SharedBottom", arguments=3)
+    checks.texts(f"{kind}.{setting}", tasks, "be a list of tasks")
+    checks.require(len(tasks) > 0, f"{kind}.{setting}", "name a task", list(tasks))
+    checks.unique(f"{kind}.{setting}", tasks)
+    patterns.check_patterns(f"{kind}.kernels", part.kernels)
+
+
+def _freeze_others(
+    freezing: freezing_lib.Freezing, moving: Collection[str]
+) -> freezing_lib.Freezing:
+    """Freeze all beside the network, but for the heads of tasks that move."""
+    others = f"^(?!network/|head/({'|'.join(map(re.escape, moving))})/)"
+    frozen = [*freezing.frozen, others]
+    return dataclasses.replace(freezing, frozen=frozen, batch_norm="inference")
+
+
+def _run_for(
+    task: str, part: Any, inputs: types.Tensors, training: bool, view: View
+) -> types.Tensors:
+    """Run the network of a part for one task, which has its view of the kernels.
+
+    Raises:
+      UserError: the part's patterns match no kernel.
+    """
+    seen = []
+
+    def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+        if not any(patterns.matches(pattern, name) for pattern in part.kernels):
+            return getter(name, **settings)
+        with freezing_lib.release_part():  # By their entries it is said what moves of kernels.
+            kernel = getter(name, **settings)
+            if kernel.shape.rank < 2:
+                return kernel
+            seen.append(name)
+            return view(kernel, name, getter, settings)
+
+    scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
+    with tf1.variable_scope(scope, custom_getter=get, reuse=reuse, auxiliary_name_scope=False):
+        towers = part.network(inputs, [task], training)
+    where = f"{type(part).__name__}.kernels"
+    checks.require(len(seen) > 0, where, "match a kernel of the network", list(part.kernels))
+    return towers
+
+
+def _compare(scores: tf.Tensor, threshold: float) -> tf.Tensor:
+    """Return ones where scores are above a threshold, with the gradient of the scores."""
+
+    @tf.custom_gradient
+    def binarise(scores: tf.Tensor):  # type: ignore[no-untyped-def]
+        return tf.cast(scores > threshold, scores.dtype), lambda upstream: upstream
+
+    return binarise(scores)

@@ -66,6 +66,8 @@ def main() -> None:
     path = run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
     load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
+        rule = "be latest where --rounds prunes a run"
+        checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
         for flag in (REWIND_TO, CONTROLS):

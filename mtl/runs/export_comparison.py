@@ -67,9 +67,9 @@ def compare_formats(
     estimator = estimators.build_estimator(experiment, model_dir, checkpoint)
     with tempfile.TemporaryDirectory() as scratch:
         written: dict[str, str] = {}
-        for name, part in parts.items():
+        for number, (name, part) in enumerate(parts.items()):
             export = functools.partial(_export, experiment, model_dir, estimator, checkpoint, part)
-            folder = os.path.join(scratch, part.__class__.__name__ + name[-4:].strip())
+            folder = os.path.join(scratch, str(number))
             yield _try(name, functools.partial(_measure_saved_model, name, export, folder, written))
         smallest = written.get("SavedModel")
         if smallest is None:

@@ -4,6 +4,7 @@ export = serving.Exporter(settings, spec, heads, dataset, model_dir)
 path = export(estimator, "models/income", checkpoint)
 """
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import compat, types
+from mtl import checks, compat, types
 from mtl import spec as spec_lib
 from mtl.compat import saved_model
 from mtl.serving import (
@@ -91,7 +92,24 @@ class Exporter:
         return path
 
     def _written(self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str) -> str:
-        """Return a SavedModel that passed the check."""
+        """Return a SavedModel that passed the check; of a pruned run without dead units."""
+        write = functools.partial(self._write, estimator, partial, checkpoint)
+        if self._serving.optimized or not self._is_pruned:
+            return write(self._serving.optimized)
+        try:
+            return write(optimized.Optimized())
+        except checks.UserError as error:  # It is too large, or rounds too much.
+            _log.warning("Units that add nothing stay in the export: %s", error)
+            return write(None)
+
+    def _write(
+        self,
+        estimator: compat.estimator.Estimator,
+        partial: str,
+        checkpoint: str,
+        part: settings.Rewriting | None,
+    ) -> str:
+        """Return a SavedModel that is rewritten by a part and passed the check."""
         written = estimator.export_saved_model(
             partial,
             lambda: inputs.build_receiver(self._spec),
@@ -99,7 +117,8 @@ class Exporter:
             checkpoint_path=checkpoint,
         ).decode()
         signatures.finish_signatures(written, self._serving, self._spec)
-        self._rewrite(written)
+        if part:
+            part(written)
         metadata.add_metadata(
             written, **metadata.describe_export(self._serving, self._spec, self._heads)
         )
@@ -110,31 +129,18 @@ class Exporter:
             defs = saved_model.read(written).signature_def
             warm_up.write(written, self._serving.model_name, defs, some)
             expected = self._expected(estimator, checkpoint, held_out)
-            difference = verification.verify_export(written, held_out, expected, self._allowed)
+            allowed = part.allowed if part else verification.TOLERANCE
+            difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
         # Last, once nothing changes them any more.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
-
-    def _rewrite(self, written: str) -> None:
-        """Rewrite an export as it is asked for; of a pruned run leave dead units out at least."""
-        if self._serving.optimized:
-            self._serving.optimized(written)
-        elif self._is_pruned and optimized.Optimized.is_possible(written):
-            optimized.Optimized()(written)
-        elif self._is_pruned:
-            _log.warning("Units that add nothing stay in exports of more than 2 GB.")
 
     def _assets_extra(self) -> dict[str, str]:
         """Return {name: path} of what the run says about its rows."""
         row_names.load(self._model_dir)  # Fails if it is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
-
-    @property
-    def _allowed(self) -> float:
-        part = self._serving.optimized
-        return part.allowed if part else verification.TOLERANCE
 
     def _held_out(self) -> rows.Rows:
         if self._rows is None:

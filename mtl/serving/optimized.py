@@ -50,11 +50,6 @@ class Optimized:
         """The tolerance that holds."""
         return _TOLERANCES[self.weights] if self.tolerance is None else self.tolerance
 
-    @staticmethod
-    def is_possible(directory: str) -> bool:
-        """Return whether the weights of the SavedModel in `directory` fit into one file of 2 GB."""
-        return _count_bytes(directory) < _MAX_BYTES
-
     def __call__(self, directory: str) -> None:
         """Rewrite the SavedModel in `directory`.
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl.sparsity import densities as densities_lib
+from mtl.variables import patterns
 
 
 class _Groups:
@@ -36,6 +37,13 @@ class _Groups:
     def mask_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of the mask of a variable of this shape, which broadcasts to it."""
         return list(shape)
+
+    def list_together(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """Return N variables as sets, by index, whose groups are kept or cut together."""
+        del shapes
+        return [[index] for index in range(len(names))]
 
     def select(
         self,
@@ -187,9 +195,42 @@ class Units(_Groups):
     export leaves it out with the weights that read it. Accuracy falls further than with single
     weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the Value
     of Network Pruning", 2019, arXiv:1810.05270).
+
+    A unit of a sum is gone only if it is cut in all that is added: layers whose outputs a residual
+    connection adds up have to lose the same units.
+
+    Attributes:
+      together: patterns (see `mtl.variables.patterns`), each of kernels that lose the same units,
+        those whose mean scores are least on average; such as `block_0_.*/conv_1/kernel$`.
     """
 
+    together: Sequence[str] = ()
     is_of_units = True
+
+    def __post_init__(self):
+        patterns.check_patterns("Units.together", self.together)
+
+    def list_together(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]]
+    ) -> list[list[int]]:
+        """Return N variables as sets, by index, whose units are kept or cut together.
+
+        Raises:
+          UserError: a pattern matches no two of them, one matches twice, or their units differ.
+        """
+        found: list[list[int]] = []
+        for pattern in self.together:
+            own = [index for index, name in enumerate(names) if patterns.matches(pattern, name)]
+            rule = "match two kernels that are cut, or more"
+            checks.require(len(own) > 1, "Units.together", rule, pattern, f"Cut: {list(names)}.")
+            counts = {names[index]: shapes[index][-1] for index in own}
+            rule = "match kernels of as many units each"
+            checks.require(len(set(counts.values())) == 1, "Units.together", rule, counts)
+            twice = [names[index] for index in own if any(index in other for other in found)]
+            checks.require(not twice, "Units.together", "match no kernel twice", twice)
+            found.append(own)
+        alone = set(range(len(names))) - {index for own in found for index in own}
+        return sorted([*found, *([index] for index in alone)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless a variable of this shape has units that something feeds."""

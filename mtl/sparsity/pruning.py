@@ -171,8 +171,6 @@ class Pruning:
         masks: Sequence[tf.Tensor],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        shapes = [one.weights.shape.as_list() for one in seen]
-        shares = self.density.densities(shapes, self.final_sparsity)
         # What stays is not cut, but for zeros, which are cut as they are.
         stay = [
             None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
@@ -185,7 +183,7 @@ class Pruning:
         if not self.hides_weights:  # Or what is cut may come back.
             pairs = zip(scores, masks, strict=True)
             scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
-        new = self.granularity.select(scores, self.density, shares, progress)
+        new = self._select_together(seen, scores, progress)
         new = [
             # Also where more of them stay than are to be kept.
             own if held is None else tf.maximum(own, self._any_of(held, own))
@@ -194,6 +192,30 @@ class Pruning:
         if self.hides_weights:
             return new
         return [own * mask for own, mask in zip(new, masks, strict=True)]
+
+    def _select_together(
+        self, seen: Sequence[criteria.Seen], scores: Sequence[tf.Tensor], progress: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Return masks by scores; variables whose groups go together have one for all of them."""
+        shapes = [one.weights.shape.as_list() for one in seen]
+        sets = self.granularity.list_together([one.name for one in seen], shapes)
+        firsts = [shapes[own[0]] for own in sets]
+        shares = self.density.densities(firsts, self.final_sparsity)
+        merged = []
+        for own in sets:
+            if len(own) == 1:
+                merged.append(scores[own[0]])
+                continue
+            pooled = [tf.reshape(self.granularity.pool(scores[index]), [-1]) for index in own]
+            merged.append(
+                tf.reshape(tf.add_n(pooled) / len(own), [*[1] * (len(shapes[own[0]]) - 1), -1])
+            )
+        found = self.granularity.select(merged, self.density, shares, progress)
+        masks: dict[int, tf.Tensor] = {}
+        for own, mask in zip(sets, found, strict=True):
+            shapes_of = (self.granularity.mask_shape(shapes[index]) for index in own)
+            masks |= {i: tf.reshape(mask, to) for i, to in zip(own, shapes_of, strict=True)}
+        return [masks[index] for index in range(len(seen))]
 
     @staticmethod
     def _any_of(held: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -349,3 +349,24 @@ def test_a_task_cannot_be_called_as_a_signature_is():
         experiment.Experiment(
             data=made.data, model=dataclasses.replace(made.model, heads=named), run=made.run
         )
+
+
+def test_an_export_of_a_pruned_run_that_cannot_be_rewritten_is_published_whole(
+    made, tmp_path, monkeypatch, caplog
+):
+    def refuse(self, directory):
+        raise checks.UserError("it is too large.")
+
+    exporter = serving.Exporter(
+        made.settings, made.spec, made.heads, made.dataset, made.directory, is_pruned=True
+    )
+    small = exporter(made.estimator, str(tmp_path / "small"), made.checkpoint)
+    assert not os.path.exists(os.path.join(small, "variables"))
+    monkeypatch.setattr(serving.Optimized, "__call__", refuse)
+    exporter = serving.Exporter(
+        made.settings, made.spec, made.heads, made.dataset, made.directory, is_pruned=True
+    )
+    with caplog.at_level(logging.WARNING):
+        whole = exporter(made.estimator, str(tmp_path / "whole"), made.checkpoint)
+    assert os.path.isdir(os.path.join(whole, "variables"))
+    assert "Units that add nothing stay in the export: it is too large." in caplog.text

@@ -1,11 +1,21 @@
 """What is cut at once, against NumPy."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks
-from mtl.sparsity import densities, granularity
+from mtl import checks, networks
+from mtl.serving import dead_units, folding, graphs
+from mtl.sparsity import (
+    criteria,
+    densities,
+    granularity,
+    pruned_step,
+    pruning,
+    pruning_schedules,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -94,3 +104,92 @@ def test_shapes_that_do_not_fit(part, shape, message):
 def test_settings(make, message):
     with pytest.raises(checks.UserError, match=message):
         make()
+
+
+def _seen(shapes):
+    return [
+        criteria.Seen(name, tf.constant(RANDOM.normal(size=shape), tf.float32), None, None)
+        for name, shape in shapes.items()
+    ]
+
+
+SHAPES = {"stem/kernel": [3, 3, 1, 8], "block_0/conv_1/kernel": [3, 3, 8, 8], "out/kernel": [8, 6]}
+
+
+def test_units_that_go_together_are_the_same_in_each_kernel():
+    units = granularity.Units(together=["^(stem|block_.*/conv_1)/kernel$"])
+    part = pruning.Pruning(
+        sparsity=0.5,
+        schedule=pruning_schedules.OneShot(),
+        density=densities.Uniform(),
+        granularity=units,
+    )
+    seen = _seen(SHAPES)
+    ones = [tf.ones(units.mask_shape(shape)) for shape in SHAPES.values()]
+    stem, conv, out = (
+        mask.numpy() for mask in part.select_masks(seen, ones, tf.constant(1.0, tf.float64)).masks
+    )
+    assert stem.shape == conv.shape == (1, 1, 1, 8) and out.shape == (1, 6)
+    np.testing.assert_array_equal(stem, conv)
+    assert stem.sum() == 4 and out.sum() == 3
+    scores = [np.abs(one.weights.numpy()).mean(axis=(0, 1, 2)) for one in seen[:2]]
+    best = np.argsort(-(scores[0] + scores[1]))[:4]
+    np.testing.assert_array_equal(np.flatnonzero(stem), np.sort(best))
+
+
+@pytest.mark.parametrize(
+    ("together", "says"),
+    [
+        (["stem"], "Units.together must match two kernels that are cut, or more, got 'stem'"),
+        (["kernel$"], "Units.together must match kernels of as many units each, got {"),
+        (["stem|conv_1", "stem|block_0"], "Units.together must match no kernel twice"),
+        (["("], "Units.together must hold regular expressions"),
+    ],
+)
+def test_patterns_of_what_goes_together(together, says):
+    with pytest.raises(checks.UserError, match=re.escape(says)):
+        units = granularity.Units(together=together)
+        units.list_together(list(SHAPES), list(SHAPES.values()))
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+def test_channels_of_a_residual_sum_leave_an_export_where_they_go_together(is_together):
+    """Half of the units are cut, with their scales and offsets, and the graph gives the same."""
+    network, random = networks.ResNet(depth=8, filters=[4, 6, 8], shortcut="projection"), RANDOM
+    sums = ["^(stem|block_0_0/conv_1)/kernel$"]
+    sums += [f"^block_{size}_0/(conv_1|shortcut)/kernel$" for size in (1, 2)]
+    part = pruning.Pruning(
+        sparsity=0.5,
+        schedule=pruning_schedules.OneShot(),
+        density=densities.Uniform(),
+        granularity=granularity.Units(together=sums if is_together else ()),
+    )
+    images = random.normal(size=[3, 8, 8, 1]).astype(np.float32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        given = tf.compat.v1.placeholder(tf.float32, [None, 8, 8, 1], "images")
+        tf.identity(network({"images": given}, training=False), "out")
+        variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+        session.run(tf.compat.v1.global_variables_initializer())
+        for variable in variables.values():
+            variable.load(random.uniform(0.5, 1.5, variable.shape), session)
+        kernels = [name for name in variables if name.endswith("/kernel")]
+        values = session.run({name: variables[name] for name in kernels})
+        seen = [criteria.Seen(n, tf.constant(values[n]), None, None) for n in kernels]
+        ones = [tf.ones([1, 1, 1, values[name].shape[-1]]) for name in kernels]
+        chosen = part.select_masks(seen, ones, tf.constant(1.0, tf.float64))
+        masks = dict(zip(kernels, session.run(chosen.masks), strict=True))
+        for name, mask in masks.items():
+            for own in (name, *pruned_step.list_beside(name)):
+                if own in variables:
+                    kept = mask if own == name else mask.ravel()
+                    variables[own].load(session.run(variables[own]) * kept, session)
+        expected = session.run("out:0", {"images:0": images})
+        names = ["images", "out"]
+        graph = dead_units.remove_units(folding.fold_graph(session, names), names)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(graph.pruned(names), name="")
+        found = session.run("out:0", {"images:0": images})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    constants = [graph.value(name) for name in graphs.Graph(graph.pruned(names)).nodes]
+    stem = next(c.shape for c in constants if c is not None and c.shape[:3] == (3, 3, 1))
+    assert (stem[-1] == 2) == is_together

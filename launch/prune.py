@@ -56,6 +56,8 @@ def main() -> None:
     checks.require(bool(output_dir), "--output_dir", "name a folder for the result", output_dir)
     inside = os.path.realpath(output_dir) == os.path.realpath(model_dir)
     checks.require(not inside, "--output_dir", "be another folder than --model_dir", output_dir)
+    cluster = os.environ.get("TF_CONFIG")
+    checks.require(not cluster, "TF_CONFIG", "be absent, as one process prunes a run", cluster)
     checks.at_least("--rows", ROWS.value, 1)
     checks.at_least("--rounds", ROUNDS.value, 0)
     checks.at_least("--rewind_to", REWIND_TO.value, 0)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests import tiny
-from tests.launch import toy
+from tests.launch import conftest, toy
 
 pytestmark = pytest.mark.medium
 
@@ -52,6 +52,12 @@ def test_prunes_in_rounds(directory, launch_in):
     assert "Round 1 of 1, in tickets/round_1" in result.err
     config = launch_in(directory, "evaluate", "--model_dir", "tickets/round_1")
     assert config.code == 0, config  # The folder is that of a run.
+
+
+def test_one_process_prunes_a_run(directory, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
+    error = conftest.run_process(directory, "launch.prune", *FROM, "x", *ONCE).error
+    assert error.startswith("TF_CONFIG must be absent, as one process prunes a run")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ PREDICT_FLAGS = {"output", "output_format", "input", "input_format", "keep", "sa
 PREDICT_FLAGS |= {"server", "model_name", "model_version", "signature", "batch_size"}
 PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
 PREDICT_FLAGS |= {"escape_formulas", "tls", "ca_file", "token_file", "token_env"}
+EXPORT_FLAGS = {"export_dir", "onnx", "tflite", "tflite_weights", "compare"}
+PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
 
 # gRPC needs a package that the extra "dev" installs.
 SERVERS = [servers.rest_server]
@@ -70,7 +72,7 @@ def metrics(text):
     return found
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "warm_start"])
+@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune"])
 def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     for flag in ("--help", "-h", "--helpfull"):
         result = launch(verb, flag)
@@ -79,7 +81,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     expected = {"gin_file", "gin_param", "model_dir", "trusted_packages"}
     expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
-    of_verb = {"predict": PREDICT_FLAGS, "export": {"export_dir", "onnx"}}
+    of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
     expected |= of_verb.get(verb, set())
     assert set(names) == expected and len(names) == len(expected)
     assert f"python -m launch.{verb} --" in result.out

@@ -44,8 +44,7 @@ def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
 
 
 def test_prunes_in_rounds(directory, launch_in):
-    controls = ("--controls", "shuffled")
-    result = launch_in(directory, "prune", *FROM, "tickets", *ROUNDS, *controls)
+    result = launch_in(directory, "prune", *FROM, "tickets", *ROUNDS, "--controls", "shuffled")
     assert result.code == 0, result
     shown = [line.split("  ")[1] for line in result.out.splitlines() if line.startswith("  ")]
     assert shown[1:] == ["all weights", "round_1, 90.0% cut", "round_1_shuffled, 90.0% cut"]

@@ -1,21 +1,18 @@
-"""Finished runs that are pruned: at once by each criterion, in rounds, and rows of tables.
+"""Finished runs that are pruned: at once by each criterion, and in rounds.
 
     python -m benchmarks.finished_pruning --seeds 3
     python -m benchmarks.finished_pruning --rounds 5 --seeds 3
-    python -m benchmarks.finished_pruning --tables adult --seeds 3
 
 The network is LeNet-300-100 on the digits of `benchmarks.pruning`, trained by a run of 15 epochs.
 At once, the layers before the head lose their weights and nothing is trained; all criteria see
 1,024 rows. With --rounds, each cuts the smallest weights of all three layers and goes back to the
 initial ones; masks that are shuffled and weights that are drawn anew are trained beside it.
---tables trains the gin file of a data set with rows of its tables cut gradually.
 """
 
 import argparse
 import dataclasses
 import functools
 import os
-import pathlib
 import shutil
 import sys
 import tempfile
@@ -27,7 +24,6 @@ import tensorflow as tf
 
 from benchmarks import pruning as pruning_benchmark
 from benchmarks import rows
-from launch import config
 from mtl import checks, experiment, serving, spec
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline
@@ -47,11 +43,6 @@ CRITERIA: Mapping[str, dict[str, Any]] = {
     "magnitude": {"criterion": criteria.Magnitude()},
     "random": {"criterion": criteria.Random()},
 }
-TABLES = {
-    "adult": ("adult_shared_bottom", "adult_dir"),
-    "census_income": ("census_income", "census_income_dir"),
-}
-_CUT_ROWS = (0.0, 0.5, 0.75, 0.9)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +69,11 @@ class Digits:
         return [values[chosen] for values in pruning_benchmark.read_digits()]
 
 
-def an_experiment(seed: int, parts: Sequence[pruning.Pruning] = ()) -> experiment.Experiment:
+def an_experiment(
+    seed: int,
+    parts: Sequence[pruning.Pruning] = (),
+    layers: Sequence[int] = pruning_benchmark.LAYERS,
+) -> experiment.Experiment:
     """Return the run, with these parts."""
     return experiment.Experiment(
         data=pipeline.Pipeline(
@@ -87,7 +82,7 @@ def an_experiment(seed: int, parts: Sequence[pruning.Pruning] = ()) -> experimen
             batch_size=_BATCH,
             shuffle_buffer=_TRAIN,
         ),
-        model=pruning_benchmark.a_model(parts),
+        model=pruning_benchmark.a_model(parts, layers),
         run=experiment.Run(train_steps=_STEPS, checkpoint_steps=_STEPS, seed=seed),
         serving=serving.Serving(check_rows=0),
     )
@@ -189,61 +184,16 @@ def compare_tickets(seeds: Sequence[int], out: str, rounds: int) -> str:
     return rows.markdown(header, lines)
 
 
-def cut_rows(data: str, sparsity: float, seed: int) -> dict[str, float]:
-    """Return the metrics of a run of which rows of all tables are cut."""
-    name, macro = TABLES[data]
-    root = pathlib.Path(__file__).parent.parent / "gin_configs"
-    files = [str(root / "experiments" / f"{name}.gin")]
-    params = [f"{macro} = {rows.data_dir(data)!r}", f"experiment.Run.seed = {seed}"]
-    steps = config.load(files, params).run.train_steps
-    if sparsity:
-        files.append(str(root / "sparsity" / "table_rows.gin"))
-        params += [f"Pruning.sparsity = {sparsity}", f"Cubic.end_step = {round(0.7 * steps)}"]
-    params.append("Serving.check_rows = 0")
-    with tempfile.TemporaryDirectory() as folder:
-        metrics, _ = verbs.train(config.load(files, params), folder)
-        best = run_directory.find_latest(os.path.join(folder, "best"))
-        if best:
-            metrics = verbs.evaluate(config.load(files, params), folder, checkpoint="best")
-    return {name: float(value) for name, value in metrics.items() if name.endswith("/auc")}
-
-
-def compare_rows(data: str, seeds: Sequence[int], out: str) -> str:
-    """Return the table of runs of which rows are cut."""
-    lines = []
-    for sparsity in _CUT_ROWS:
-        found = [
-            rows.kept(
-                os.path.join(out, "tables", f"{data}_{sparsity:g}_{seed}.json"),
-                functools.partial(cut_rows, data, sparsity, seed),
-            )
-            for seed in seeds
-        ]
-        cells = [_cell([one[name] for one in found]) for name in found[0]]
-        lines.append([f"{100 * sparsity:g}%", *cells])
-        print(", ".join(lines[-1]), flush=True)
-    return rows.markdown(["rows cut", *found[0]], lines)
-
-
-def _cell(values: Sequence[float]) -> str:
-    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return f"{np.mean(values):.4f} ± {error:.4f}"
-
-
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=0, help="of lottery tickets")
-    parser.add_argument("--tables", default="", help=f"one of {', '.join(TABLES)}")
     parser.add_argument("--out", default="runs/finished_pruning", help="where results are kept")
     args = parser.parse_args()
     checks.at_least("--seeds", args.seeds, 1)
     seeds = range(1, args.seeds + 1)
-    if args.tables:
-        checks.one_of("--tables", args.tables, TABLES)
-        print(compare_rows(args.tables, seeds, args.out))
-    elif args.rounds:
+    if args.rounds:
         print(compare_tickets(seeds, args.out, args.rounds))
     else:
         print(compare_at_once(seeds, args.out))

@@ -47,7 +47,7 @@ _BATCH, _EPOCHS, _TRAIN = 100, 15, 8000
 _STEPS = _EPOCHS * _TRAIN // _BATCH
 _END = round(0.7 * _STEPS)
 _KERNELS = ("^network/.*/kernel$", "^head/digit/.*kernel$")
-_LAYERS = (300, 100)
+LAYERS = (300, 100)
 _ALL = {"patterns": _KERNELS, "cuts_heads": True}
 _TASK_STEPS, _TASK_LAYERS = 1200, (200, 100)
 _SHARED = ("network/trunk/hidden_0/kernel", "network/trunk/hidden_1/kernel")
@@ -117,7 +117,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def a_model(
-    parts: Sequence[pruning.Pruning], layers: Sequence[int] = _LAYERS
+    parts: Sequence[pruning.Pruning], layers: Sequence[int] = LAYERS
 ) -> model.MultiTaskModel:
     """Return a network of this size, by default LeNet-300-100, with these parts."""
     rate = schedules.Cosine(value=0.1, decay_steps=_STEPS)
@@ -133,7 +133,7 @@ def a_model(
 
 
 def train(
-    parts: Sequence[pruning.Pruning], seed: int, layers: Sequence[int] = _LAYERS
+    parts: Sequence[pruning.Pruning], seed: int, layers: Sequence[int] = LAYERS
 ) -> dict[str, float]:
     """Train; return the test accuracy in percent, and the share of weights that are 0."""
     images, digits = read_digits()
@@ -211,10 +211,10 @@ def compare_units(seeds: Sequence[int], out: str) -> str:
     lines = [[way] for way in (*ways, "a network of this size from scratch")]
     for kept in KEPT:
         for line in lines:
-            parts, layers = [], [round(kept * size) for size in _LAYERS]
+            parts, layers = [], [round(kept * size) for size in LAYERS]
             if line[0] in ways:
                 settings = {"sparsity": 1 - kept, "criterion": ways[line[0]], **common}
-                parts, layers = [pruning.Pruning(schedule=schedule, **settings)], _LAYERS
+                parts, layers = [pruning.Pruning(schedule=schedule, **settings)], LAYERS
             found = []
             for seed in seeds:
                 path = os.path.join(out, line[0].replace(" ", "_"), f"{kept:g}_seed_{seed}.json")

@@ -209,7 +209,8 @@ class TaskSaliency(Criterion):
     the density that is asked for. A weight of one task alone is compared by that task. The order of
     a task's scores is all that counts, so that no task outweighs another by the size of its loss.
 
-    What it costs is a pass back for each task in the steps that cut, and nothing in between.
+    What it costs is a pass back for each task in the steps that cut, and nothing in between; on
+    replicas that train in step, also that they exchange the size of a gradient for each task.
 
     Attributes:
       combine: "union", or "sum" of the tasks' scores, each divided by its sum over all weights.

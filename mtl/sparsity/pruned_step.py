@@ -11,6 +11,7 @@ beside it, and what they cut is set to 0 once the step has moved it.
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -370,9 +371,10 @@ class _Change(NamedTuple):
         share = progress * self.part.final_sparsity
         is_due = share > so_far
         before, watch = self._watch_overlaps(name.replace(_SHARE, _OVERLAP))
+        task_gradients = self._differentiate_where(is_due)
 
         def select() -> tuple[Any, ...]:
-            found = self.part.select_masks(self._see(), masks, progress)
+            found = self.part.select_masks(self._see(task_gradients()), masks, progress)
             return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
 
         is_finite, chosen, overlaps = tf.cond(
@@ -416,9 +418,6 @@ class _Change(NamedTuple):
         """Return the variables of which the overlap of the tasks is told."""
         if not self.part.criterion.reads_tasks:
             return []
-        fits = replicas.count() == 1
-        rule = "be one of all tasks together where replicas train in step"
-        checks.require(fits, "Pruning.criterion", rule, self.part.criterion)
         # Gradients of the first part show by which losses a variable is reached; nothing runs them.
         found = self._differentiate(self.batch.first)
         reached = {
@@ -431,16 +430,45 @@ class _Change(NamedTuple):
             checks.require(bool(is_fit), "Pruning.patterns", rule, name, "It reads gradients.")
         return [name for name, gradients in reached.items() if len(gradients) > 1]
 
+    def _differentiate_where(
+        self, is_due: tf.Tensor
+    ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
+        """Return what gives {task: N gradients} of the whole batch, within the branch of `is_due`.
+
+        It gives none where the criterion does not ask for them.
+        """
+        if not self.part.criterion.reads_tasks:
+            return dict
+        if replicas.count() == 1:
+            return lambda: self.batch.sum(self._differentiate)
+        # Every replica has its own gradients when they are due; all meet at every step.
+        own, variables = self.batch.without_replicas(), [c.variable for c in self.cuts.values()]
+
+        def differentiate() -> dict[str, list[tf.Tensor]]:
+            return {
+                task: [
+                    tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
+                    for gradient, variable in zip(gradients, variables, strict=True)
+                ]
+                for task, gradients in own.sum(self._differentiate).items()
+            }
+
+        def nothing() -> dict[str, list[tf.Tensor]]:
+            zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+            return dict.fromkeys(own.first.losses, zeros)
+
+        found = replicas.sum_over_replicas(tf.cond(is_due, differentiate, nothing))
+        return lambda: found
+
     def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
         """Return {task: N gradients} of a part of the batch."""
         variables = [cut.variable for cut in self.cuts.values()]
         return {task: tf.gradients(loss, variables) for task, loss in forward.losses.items()}
 
-    def _see(self) -> list[criteria.Seen]:
+    def _see(
+        self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
+    ) -> list[criteria.Seen]:
         """Return what criteria know; within a branch, as a table is copied where it is read."""
-        found: Mapping[str, Any] = {}
-        if self.part.criterion.reads_tasks:
-            found = self.batch.sum(self._differentiate)
         return [
             criteria.Seen(
                 name=name,
@@ -448,7 +476,7 @@ class _Change(NamedTuple):
                 gradient=gradient,
                 total=None if cut.total is None else cut.total.read_value(),
                 inputs=inputs,
-                task_gradients={task: own[place] for task, own in found.items()},
+                task_gradients={task: own[place] for task, own in task_gradients.items()},
                 is_moving=freezing.moving_entries(cut.variable),
             )
             for place, ((name, cut), gradient, inputs) in enumerate(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, networks, transfer
+from mtl import checks, distribution, networks, transfer
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
@@ -244,6 +244,43 @@ def test_a_run_that_adds_a_task_needs_one_to_add_it_to(tmp_path):
         with pytest.raises(checks.UserError, match="Experiment.warm_start must be set where"):
             verbs.train(made, str(tmp_path / "run"))
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["piggyback", "packnet"])
+def test_two_replicas_add_a_task_as_one_process_does(kind, tmp_path):
+    plain = networks.SharedBottom(trunk=networks.MLP(layers=[8]), tower=networks.MLP(layers=[4]))
+    is_packed, pair = kind == "packnet", ["sign", "size"]
+    piggyback = networks.Piggyback(network=plain, added=["size"])
+    start = networks.PackNet(network=plain, order=["sign"]) if is_packed else plain
+    added = networks.PackNet(network=plain, order=pair) if is_packed else piggyback
+
+    def train(name, network, tasks, strategy, source=None, sparsity=0.3):
+        made = tiny.make(network=network)
+        parts = _prune(sparsity) if is_packed else []
+        model = dataclasses.replace(
+            made.model,
+            heads=[head for head in made.model.heads if head.name in tasks],
+            pruning=[dataclasses.replace(part, patterns=["^network/trunk/"]) for part in parts],
+        )
+        devices = ["/cpu:0", "/cpu:1"] if strategy == "mirrored" else []
+        made = dataclasses.replace(
+            made,
+            model=model,
+            distribution=distribution.Distribution(strategy=strategy, devices=devices),
+            warm_start=transfer.WarmStart(source=str(tmp_path / source)) if source else None,
+        )
+        verbs.train(made, str(tmp_path / name))
+        return tiny.variables(tmp_path / name)
+
+    train("first", start, ["sign"], "none", sparsity=0.6)
+    one = train("one", added, pair, "none", source="first")
+    two = train("two", added, pair, "mirrored", source="first")
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
+    kernel = "network/trunk/hidden_0/kernel"
+    name = pruned.owner_name(kernel, "size") if is_packed else f"{kernel}_mask_size"
+    assert np.unique(one[name]).size > 1
 
 
 def test_the_order_names_each_task():

@@ -547,11 +547,12 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
-def test_two_replicas_cut_as_one_process_does(tmp_path):
+@pytest.mark.parametrize("criterion", [criteria.Taylor(), criteria.TaskSaliency()])
+def test_two_replicas_cut_as_one_process_does(criterion, tmp_path):
     mlp = networks.MLP(layers=[8])
     settings = {"schedule": LATE, "density": densities.Uniform()}
     parts = [
-        _part(patterns=["/trunk/"], criterion=criteria.Taylor(), **settings),
+        _part(patterns=["/trunk/"], criterion=criterion, **settings),
         _part(patterns=["/tower_"], criterion=criteria.Wanda(), **settings),
     ]
     two_devices = {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]}

@@ -33,20 +33,32 @@ _GIN = pathlib.Path(__file__).parent.parent / "gin_configs"
 
 
 class Data(NamedTuple):
-    """A gin file, the macro of its data, how it is pruned, what is compared, and sparsities."""
+    """A gin file, the macro of its data, how it is pruned, what is compared, and sparsities.
+
+    `params` are bindings beside those of the file.
+    """
 
     file: str
     macro: str
     prune: str
     metric: str
     sparsities: Sequence[float]
+    params: Sequence[str] = ()
 
 
 _ROWS = (0.0, 0.5, 0.75, 0.9)
 DATA = {
     "digits": Data("digits_shared_bottom", "", "gradual", "", (0.0, 0.8, 0.9, 0.95, 0.98)),
     "adult": Data("adult_shared_bottom", "adult_dir", "table_rows", "auc", _ROWS),
-    "census_income": Data("census_income", "census_income_dir", "table_rows", "auc", _ROWS),
+    "census_income": Data(
+        "census_income",
+        "census_income_dir",
+        "table_rows",
+        "auc",
+        _ROWS,
+        # The file has one-hot inputs, and no table.
+        [f"features.{kind}.dimension = 8" for kind in ("Categorical", "Bucketized")],
+    ),
 }
 _DIGITS = ("digit/accuracy", "parity/accuracy", "loops/accuracy")
 _END = 840  # Of 1,200 steps: where the last weight is cut.
@@ -56,7 +68,7 @@ def train(data: str, sparsity: float, seed: int) -> dict[str, float]:
     """Return {metric: value} of the best checkpoint of a run, on the split that the file tests."""
     own = DATA[data]
     files = [str(_GIN / "experiments" / f"{own.file}.gin")]
-    params = [f"experiment.Run.seed = {seed}", "Serving.check_rows = 0"]
+    params = [f"experiment.Run.seed = {seed}", "Serving.check_rows = 0", *own.params]
     if own.macro:
         params.append(f"{own.macro} = {rows.data_dir(data)!r}")
     steps = config.load(files, params).run.train_steps

@@ -130,6 +130,32 @@ class Column(Protocol):
         """Whether its variables may move."""
         return True
 
+    @property
+    def parts(self) -> Sequence["Column"]:
+        """The columns that it is made of; none where it reads fields alone."""
+        return ()
+
+    @property
+    def reads_columns(self) -> Sequence[str]:
+        """The other columns that it reads, which are given to it as a third argument."""
+        return ()
+
+
+class HistoryEncoder(Protocol):
+    """Makes one vector of the events of a row; its variables live in `features/<history>`."""
+
+    @abc.abstractmethod
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Encode events, [B, (L), D] and maybe a target [B, T] -> [B, H].
+
+        A row without an event is a row, too.
+        """
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether events are compared with something, such as the item that may be clicked."""
+        return False
+
 
 class Towers(dict[str, tf.Tensor]):
     """{task: [B, H]}, with the outputs that tasks share and all of them are made of.

@@ -39,7 +39,7 @@ def _run(tmp_path):
         run_directory.add_checkpoint(str(run / f"model.ckpt-{step}"), keep=3)
     keeper = checkpoints.BestKeeper(BEST, str(run))
     keeper.update(str(run / "model.ckpt-10"), {"m": 0.5, "global_step": 10})
-    read = accumulators.Vocabulary(source="w", read=lambda f: f, min_count=1, max_size=None)
+    read = accumulators.Vocabulary(reads={"w": lambda f: f}, min_count=1, max_size=None)
     read.update(np.array([b"red", b"green", b"blue"] * 4, object))
     statistics.save_statistics({"w": read}, str(run / "statistics"))
     row_names.save({"head/": types.RowNames(names=("a", "b"), axis=-1)}, str(run))

@@ -8,6 +8,7 @@ features.Numeric.names = ["age", "hours"]                # in a gin file, one ob
 from mtl.features.bucketized import Bucketized, Crossed
 from mtl.features.categorical import Categorical, Hashed, Identity
 from mtl.features.encoding import check_columns, encode_columns, fit_columns, missing_statistics
+from mtl.features.history import History
 from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
@@ -19,6 +20,7 @@ __all__ = [
     "Categorical",
     "Crossed",
     "Hashed",
+    "History",
     "Identity",
     "Image",
     "Numeric",

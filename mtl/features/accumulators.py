@@ -9,13 +9,14 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
+from mtl.features import column as columns
 
 # Quantiles are exact up to this many values and come from a uniform sample of as many beyond it.
 _SAMPLE_SIZE = 1 << 18
@@ -244,23 +245,29 @@ class Vocabulary:
     count as unknown.
 
     Attributes:
-      source: what is measured, in words.
-      read: features -> [N] of bytes.
+      reads: {what is measured, in words: features -> [N] of bytes}; all of them count.
       min_count: how often a value must occur.
       max_size: how many values to keep at most; None keeps all.
+      source: all that is measured, in words.
     """
 
-    source: str
-    read: Callable[[types.Tensors], np.ndarray] = dataclasses.field(repr=False)
+    source: str = dataclasses.field(init=False)
+    reads: Mapping[str, Callable[[types.Tensors], np.ndarray]] = dataclasses.field(repr=False)
     min_count: int
     max_size: int | None
 
     def __post_init__(self):
+        self.source = ", ".join(sorted(self.reads))
         self._counts = collections.Counter()
+
+    def join(self, other: "Vocabulary") -> "Vocabulary":
+        """Return one of the values of both; what both read counts once."""
+        return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
     def update(self, fields: types.Tensors) -> None:
         """Count the values of a batch."""
-        self._counts.update(self.read(fields).ravel().tolist())
+        for read in self.reads.values():
+            self._counts.update(read(fields).ravel().tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""
@@ -278,6 +285,31 @@ class Vocabulary:
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
             file.write(b"".join(value + b"\n" for value in kept))
         return {"file": name, "size": len(kept)}
+
+
+class OfEvents:
+    """Gathers of the entries of lists what another accumulator gathers of rows.
+
+    Args:
+      inner: the other one.
+      lists: the fields, [B, (L)] or [B, L].
+    """
+
+    def __init__(self, inner: types.Accumulator, lists: Sequence[str]):
+        self._inner, self._lists = inner, lists
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def update(self, fields: types.Tensors) -> None:
+        """Take in the entries of a batch."""
+        entries = {name: columns.flat(fields[name]) for name in self._lists}
+        if all(tf.size(values) > 0 for values in entries.values()):
+            self._inner.update(entries)
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return what the other one does."""
+        return dict(self._inner.save(directory, column))
 
 
 def _require_values(holds: bool, column: str, source: str) -> None:

@@ -3,8 +3,13 @@
 features.Categorical.names = ["job", "country"]          # a vocabulary for each, fitted
 features.Hashed.names = ["user"]
 features.Identity.names = ["weekday"]
+
+item/features.Hashed.names = ["item", "last_item"]
+item/features.Hashed.table = "item"                      # one table for both
 """
 
+import abc
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -21,7 +26,48 @@ from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical(column.Lookup, column.PerField):
+class Ids(column.Lookup, column.PerField):
+    """Columns of ids, whose table several of them may share.
+
+    Attributes:
+      table: the name of the table, in `features/<table>`, that all columns share that name it; None
+        gives each field its own.
+    """
+
+    table: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_lookup()
+        if self.table is not None:
+            where = f"{type(self).__name__}.table"
+            checks.scope_name(where, self.table)
+            rule = "stay None where nothing is embedded"
+            checks.require(self.dimension is not None, where, rule, self.table)
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What columns of one table must have in common: {setting: value}."""
+        names = ("dimension", "initial_stddev", "trainable", *self._of_table)
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    @abc.abstractmethod
+    def _of_table(self) -> Sequence[str]:
+        """The settings that say what the rows of a table stand for."""
+
+    def _name(self, output: str) -> str:
+        """Return under which name the column `output` has its table, and what it learned."""
+        return self.table or output
+
+    def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
+        # Only one of the columns that share a table creates it.
+        reuse = tf.compat.v1.AUTO_REUSE if self.table else None
+        return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Categorical(Ids):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories have places of their own behind those of the vocabulary. The empty string, an
@@ -41,6 +87,8 @@ class Categorical(column.Lookup, column.PerField):
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
+      table: the name of a table that all columns share that name it: one vocabulary and one
+        embedding, in `features/<table>`. None gives each field its own.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -49,9 +97,10 @@ class Categorical(column.Lookup, column.PerField):
     num_unknown: int = 1
     prefix: str = "categorical"
 
+    _of_table = ("vocabulary", "min_count", "max_size", "num_unknown")
+
     def __post_init__(self):
         super().__post_init__()
-        self._check_lookup()
         checks.whole("Categorical.min_count", self.min_count, 1)
         checks.whole("Categorical.num_unknown", self.num_unknown, 1)
         if self.max_size is not None:
@@ -75,18 +124,19 @@ class Categorical(column.Lookup, column.PerField):
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its vocabulary}."""
+        """Return {column or table: what gathers its vocabulary}."""
         if self.vocabulary is not None:
             return {}
-        return {
-            output: accumulators.Vocabulary(
-                source=field,
-                read=functools.partial(_tokens, field=field),
+        found: dict[str, accumulators.Vocabulary] = {}
+        for output, (field,) in self.columns.items():
+            name = self._name(output)
+            gathered = accumulators.Vocabulary(
+                reads={field: functools.partial(_tokens, field=field)},
                 min_count=self.min_count,
                 max_size=self.max_size,
             )
-            for output, (field,) in self.columns.items()
-        }
+            found[name] = found[name].join(gathered) if name in found else gathered
+        return dict(found)
 
     @property
     def files(self) -> dict[str, str]:
@@ -95,9 +145,11 @@ class Categorical(column.Lookup, column.PerField):
         return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column: the categories of its embedding}."""
+        """Return {column or table: the categories of its embedding}."""
         return {
-            output: types.RowNames(names=self._entries(output, fitted)[0], axis=0, and_unknown=True)
+            self._name(output): types.RowNames(
+                names=self._entries(output, fitted)[0], axis=0, and_unknown=True
+            )
             for output in self.columns
         }
 
@@ -115,7 +167,7 @@ class Categorical(column.Lookup, column.PerField):
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
         if self.vocabulary is None:
-            entry = fitted.for_column(output)
+            entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
         path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
         exists = tf.io.gfile.exists(path)
@@ -154,7 +206,7 @@ def _initializer(entries: tuple[str, ...] | str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hashed(column.Lookup, column.PerField):
+class Hashed(Ids):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories are hashed like all others.
@@ -167,14 +219,17 @@ class Hashed(column.Lookup, column.PerField):
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
+      table: the name of a table that all columns share that name it: one embedding, in
+        `features/<table>`. None gives each field its own.
     """
 
     num_buckets: int
     prefix: str = "hashed"
 
+    _of_table = ("num_buckets",)
+
     def __post_init__(self):
         super().__post_init__()
-        self._check_lookup()
         checks.whole("Hashed.num_buckets", self.num_buckets, 2)
 
     def _encode(
@@ -187,7 +242,7 @@ class Hashed(column.Lookup, column.PerField):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Identity(column.Lookup, column.PerField):
+class Identity(Ids):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
     All that lies outside [0, size) shares one place of its own.
@@ -200,14 +255,17 @@ class Identity(column.Lookup, column.PerField):
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
       prefix: starts the column's name, `<prefix>_<field>`.
+      table: the name of a table that all columns share that name it: one embedding, in
+        `features/<table>`. None gives each field its own.
     """
 
     size: int
     prefix: str = "identity"
 
+    _of_table = ("size",)
+
     def __post_init__(self):
         super().__post_init__()
-        self._check_lookup()
         checks.whole("Identity.size", self.size, 1)
 
     def _encode(

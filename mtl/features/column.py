@@ -6,11 +6,12 @@ column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B
 """
 
 import abc
+import contextlib
 import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -73,9 +74,13 @@ class PerField(types.Column):
         """Encode columns: {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}."""
         outputs = {}
         for output, (field,) in self.columns.items():
-            with tf.compat.v1.variable_scope(output):
+            with self._open_scope(output):
                 outputs[output] = self._encode(features, field, output, fitted)
         return outputs
+
+    def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
+        """Open the scope of the variables of the column `output`."""
+        return tf.compat.v1.variable_scope(output)
 
     @abc.abstractmethod
     def _encode(

@@ -5,13 +5,14 @@ inputs = features.encode(columns, batch, features.load(directory))
 """
 
 import collections
+import itertools
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, statistics
+from mtl.features import accumulators, categorical, statistics
 from mtl.variables import freezing
 
 
@@ -22,10 +23,35 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
     for column in columns:
         for field in [field for read in column.columns.values() for field in read]:
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
-    counts = collections.Counter(name for column in columns for name in column.columns)
+    tables = _check_tables(columns)
+    names = [name for column in _with_parts(columns) for name in column.columns]
+    counts = collections.Counter([*names, *tables])
     twice = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
     checks.require(not twice, "features.columns", "have a name each", twice, fix)
+
+
+def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
+    """Return the columns, and those that they are made of."""
+    parts = (types.read_member(column, types.Column, "parts") for column in columns)
+    return [*columns, *itertools.chain.from_iterable(parts)]
+
+
+def _check_tables(columns: Sequence[types.Column]) -> list[str]:
+    """Fail unless columns that share a table have its settings in common; return the tables."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for column in _with_parts(columns):
+        if not isinstance(column, categorical.Ids) or column.table is None:
+            continue
+        kind, shared = type(column).__name__, column.shared
+        other, settings = found.setdefault(column.table, (kind, shared))
+        where = f"the table {column.table!r}"
+        checks.require(kind == other, where, f"be of {other} columns alone", kind)
+        for setting, value in shared.items():
+            rule = f"have one {kind}.{setting}"
+            fits = value == settings[setting]
+            checks.require(fits, where, rule, f"{settings[setting]!r} and {value!r}")
+    return list(found)
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
@@ -70,9 +96,15 @@ def fit_columns(
 
 
 def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
-    """Return {column: accumulator} of all that must be fitted."""
-    of_parts = (types.read_member(part, types.Column, "accumulators")() for part in parts)
-    return {name: value for accumulators in of_parts for name, value in accumulators.items()}
+    """Return {column or table: accumulator} of all that must be fitted."""
+    _check_tables([part for part in parts if hasattr(part, "columns")])
+    found: dict[str, types.Accumulator] = {}
+    for part in parts:
+        for name, own in types.read_member(part, types.Column, "accumulators")().items():
+            other, kind = found.get(name), accumulators.Vocabulary
+            is_shared = isinstance(own, kind) and isinstance(other, kind)
+            found[name] = cast(Any, other).join(own) if is_shared else own
+    return found
 
 
 def encode_columns(
@@ -86,9 +118,18 @@ def encode_columns(
     order of the columns. A field that no column reads is no input.
     """
     check_columns(columns, features)
-    inputs: dict[str, tf.Tensor] = {}
+    reads = [types.read_member(column, types.Column, "reads_columns") for column in columns]
+    pairs = list(zip(columns, reads, strict=True))
+    first: dict[str, tf.Tensor] = {}
+    others: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"):
-        for column in columns:
+        for column, read in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
-                inputs.update(column(features, fitted))
-    return dict(sorted(inputs.items()))
+                if not read:
+                    first |= column(features, fitted)
+                    continue
+                for name in read:
+                    checks.one_of(f"{type(column).__name__} column's target", name, first)
+                of_others: Any = column
+                others |= of_others(features, fitted, {name: first[name] for name in read})
+    return dict(sorted({**first, **others}.items()))

@@ -89,9 +89,7 @@ def test_quantiles_of_many_values_come_from_a_bounded_sample(monkeypatch):
 
 
 def test_vocabulary_is_ranked_by_frequency_then_bytes(tmp_path):
-    gathered = accumulators.Vocabulary(
-        source="x", read=lambda values: values, min_count=2, max_size=3
-    )
+    gathered = accumulators.Vocabulary(reads={"x": lambda values: values}, min_count=2, max_size=3)
     gathered.update(np.array([b"b", b"a", b"c", b"c", b"once"], object))
     gathered.update(np.array([b"a", b"b", b"c", b"d", b"d", b"x\ny", b"x\ny"], object))
     saved = gathered.save(str(tmp_path), "job")

@@ -12,7 +12,7 @@ VOCABULARY = "vocabulary_job.txt"
 @pytest.fixture(name="directory")
 def _directory(tmp_path):
     """Statistics of a vocabulary and of moments."""
-    words = accumulators.Vocabulary(source="job", read=np.asarray, min_count=1, max_size=None)
+    words = accumulators.Vocabulary(reads={"job": np.asarray}, min_count=1, max_size=None)
     words.update([b"cook", b"clerk", b"cook", "a\u2028b".encode()])
     ages = accumulators.Moments(source="age", read=np.asarray)
     ages.update([[1.0], [3.0]])

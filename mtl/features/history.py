@@ -1,0 +1,224 @@
+"""What a row did before, as one input: aligned lists of events, encoded together.
+
+clicks/features.History.name = "clicks"
+clicks/features.History.events = [@clicked/features.Hashed(), @features.Numeric()]
+clicks/features.History.encoder = @histories.TargetAttention()
+clicks/features.History.target = ["hashed_item"]         # another column: what may be clicked next
+clicked/features.Hashed.names = ["clicked_items"]
+clicked/features.Hashed.table = "item"                   # that of the column above, too
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.features import accumulators, column
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+# Buckets of gaps, by powers of two: the last one holds all from 2^62 on.
+_GAPS = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History(types.Column):
+    """Lists whose i-th entries are one event: fields [B, (L)] or [B, L] -> [B, H].
+
+    Each event is encoded by columns as a row is, and their vectors are joined. Lists of one row
+    must be of equal length. What is fitted for these columns is fitted on the entries of all lists.
+
+    Attributes:
+      name: of the column.
+      events: the columns that encode an event, of fields that are lists. They may share a table
+        with other columns, and their own variables lie in `features/<their name>`.
+      encoder: from events to one vector, such as `histories.TargetAttention`; variables in
+        `features/<name>`.
+      target: other columns, by name, whose vectors are joined: what events are compared with.
+      last: how many events count, the last ones of each list; None for all.
+      place_dimension: of an embedding of the place of an event, counted from the end, that is
+        joined to its vector; needs `last`. None for none.
+      times: a list of the times of events, numbers in any unit; needs `now`.
+      now: the field that holds the time of the row.
+      gap_dimension: of an embedding of the time from an event to `now`, by powers of two, that is
+        joined to its vector. A negative gap counts as 0.
+      trainable: False leaves its variables as they are, as `mtl.variables.freezing` does by name.
+    """
+
+    name: str
+    events: Sequence[types.Column]
+    encoder: types.HistoryEncoder
+    target: Sequence[str] = ()
+    last: int | None = None
+    place_dimension: int | None = None
+    times: str | None = None
+    now: str | None = None
+    gap_dimension: int = 8
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        checks.scope_name("History.name", self.name)
+        checks.is_a("History.events", self.events, (list, tuple), "be a list of columns")
+        checks.require(len(self.events) > 0, "History.events", "hold a column", self.events)
+        for part in self.events:
+            checks.require_part("History.events", part, "features.Hashed", arguments=2)
+        example = "histories.TargetAttention"
+        checks.require_part("History.encoder", self.encoder, example, arguments=2)
+        checks.texts("History.target", self.target, "be a list of columns")
+        needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
+        rule = f"name the columns that {type(self.encoder).__name__} compares events with"
+        checks.require(bool(self.target) or not needs, "History.target", rule, list(self.target))
+        if self.last is not None:
+            checks.whole("History.last", self.last, 1)
+        if self.place_dimension is not None:
+            checks.whole("History.place_dimension", self.place_dimension, 1)
+            rule = "be set where places are embedded"
+            checks.require(self.last is not None, "History.last", rule, self.last)
+        for setting, other in (("times", "now"), ("now", "times")):
+            has_both = getattr(self, setting) is None or getattr(self, other) is not None
+            checks.require(has_both, f"History.{other}", f"come with {setting}", None)
+        checks.whole("History.gap_dimension", self.gap_dimension, 1)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """{the column: the fields that it reads}."""
+        own = () if self.now is None else (self.now,)
+        return {self.name: (*self._lists, *own)}
+
+    @property
+    def parts(self) -> Sequence[types.Column]:
+        """The columns that encode an event."""
+        return self.events
+
+    @property
+    def reads_columns(self) -> Sequence[str]:
+        """The columns that events are compared with."""
+        return self.target
+
+    @property
+    def _lists(self) -> list[str]:
+        """The fields that are lists."""
+        read = (fields for part in self.events for fields in part.columns.values())
+        times = () if self.times is None else (self.times,)
+        return list(dict.fromkeys([*itertools.chain.from_iterable(read), *times]))
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return {column or table: what gathers its statistics} of the columns of events."""
+        return {
+            name: own
+            # Its reader takes lists as they are, and it may be joined with those of other columns.
+            if isinstance(own, accumulators.Vocabulary)
+            else accumulators.OfEvents(own, tuple(self._lists))
+            for part in self.events
+            for name, own in types.read_member(part, types.Column, "accumulators")().items()
+        }
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {column or table: what its rows stand for} of the columns of events."""
+        found: dict[str, types.RowNames] = {}
+        for part in self.events:
+            found |= types.read_member(part, types.Column, "row_names")(fitted)
+        return found
+
+    @property
+    def files(self) -> dict[str, str]:
+        """{column: the file that its settings name} of the columns of events."""
+        found: dict[str, str] = {}
+        for part in self.events:
+            found |= types.read_member(part, types.Column, "files")
+        return found
+
+    def __call__(
+        self,
+        features: types.Tensors,
+        fitted: types.Statistics,
+        columns: Mapping[str, tf.Tensor] = MappingProxyType({}),
+    ) -> types.Tensors:
+        """Encode the history: {field: [B, (L)] or [B, L]}, {column: [B, D]} -> {name: [B, H]}."""
+        lists = self._take_last({field: self._as_list(features, field) for field in self._lists})
+        row_splits = lists[self._lists[0]].row_splits
+        entries = {field: values.flat_values for field, values in lists.items()}
+        vectors: list[tf.Tensor] = []
+        for part in self.events:
+            with freezing.hold_part(types.read_member(part, types.Column, "trainable")):
+                vectors += part(entries, fitted).values()
+        with tf1.variable_scope(self.name):
+            vectors += self._embed_places(lists) + self._embed_gaps(lists, features)
+            joined = tf.concat([tf.cast(vector, tf.float32) for vector in vectors], axis=1)
+            events = tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
+            target = tf.concat([columns[name] for name in self.target], 1) if self.target else None
+            return {self.name: self.encoder(events, target)}
+
+    def _as_list(self, features: types.Tensors, field: str) -> tf.RaggedTensor:
+        values = features[field]
+        if isinstance(values, tf.RaggedTensor):
+            return values
+        fix = f"Its batches have shape {values.shape}; in Spec.features, (None,) is a list."
+        where = f"features.{self.name}"
+        checks.require(values.shape.rank == 2, where, "read fields that are lists", field, fix)
+        return tf.RaggedTensor.from_tensor(values)
+
+    def _take_last(self, lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.RaggedTensor]:
+        """Return the last events of lists that are equally long.
+
+        Raises:
+          InvalidArgumentError: when run, if lists of a row differ in length.
+        """
+        (first, values), *others = lists.items()
+        lengths, same = values.row_lengths(), []
+        for field, other in others:
+            where = f"features.{self.name}"
+            message = f"{where} must read lists of equal length in a row, {first} and {field}"
+            same.append(tf1.assert_equal(other.row_lengths(), lengths, message=message))
+        with tf.control_dependencies(same):
+            splits = tf.identity(values.row_splits)
+        equal = {
+            field: tf.RaggedTensor.from_row_splits(own.flat_values, splits, validate=False)
+            for field, own in lists.items()
+        }
+        if self.last is None:
+            return equal
+        is_last = _count_from_end(equal[first]) < self.last
+        return {
+            field: tf.RaggedTensor.from_row_lengths(
+                tf.boolean_mask(own.flat_values, is_last),
+                tf.minimum(lengths, self.last),
+                validate=False,
+            )
+            for field, own in equal.items()
+        }
+
+    def _embed_places(self, lists: Mapping[str, tf.RaggedTensor]) -> list[tf.Tensor]:
+        """Return the vectors [N, D] of the places of N events; none unless asked for."""
+        if self.place_dimension is None or self.last is None:
+            return []
+        places = _count_from_end(lists[self._lists[0]])
+        return [layers.embedding(places, self.last, self.place_dimension, "place")]
+
+    def _embed_gaps(
+        self, lists: Mapping[str, tf.RaggedTensor], features: types.Tensors
+    ) -> list[tf.Tensor]:
+        """Return the vectors [N, D] of the time from N events to now; none unless asked for."""
+        if self.times is None or self.now is None:
+            return []
+        times = tf.cast(lists[self.times].flat_values, tf.float64)
+        now = tf.cast(column.numbers("History", features, self.now), tf.float64)
+        gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Of a gap that is no number, too.
+        # A little more than 1, so that no power of two is rounded into the bucket before its own.
+        powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
+        powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
+        buckets = tf.cast(tf.minimum(tf.floor(powers), last), tf.int64)
+        return [layers.embedding(buckets, _GAPS, self.gap_dimension, "gap")]
+
+
+def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:
+    """Return how many entries of its list come after each entry, [N]."""
+    ends = tf.gather(lists.row_splits[1:], lists.value_rowids())
+    return ends - 1 - tf.range(tf.shape(lists.flat_values, ends.dtype)[0])

@@ -1,0 +1,129 @@
+"""Events by how much they have to do with a target: DIN, and SDIM for long histories."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.histories import padded
+
+tf1 = tf.compat.v1
+
+_NORMALIZATIONS = ("none", "softmax")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetAttention(types.HistoryEncoder):
+    """h = sum_t w(e[t], q) e[t], where an MLP of e, q, q - e and q * e gives w: -> [B, D].
+
+    G. Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
+    arXiv:1706.06978. As there, weights are not normalised, so that many events of one interest
+    count for more than few. A target q of another width than D is projected to it. Without events
+    h is zeros.
+
+    Attributes:
+      layers: the hidden units of the MLP, in `hidden_<i>`; `weight` is its last layer.
+      activation: of the hidden layers, one of `layers.ACTIVATIONS`; the authors' code has sigmoid.
+      normalization: "none", or "softmax" over the events of a row.
+    """
+
+    layers: Sequence[int] = (64, 32)
+    activation: str = "sigmoid"
+    normalization: str = "none"
+
+    needs_target = True
+
+    def __post_init__(self):
+        checks.is_a("TargetAttention.layers", self.layers, (list, tuple), "be a list of units")
+        checks.require(len(self.layers) > 0, "TargetAttention.layers", "hold a layer", self.layers)
+        for units in self.layers:
+            checks.whole("TargetAttention.layers", units, 1)
+        checks.one_of("TargetAttention.activation", self.activation, layers.ACTIVATIONS)
+        where = "TargetAttention.normalization"
+        checks.one_of(where, self.normalization, _NORMALIZATIONS)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Weigh events, [B, (L), D] and [B, T] -> [B, D]."""
+        values, rows = events.flat_values, events.value_rowids()
+        weights = self._weigh(values, rows, padded.fit_target(events, target))
+        if self.normalization == "softmax":
+            greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
+            shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
+            weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
+        return padded.sum_rows(weights * values, events)
+
+    def _weigh(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """Return the weights [N, 1] of events [N, D] of these rows, [N], for a target [B, D].
+
+        The first layer, on [e, q, q - e, q * e], is three products: that with q is one for each
+        row, and not for each event.
+        """
+        activation = layers.ACTIVATIONS[self.activation]
+        size, units = values.shape[1], self.layers[0]
+        with tf1.variable_scope("hidden_0"):
+            kernel = tf1.get_variable("kernel", [4 * size, units], values.dtype)
+            bias = tf1.get_variable("bias", [units], values.dtype, tf1.zeros_initializer())
+            own, of_target, difference, product = tf.split(kernel, 4)
+            by_row = tf.linalg.matmul(target, of_target + difference) + bias
+            hidden = tf.linalg.matmul(values, own - difference)
+            hidden += tf.linalg.matmul(tf.gather(target, rows) * values, product)
+            hidden = activation(hidden + tf.gather(by_row, rows))
+        for index, units in enumerate(self.layers[1:], 1):
+            hidden = layers.dense(hidden, units, f"hidden_{index}", activation)
+        return layers.dense(hidden, 1, "weight")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HashedAttention(types.HistoryEncoder):
+    """h = mean over groups of hashes of the events that share the target's: -> [B, D].
+
+    Y. Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR
+    Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Signs of random projections are hashes; events
+    whose `width` hashes all are the target's add up, scaled to length 1, and groups are averaged. A
+    long history costs a product with `num_hashes` columns, and no MLP. No gradient passes a hash:
+    events are moved by what they add, and the target by nothing here.
+
+    The target must be as wide as an event. Without events h is zeros.
+
+    Attributes:
+      num_hashes: in all; a multiple of width.
+      width: the hashes of a group: more of them let fewer events through.
+      seed: of the projections.
+    """
+
+    num_hashes: int = 48
+    width: int = 3
+    seed: int = 0
+
+    needs_target = True
+
+    def __post_init__(self):
+        for setting in ("num_hashes", "width"):
+            checks.whole(f"HashedAttention.{setting}", getattr(self, setting), 1)
+        checks.whole("HashedAttention.seed", self.seed, 0)
+        rule = f"be a multiple of {self.width}, the width"
+        fits = self.num_hashes % self.width == 0
+        checks.require(fits, "HashedAttention.num_hashes", rule, self.num_hashes)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Take events that share hashes, [B, (L), D] and [B, D] -> [B, D]."""
+        values, is_event = padded.pad_events(events)
+        size, width = values.shape[2], None if target is None else target.shape[1]
+        rule = f"be as wide as an event, {size}, for HashedAttention"
+        checks.require(width == size, "History.target", rule, width)
+        drawn = np.random.default_rng(self.seed).normal(size=[size, self.num_hashes])
+        projections = tf.constant(drawn, values.dtype)
+        same = tf.equal(
+            self._hash(values, projections), self._hash(target, projections)[:, tf.newaxis]
+        )
+        shares = tf.cast(same & is_event[:, :, tf.newaxis], values.dtype)
+        sums = tf.linalg.matmul(shares, values, transpose_a=True)  # [B, groups, D]
+        return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
+
+    def _hash(self, values: tf.Tensor, projections: tf.Tensor) -> tf.Tensor:
+        """Return the hash of each group, [..., D] -> int64 [..., groups]."""
+        signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
+        shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)
+        return tf.reduce_sum(tf.reshape(signs, shape) * (1 << np.arange(self.width)), axis=-1)

@@ -1,0 +1,53 @@
+"""Patterns of neighbouring events, by convolutions over their order."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.histories import padded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Convolution(types.HistoryEncoder):
+    """h = the greatest of relu(convolution) over places, for each filter: [B, (L), D] -> [B, H].
+
+    Y. Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014,
+    arXiv:1408.5882. Unlike there, zeros stand before and behind the events, so that a history that
+    is shorter than a filter has an output. Without events it is zeros.
+
+    Attributes:
+      filters: for each size.
+      sizes: how many neighbouring events a filter sees; H = filters times the number of sizes. The
+        kernel of size s lies in `size_<s>`.
+    """
+
+    filters: int = 32
+    sizes: Sequence[int] = (1, 2, 3)
+
+    def __post_init__(self):
+        checks.whole("Convolution.filters", self.filters, 1)
+        checks.is_a("Convolution.sizes", self.sizes, (list, tuple), "be a list of sizes")
+        checks.require(len(self.sizes) > 0, "Convolution.sizes", "hold a size", self.sizes)
+        for size in self.sizes:
+            checks.whole("Convolution.sizes", size, 1)
+        is_each_once = len(set(self.sizes)) == len(self.sizes)
+        checks.require(is_each_once, "Convolution.sizes", "hold each size once", self.sizes)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Convolve events, [B, (L), D] -> [B, H]."""
+        del target
+        values, is_event = padded.pad_events(events)
+        found = []
+        for size in self.sizes:
+            before = (size - 1) // 2
+            around = tf.pad(values, [[0, 0], [before, size - 1 - before], [0, 0]])
+            # As a product, and not as a convolution: its bits do not depend on how far rows are
+            # padded.
+            places = tf.shape(values)[1]
+            windows = tf.concat([around[:, i : i + places] for i in range(size)], axis=2)
+            made = layers.dense(windows, self.filters, f"size_{size}", tf.nn.relu)
+            # What a ReLU gives is no less than the zeros of places without an event.
+            found.append(tf.where(is_event[:, :, tf.newaxis], made, tf.zeros_like(made)))
+        return tf.reduce_max(tf.concat(found, axis=2), axis=1)

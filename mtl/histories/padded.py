@@ -1,0 +1,33 @@
+"""Events as a matrix for each row, and a target that fits them.
+
+values, is_event = padded.pad_events(events)             # [B, L, D] and [B, L]
+target = padded.fit_target("TargetAttention", events, target)
+"""
+
+import tensorflow as tf
+
+from mtl import layers
+
+
+def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return events with zeros behind them, [B, L, D], and which are events, bool [B, L].
+
+    L is the greatest number of events in the batch, and 1 where there is none: an operation that
+    takes no empty axis takes this one.
+    """
+    size = events.flat_values.shape[1]
+    width = tf.maximum(events.bounding_shape(axis=1), 1)
+    values = events.to_tensor(shape=tf.stack([events.nrows(), width, tf.constant(size, tf.int64)]))
+    values.set_shape([None, None, size])
+    return values, tf.sequence_mask(events.row_lengths(), width)
+
+
+def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
+    """Return the target, [B, T] -> [B, D], projected by a layer `target` if T is not D."""
+    size = events.flat_values.shape[1]
+    return target if target.shape[1] == size else layers.dense(target, size, "target")
+
+
+def sum_rows(values: tf.Tensor, events: tf.RaggedTensor) -> tf.Tensor:
+    """Sum what belongs to the events of each row, [N, D] -> [B, D]; 0 for a row without any."""
+    return tf.math.unsorted_segment_sum(values, events.value_rowids(), events.nrows())

@@ -1,0 +1,44 @@
+"""The mean of events, or their sum, their greatest values or the last one."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.histories import padded
+
+_KINDS = ("mean", "sum", "max", "last")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pooling(types.HistoryEncoder):
+    """h = mean, sum, max or last of the events: [B, (L), D] -> [B, D]; zeros without events.
+
+    Attributes:
+      kind: "mean", "sum", "max" of each number, or "last" for the last event alone.
+    """
+
+    kind: str = "mean"
+
+    def __post_init__(self):
+        checks.one_of("Pooling.kind", self.kind, _KINDS)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Pool events, [B, (L), D] -> [B, D]."""
+        del target
+        values, rows = events.flat_values, events.value_rowids()
+        counts = events.row_lengths()[:, tf.newaxis]
+        if self.kind == "max":
+            greatest = tf.math.unsorted_segment_max(values, rows, events.nrows())
+            return tf.where(counts > 0, greatest, tf.zeros_like(greatest))
+        if self.kind == "last":
+            is_last = tf.equal(tf.gather(events.row_splits[1:], rows) - 1, _count(values))
+            values = tf.where(is_last[:, tf.newaxis], values, tf.zeros_like(values))
+        total = padded.sum_rows(values, events)
+        if self.kind != "mean":
+            return total
+        return tf.math.divide_no_nan(total, tf.cast(counts, total.dtype))
+
+
+def _count(values: tf.Tensor) -> tf.Tensor:
+    return tf.range(tf.shape(values, tf.int64)[0])

@@ -1,0 +1,98 @@
+"""Events one after another: GRU, and the evolution of an interest in a target (DIEN)."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.histories import padded
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GRU(types.HistoryEncoder):
+    """h = the state of a gated recurrent unit after the last event: [B, (L), D] -> [B, units].
+
+    K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+    Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate comes before the product.
+    Without events it is zeros. The work is one product after another: it grows with the length.
+
+    Attributes:
+      units: of the state.
+    """
+
+    units: int = 32
+
+    def __post_init__(self):
+        checks.whole("GRU.units", self.units, 1)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Run the unit, [B, (L), D] -> [B, units]."""
+        del target
+        return _run_gru(*padded.pad_events(events), self.units)[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InterestEvolution(types.HistoryEncoder):
+    """A GRU over events, then one over its states whose update is scaled by attention.
+
+    G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
+    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e,
+    and the second unit (AUGRU) moves by a[t] times its update gate. Unlike there, no auxiliary loss
+    asks the first unit for the next event. Without events it is zeros.
+
+    Attributes:
+      units: of both states, in `extraction` and `evolution`; W lies in `attention`.
+    """
+
+    units: int = 32
+
+    needs_target = True
+
+    def __post_init__(self):
+        checks.whole("InterestEvolution.units", self.units, 1)
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Run both units, [B, (L), D] and [B, T] -> [B, units]."""
+        values, is_event = padded.pad_events(events)
+        with tf1.variable_scope("extraction"):
+            states = _run_gru(values, is_event, self.units)[1]
+        queries = layers.dense(target, self.units, "attention", use_bias=False)
+        scores = tf.linalg.matvec(states, queries)
+        scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
+        weights = tf.nn.softmax(scores)
+        with tf1.variable_scope("evolution"):
+            return _run_gru(states, is_event, self.units, weights)[0]
+
+
+def _run_gru(
+    values: tf.Tensor, is_event: tf.Tensor, units: int, attention: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the last state [B, units], and all of them [B, L, units].
+
+    Args:
+      values: the events, [B, L, D].
+      is_event: [B, L]; the state stays where there is none.
+      units: of the state.
+      attention: how much of its update a state takes, [B, L]; all of it if there is none.
+    """
+    steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])
+    shape, dtype = [units, 3 * units], values.dtype
+    gates, candidate = tf.split(
+        tf1.get_variable("recurrent/kernel", shape, dtype), [2 * units, units], 1
+    )
+    shares = tf.cast(is_event, dtype) if attention is None else attention
+    shares = tf.transpose(tf.where(is_event, shares, tf.zeros_like(shares)))[:, :, tf.newaxis]
+
+    def move(state: tf.Tensor, given: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        inputs, share = given
+        update, reset = tf.split(
+            tf.sigmoid(inputs[:, : 2 * units] + tf.linalg.matmul(state, gates)), 2, axis=1
+        )
+        proposed = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
+        moved = state + share * update * (proposed - state)
+        return tf.ensure_shape(moved, state.shape)
+
+    states = tf.scan(move, (steps, shares), tf.zeros_like(steps[0, :, :units]))
+    return states[-1], tf.transpose(states, [1, 0, 2])

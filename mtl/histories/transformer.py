@@ -1,0 +1,91 @@
+"""Events that attend to each other, and maybe to a target (BST)."""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.histories import padded
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transformer(types.HistoryEncoder):
+    """z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...: [B, (L), D] -> [B, H].
+
+    Each event is projected to H = `dimension`. h is the mean of norm(z) over the events, and zeros
+    without any.
+
+    With `joins_target` the target is a last token, and h is what becomes of it. So Q. Chen et al.,
+    "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874
+    (BST) do; they give all tokens to the layers behind, and normalise after each block. The order
+    of events plays no part but by `History.place_dimension`, or the times of events.
+
+    Attributes:
+      dimension: of a token, a multiple of `num_heads`.
+      num_blocks: at least 1; variables in `block_<i>`.
+      num_heads: of the attention.
+      feed_forward_factor: the hidden units of the feed-forward layer over `dimension`.
+      joins_target: whether the target is a token.
+    """
+
+    dimension: int = 32
+    num_blocks: int = 1
+    num_heads: int = 4
+    feed_forward_factor: int = 4
+    joins_target: bool = False
+
+    def __post_init__(self):
+        for setting in ("dimension", "num_blocks", "num_heads", "feed_forward_factor"):
+            checks.whole(f"Transformer.{setting}", getattr(self, setting), 1)
+        rule = f"be a multiple of {self.num_heads}, its heads"
+        fits = self.dimension % self.num_heads == 0
+        checks.require(fits, "Transformer.dimension", rule, self.dimension)
+        where = "Transformer.joins_target"
+        checks.is_a(where, self.joins_target, bool, "be True or False")
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether the target is a token."""
+        return self.joins_target
+
+    def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
+        """Run the blocks, [B, (L), D] and maybe [B, T] -> [B, dimension]."""
+        values, is_token = padded.pad_events(events)
+        tokens = layers.dense(values, self.dimension, "event")
+        if self.joins_target:
+            # Padding lies between the events and the target; no token attends to it.
+            last = layers.dense(target, self.dimension, "target")[:, tf.newaxis]
+            tokens = tf.concat([tokens, last], axis=1)
+            is_token = tf.pad(is_token, [[0, 0], [0, 1]], constant_values=True)
+        for index in range(self.num_blocks):
+            with tf1.variable_scope(f"block_{index}"):
+                tokens += self._attend(layers.layer_norm(tokens, "attention_norm"), is_token)
+                given = layers.layer_norm(tokens, "feed_forward_norm")
+                units = self.feed_forward_factor * self.dimension
+                hidden = layers.dense(given, units, "feed_forward/hidden", tf.nn.relu)
+                tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
+        tokens = layers.layer_norm(tokens, "norm")
+        if self.joins_target:
+            return tokens[:, -1]
+        shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
+        count = tf.maximum(tf.reduce_sum(shares, axis=1), 1)
+        return tf.reduce_sum(tokens * shares, axis=1) / count
+
+    def _attend(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tf.Tensor:
+        """Return what tokens take of each other, [B, L, dimension] -> the same."""
+        mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
+        width = self.dimension // self.num_heads
+        shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
+        queries, keys, values = tf.unstack(
+            tf.transpose(tf.reshape(mixed, shape), [2, 0, 3, 1, 4]), num=3
+        )
+        scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
+        is_seen = is_token[:, tf.newaxis, tf.newaxis, :]
+        scores = tf.where(is_seen, scores, tf.constant(scores.dtype.min, scores.dtype))
+        joined = tf.transpose(tf.linalg.matmul(tf.nn.softmax(scores), values), [0, 2, 1, 3])
+        joined = tf.reshape(joined, tf.shape(tokens))
+        joined.set_shape(tokens.shape)
+        return layers.dense(joined, self.dimension, "attention/output")

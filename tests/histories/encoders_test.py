@@ -1,0 +1,261 @@
+"""Encoders of histories, each against a computation of its equations by NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, histories
+
+tf1 = tf.compat.v1
+
+SIZE = 4
+LENGTHS = (3, 0, 1, 5)
+RANDOM = np.random.default_rng(0)
+EVENTS = [RANDOM.normal(size=[length, SIZE]).astype(np.float32) for length in LENGTHS]
+TARGET = RANDOM.normal(size=[len(LENGTHS), SIZE]).astype(np.float32)
+ENCODERS = {
+    "mean": histories.Pooling(),
+    "sum": histories.Pooling(kind="sum"),
+    "max": histories.Pooling(kind="max"),
+    "last": histories.Pooling(kind="last"),
+    "gru": histories.GRU(units=3),
+    "convolution": histories.Convolution(filters=3, sizes=[1, 2, 4]),
+    "transformer": histories.Transformer(dimension=4, num_heads=2),
+    "target": histories.TargetAttention(layers=[5, 3]),
+    "softmax": histories.TargetAttention(layers=[5], normalization="softmax"),
+    "hashed": histories.HashedAttention(num_hashes=12, width=2),
+    "evolution": histories.InterestEvolution(units=3),
+    "bst": histories.Transformer(dimension=4, num_heads=2, num_blocks=2, joins_target=True),
+}
+# What the target tells is left where no event has happened.
+_EMPTY_IS_ZERO = set(ENCODERS) - {"bst"}
+
+
+def _encode(encoder, events=EVENTS, target=TARGET, gradients=False):
+    """The outputs and the variables, which are drawn by their names."""
+    flat = np.concatenate(events)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = tf1.placeholder_with_default(flat, [None, SIZE])
+        given = tf.RaggedTensor.from_row_lengths(values, [len(own) for own in events])
+        goal = tf1.placeholder_with_default(target, [None, target.shape[1]])
+        made = encoder(given, goal)
+        assert made.shape.rank == 2 and made.shape[1] is not None
+        weights = np.random.default_rng(1).normal(size=[len(events), made.shape[1]])
+        loss = tf.reduce_sum(made * weights)
+        found = tf.gradients(loss, [values, *tf1.global_variables()]) if gradients else []
+        session.run(tf1.global_variables_initializer())
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        for name, variable in variables.items():
+            seed = np.frombuffer(name.encode(), np.uint8)
+            drawn = np.random.default_rng(seed).normal(size=variable.shape, scale=0.6)
+            variable.load(drawn, session)
+        if gradients:
+            dense = [tf.convert_to_tensor(gradient) for gradient in found]
+            return session.run((loss, dense, variables))
+        return session.run((made, variables))
+
+
+@pytest.fixture(params=ENCODERS)
+def name(request):
+    return request.param
+
+
+def test_no_row_depends_on_another_and_padding_on_nothing(name):
+    whole, _ = _encode(ENCODERS[name])
+    for row, own in enumerate(EVENTS):
+        alone, _ = _encode(ENCODERS[name], [own], TARGET[row : row + 1])
+        np.testing.assert_allclose(alone[0], whole[row], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(whole).all()
+    if name in _EMPTY_IS_ZERO:
+        assert (whole[1] == 0).all() and (whole[[0, 3]] != 0).any(axis=1).all()
+
+
+def test_a_longer_row_beside_it_changes_no_bit_of_a_row(name):
+    """It widens what the others are padded to."""
+    longer = [*EVENTS[:3], RANDOM.normal(size=[61, SIZE]).astype(np.float32)]
+    one, other = (_encode(ENCODERS[name], events)[0] for events in (EVENTS, longer))
+    np.testing.assert_array_equal(other[:3], one[:3])
+
+
+def test_batches_without_an_event_are_encoded(name):
+    nothing = [np.zeros([0, SIZE], np.float32)] * 2
+    made, _ = _encode(ENCODERS[name], nothing, TARGET[:2])
+    assert np.isfinite(made).all()
+    assert name not in _EMPTY_IS_ZERO or (made == 0).all()
+
+
+def test_gradients_are_those_of_finite_differences(name):
+    encoder, step = ENCODERS[name], 1e-2
+    _, (of_events, *of_variables), variables = _encode(encoder, gradients=True)
+    assert of_events is not None and all(own is not None for own in of_variables)
+    for own in [of_events, *of_variables]:
+        assert np.isfinite(own).all()
+    for variable, own in zip(variables, of_variables, strict=True):
+        assert np.abs(own).max() > 0, variable
+    if name == "hashed":
+        return  # Hashes jump.
+    for row, place, number in ((0, 1, 2), (3, 4, 0), (2, 0, 3)):
+        moved = []
+        for sign in (-1, 1):
+            events = [own.copy() for own in EVENTS]
+            events[row][place, number] += sign * step
+            moved.append(_encode(encoder, events, gradients=True)[0])
+        at = sum(LENGTHS[:row]) + place
+        numeric = (moved[1] - moved[0]) / (2 * step)
+        np.testing.assert_allclose(of_events[at, number], numeric, rtol=0.05, atol=0.02)
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _gru(inputs, kernels, scope, shares=None):
+    """All states, [L, units]."""
+    kernel, bias = kernels[f"{scope}inputs/kernel"], kernels[f"{scope}inputs/bias"]
+    recurrent = kernels[f"{scope}recurrent/kernel"]
+    units = len(recurrent)
+    state, states = np.zeros(units), []
+    for place, event in enumerate(inputs):
+        x = event @ kernel + bias
+        update, reset = np.split(_sigmoid(x[: 2 * units] + state @ recurrent[:, : 2 * units]), 2)
+        proposed = np.tanh(x[2 * units :] + (reset * state) @ recurrent[:, 2 * units :])
+        update = update * (1 if shares is None else shares[place])
+        state = (1 - update) * state + update * proposed
+        states.append(state)
+    return np.array(states)
+
+
+def _softmax(x):
+    powers = np.exp(x - x.max())
+    return powers / powers.sum()
+
+
+def _weigh(events, target, v, num_layers):
+    """The weights of DIN, one event after another."""
+    found = []
+    for event in events:
+        hidden = np.concatenate([event, target, target - event, target * event])
+        for layer in range(num_layers):
+            hidden = _sigmoid(hidden @ v[f"hidden_{layer}/kernel"] + v[f"hidden_{layer}/bias"])
+        found.append(hidden @ v["weight/kernel"] + v["weight/bias"])
+    return np.array(found)
+
+
+def _hashed(events, target, _):
+    encoder = ENCODERS["hashed"]
+    drawn = np.random.default_rng(0).normal(size=[SIZE, encoder.num_hashes])
+    total = np.zeros(SIZE)
+    for first in range(0, encoder.num_hashes, encoder.width):
+        own = drawn[:, first : first + encoder.width]
+        same = [e for e in events if ((e @ own > 0) == (target @ own > 0)).all()]
+        added = np.sum(same, axis=0) if same else np.zeros(SIZE)
+        total += added / max(np.linalg.norm(added), 1e-6)
+    return total * encoder.width / encoder.num_hashes
+
+
+def _convolve(events, _, v):
+    found = []
+    for size in (1, 2, 4):
+        before = (size - 1) // 2
+        around = np.pad(events, [[before, size - 1 - before], [0, 0]])
+        kernel, bias = v[f"size_{size}/kernel"], v[f"size_{size}/bias"]
+        windows = [around[i : i + size] for i in range(len(events))]
+        made = [window.ravel() @ kernel + bias for window in windows]
+        found.append(np.maximum(made, 0).max(axis=0))
+    return np.concatenate(found)
+
+
+def _evolve(events, target, v):
+    states = _gru(events, v, "extraction/")
+    attention = _softmax(states @ (target @ v["attention/kernel"]))
+    return _gru(states, v, "evolution/", attention)[-1]
+
+
+EQUATIONS = {
+    "mean": lambda events, *_: events.mean(axis=0),
+    "sum": lambda events, *_: events.sum(axis=0),
+    "max": lambda events, *_: events.max(axis=0),
+    "last": lambda events, *_: events[-1],
+    "gru": lambda events, _, v: _gru(events, v, "")[-1],
+    "convolution": _convolve,
+    "target": lambda events, target, v: (_weigh(events, target, v, 2) * events).sum(axis=0),
+    "softmax": lambda events, target, v: (_softmax(_weigh(events, target, v, 1)) * events).sum(
+        axis=0
+    ),
+    "hashed": _hashed,
+    "evolution": _evolve,
+}
+
+
+@pytest.mark.parametrize("of", EQUATIONS)
+def test_outputs_are_those_of_the_equations(of):
+    made, variables = _encode(ENCODERS[of])
+    for row, events in enumerate(EVENTS):
+        if len(events):
+            expected = EQUATIONS[of](events, TARGET[row], variables)
+            np.testing.assert_allclose(made[row], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_transformer_is_that_of_keras():
+    """One block by Keras' layers, with the same weights."""
+    made, v = _encode(ENCODERS["transformer"])
+    norm = lambda name: (v[f"{name}/gamma"], v[f"{name}/beta"])  # noqa: E731
+
+    def normalise(x, name):
+        gamma, beta = norm(name)
+        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        return (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+
+    for row, events in enumerate(EVENTS):
+        if not len(events):
+            continue
+        tokens = events @ v["event/kernel"] + v["event/bias"]
+        given = normalise(tokens, "block_0/attention_norm")
+        mixed = given @ v["block_0/attention/query_key_value/kernel"]
+        mixed = (mixed + v["block_0/attention/query_key_value/bias"]).reshape([-1, 3, 2, 2])
+        heads = []
+        for head in range(2):
+            queries, keys, values = (mixed[:, part, head] for part in range(3))
+            weights = np.stack([_softmax(own) for own in queries @ keys.T / np.sqrt(2)])
+            heads.append(weights @ values)
+        joined = np.concatenate(heads, axis=1)
+        tokens = tokens + joined @ v["block_0/attention/output/kernel"]
+        tokens = tokens + v["block_0/attention/output/bias"]
+        given = normalise(tokens, "block_0/feed_forward_norm")
+        hidden = np.maximum(
+            given @ v["block_0/feed_forward/hidden/kernel"] + v["block_0/feed_forward/hidden/bias"],
+            0,
+        )
+        tokens = tokens + hidden @ v["block_0/feed_forward/output/kernel"]
+        tokens = tokens + v["block_0/feed_forward/output/bias"]
+        expected = normalise(tokens, "norm").mean(axis=0)
+        np.testing.assert_allclose(made[row], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_of_another_width_is_projected():
+    made, variables = _encode(ENCODERS["target"], target=TARGET[:, :2])
+    projected = TARGET[:, :2] @ variables["target/kernel"] + variables["target/bias"]
+    expected = (_weigh(EVENTS[0], projected[0], variables, 2) * EVENTS[0]).sum(axis=0)
+    np.testing.assert_allclose(made[0], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(checks.UserError, match="be as wide as an event, 4, for HashedAttention"):
+        _encode(ENCODERS["hashed"], target=TARGET[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: histories.Pooling(kind="avg"), "Pooling.kind must be one of"),
+        (lambda: histories.GRU(units=0), "GRU.units must"),
+        (lambda: histories.Convolution(sizes=[]), "Convolution.sizes must hold a size"),
+        (lambda: histories.Convolution(sizes=[2, 2]), "Convolution.sizes"),
+        (lambda: histories.TargetAttention(layers=[]), "TargetAttention.layers must hold a layer"),
+        (lambda: histories.TargetAttention(activation="rel"), "'relu'"),
+        (lambda: histories.TargetAttention(normalization="sum"), "normalization must be one of"),
+        (lambda: histories.HashedAttention(num_hashes=10), "be a multiple of 3, the width"),
+        (lambda: histories.Transformer(dimension=6), "be a multiple of 4, its heads"),
+        (lambda: histories.InterestEvolution(units=1.5), "InterestEvolution.units must"),
+    ],
+)
+def test_settings_that_make_no_sense(make, says):
+    with pytest.raises(checks.UserError, match=says):
+        make()

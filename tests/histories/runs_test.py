@@ -1,0 +1,107 @@
+"""Whole runs with a history: served as ragged and as padded rows, in slices, on replicas."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import distribution, features, histories, networks
+from mtl.balancing import methods, surgery
+from mtl.optimization import optimizers
+from mtl.runs import verbs
+from tests import tiny
+
+pytestmark = pytest.mark.medium
+
+ENCODERS = {
+    "gru": histories.GRU(units=4),
+    "convolution": histories.Convolution(filters=4),
+    "target": histories.TargetAttention(layers=[8, 4]),
+    "hashed": histories.HashedAttention(num_hashes=6),
+    "evolution": histories.InterestEvolution(units=4),
+    "bst": histories.Transformer(dimension=8, num_heads=2, joins_target=True),
+}
+
+
+def _make(encoder, splits=None, **settings):
+    word = features.Categorical(names=["word"], dimension=4, table="token", min_count=1)
+    tags = features.Categorical(names=["tags"], dimension=4, table="token", min_count=1)
+    history = features.History(
+        name="tags", events=[tags], encoder=encoder, target=["categorical_word"], last=6
+    )
+    columns = [features.Numeric(names=["x"]), history, word]
+    made = tiny.make(splits=splits or tiny.TAGGED_SPLITS, columns=columns, **settings)
+    return dataclasses.replace(made, data=dataclasses.replace(made.data, spec=tiny.TAGGED_SPEC))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_ragged_and_padded_rows_are_served_alike(name, tmp_path):
+    """The export's own check compares rows of tf.Examples with the Estimator."""
+    verbs.train(
+        _make(ENCODERS[name], check_rows=32, train_steps=8, checkpoint_steps=8), str(tmp_path)
+    )
+    names = tiny.variables(tmp_path)
+    assert names["features/token/embedding"].shape == (3 + 4 + 1, 4)
+    assert not [n for n in names if "categorical_" in n]
+    (version,) = (tmp_path / "export" / "latest").iterdir()
+    served = tf.saved_model.load(str(version))
+    rows = {key: values[:8] for key, values in tiny.TAGGED_SPLITS["test"].items()}
+    lengths = [len(tags) for tags in rows["tags"]]
+    predictions = []
+    for width in (max(lengths), max(lengths) + 7):
+        padded = [[*tags, *[b"b"] * (width - len(tags))] for tags in rows["tags"]]
+        given = {"x": rows["x"], "word": rows["word"], "tags": np.array(padded, object)}
+        given["tags/length"] = np.array(lengths, np.int64)
+        tensors = {key: tf.constant(value) for key, value in given.items()}
+        predictions.append(served.signatures["raw"](**tensors))
+    in_process = list(verbs.predict(_make(ENCODERS[name]), str(tmp_path)))[:8]
+    for key, values in predictions[0].items():
+        np.testing.assert_array_equal(predictions[1][key], values)
+        if key in in_process[0] and values.dtype == tf.float32:
+            expected = [row[key] for row in in_process]
+            np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
+    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+
+    def train(folder, where, micro_batches, train_steps):
+        made = _make(
+            ENCODERS["evolution"],
+            network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
+            optimizer=optimizers.SGD(learning_rate=0.05),
+            train_steps=train_steps,
+            checkpoint_steps=train_steps,
+            micro_batches=micro_batches,
+        )
+        combined = surgery.Combine(method=methods.PCGrad())
+        model = dataclasses.replace(made.model, surgery=combined)
+        made = dataclasses.replace(made, model=model, distribution=where)
+        verbs.train(made, str(tmp_path / folder))
+
+    one = distribution.Distribution(strategy="none")
+    train("whole", one, 1, 1)
+    for folder in ("slices", "replicas"):  # All go on from the same first weights.
+        shutil.copytree(tmp_path / "whole", tmp_path / folder)
+    train("whole", one, 1, 5)
+    train("slices", one, 4, 5)
+    train("replicas", two, 1, 5)
+    expected = tiny.variables(tmp_path / "whole")
+    for folder in ("slices", "replicas"):
+        for variable, value in tiny.variables(tmp_path / folder).items():
+            np.testing.assert_allclose(
+                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
+            )
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    encoder = ENCODERS["evolution"]
+    verbs.train(_make(encoder), str(tmp_path / "whole"))
+    verbs.train(_make(encoder, train_steps=20), str(tmp_path / "parts"))
+    verbs.train(_make(encoder), str(tmp_path / "parts"))
+    whole = tiny.variables(tmp_path / "whole")
+    for name, value in tiny.variables(tmp_path / "parts").items():
+        np.testing.assert_array_equal(value, whole[name], err_msg=name)

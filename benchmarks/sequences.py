@@ -1,0 +1,258 @@
+"""Encoders of histories: AUC on made-up clicks of known interests, and the time of a step.
+
+    python -m benchmarks.sequences --seeds 3
+    python -m benchmarks.sequences --speed --rounds 7
+
+The first command trains `gin_configs/experiments/click_stream.gin` with each encoder. The table
+shows the AUC of the test split at the checkpoint that is best on validation data, the paired
+difference to the mean of all events with its standard error, and the AUC of the true
+probabilities, which no model can beat but by chance.
+
+--speed times training steps of one task with DIN over 100 items, beside a Keras functional model of
+the same equations trained by `fit`. Both sides take turns in one run; a ratio is taken within a
+round. Lists have 0 to 100 items, and the Keras model pads and masks them.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import balancing_speed, rows
+from launch import config
+from mtl import checks, features, heads, histories, model, networks
+from mtl.compat import keras as keras_lib
+from mtl.data import click_stream
+from mtl.optimization import optimizers, update
+from mtl.runs import verbs
+
+_FILE = pathlib.Path(__file__).parent.parent / "gin_configs" / "experiments" / "click_stream.gin"
+_BASELINE = "mean of all events"
+ENCODERS = {
+    _BASELINE: ["@histories.Pooling()"],
+    "the last event": ["@histories.Pooling()", "histories.Pooling.kind = 'last'"],
+    "GRU": ["@histories.GRU()"],
+    "convolution": ["@histories.Convolution()"],
+    "transformer": ["@histories.Transformer()"],
+    "transformer with the target (BST)": [
+        "@histories.Transformer()",
+        "histories.Transformer.joins_target = True",
+    ],
+    "target attention (DIN)": ["@histories.TargetAttention()"],
+    "target attention, softmax": [
+        "@histories.TargetAttention()",
+        "histories.TargetAttention.normalization = 'softmax'",
+    ],
+    "interest evolution (DIEN)": ["@histories.InterestEvolution()"],
+    "hashed attention (SDIM)": ["@histories.HashedAttention()"],
+}
+# As wide as its target: places of events would widen it.
+_NARROW = {"hashed attention (SDIM)": ["clicks/features.History.place_dimension = None"]}
+TASKS = ("click", "purchase")
+_ITEMS, _TABLE, _WIDTH, _BATCH = 100, 10_000, 16, 512
+_ATTENTION, _TRUNK = (64, 32), (128, 64)
+
+
+def train(name: str, seed: int) -> dict[str, float]:
+    """Return {task: AUC of the test split}, and the seconds of training."""
+    encoder, *others = ENCODERS[name]
+    params = [f"clicks/features.History.encoder = {encoder}", *others, *_NARROW.get(name, [])]
+    made = config.load([str(_FILE)], [*params, f"Run.seed = {seed}", "Serving.check_rows = 0"])
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        verbs.train(made, folder)
+        metrics = verbs.evaluate(made, folder, "test", "best")
+    found = {task: float(metrics[f"{task}/auc"]) for task in TASKS}
+    return {**found, "seconds": time.perf_counter() - started}
+
+
+def measure_truth() -> dict[str, float]:
+    """Return the AUC of the true probabilities on the test split, {task: AUC}."""
+    made = click_stream.ClickStream()
+    (batch,) = made.records("test").batch(made.rows["test"]).as_numpy_iterator()
+    found = {}
+    for task in TASKS:
+        label, probability = batch[task], batch[f"{task}_probability"]
+        order = np.argsort(probability, kind="stable")
+        _, first, counts = np.unique(probability[order], return_index=True, return_counts=True)
+        ranks = np.repeat(first + (counts + 1) / 2, counts)
+        positive = label[order] == 1
+        above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+        found[task] = above / (positive.sum() * (~positive).sum())
+    return found
+
+
+def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
+    """Train what is missing, and return the table."""
+    results: dict[str, list[dict[str, float]]] = {}
+    for seed, name in itertools.product(seeds, names):
+        path = os.path.join(out, name.replace(" ", "_"), f"seed_{seed}.json")
+        found = rows.kept(path, functools.partial(train, name, seed))
+        results.setdefault(name, []).append(found)
+        told = ", ".join(f"{task} {found[task]:.4f}" for task in TASKS)
+        print(f"{name}, seed {seed}: {told} ({found['seconds']:.0f} s)", flush=True)
+    lines = []
+    for name, runs in results.items():
+        line = [name]
+        for task in TASKS:
+            pairs = zip(runs, results[_BASELINE], strict=True)
+            apart = [run[task] - other[task] for run, other in pairs]
+            error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+            line.append(f"{statistics.mean(run[task] for run in runs):.4f}")
+            is_baseline = name == _BASELINE
+            line.append("" if is_baseline else f"{statistics.mean(apart):+.4f} ± {error:.4f}")
+        lines.append(line)
+    truth = measure_truth()
+    lines.append(["the true probabilities", f"{truth[TASKS[0]]:.4f}", "", f"{truth[TASKS[1]]:.4f}"])
+    header = ["encoder", *itertools.chain(*((f"{task} AUC", "difference") for task in TASKS))]
+    return rows.markdown(header, [[*line, *[""] * (5 - len(line))] for line in lines])
+
+
+def draw_batch(is_full: bool) -> tuple[dict[str, Any], np.ndarray]:
+    """Return {"item": [B], "items": a list of lists}, and labels [B]."""
+    rng = np.random.default_rng(0)
+    lengths = np.full(_BATCH, _ITEMS) if is_full else rng.integers(0, _ITEMS + 1, _BATCH)
+    lists = [rng.integers(0, _TABLE, length) for length in lengths]
+    items = rng.integers(0, _TABLE, _BATCH)
+    return {"item": items, "items": lists}, rng.integers(0, 2, _BATCH).astype(np.float32)
+
+
+def build_steps(is_full: bool) -> balancing_speed.Steps:
+    """Return our steps, with lists of 100 items or of 0 to 100."""
+    given, labels = draw_batch(is_full)
+
+    def repeat() -> tf.data.Dataset:
+        lengths = [len(own) for own in given["items"]]
+        items: Any = np.stack(given["items"]) if is_full else None
+        if items is None:
+            items = tf.RaggedTensor.from_row_lengths(np.concatenate(given["items"]), lengths)
+        batch = ({"item": given["item"], "items": items}, {"click": labels})
+        return tf.data.Dataset.from_tensors(batch).cache().repeat()
+
+    common = {"size": _TABLE, "dimension": _WIDTH, "table": "items"}
+    history = features.History(
+        name="clicks",
+        events=[features.Identity(names=["items"], **common)],
+        encoder=histories.TargetAttention(layers=_ATTENTION),
+        target=["identity_item"],
+    )
+    made = model.MultiTaskModel(
+        columns=[features.Identity(names=["item"], **common), history],
+        network=networks.SharedBottom(trunk=networks.MLP(layers=_TRUNK)),
+        heads=[heads.Binary(name="click")],
+        update=update.Update(optimizer=optimizers.LazyAdam(learning_rate=1e-3)),
+    )
+    return balancing_speed.Steps(made, repeat)
+
+
+class KerasSteps:
+    """Training steps of a Keras functional model with the same equations, on padded lists."""
+
+    def __init__(self, is_full: bool):
+        keras = tf.keras
+        dense = keras.layers.Dense
+        item = keras.Input([1], name="item", dtype="int64")
+        items = keras.Input([_ITEMS], name="items", dtype="int64")
+        is_event = keras.Input([_ITEMS, 1], name="is_event")
+        table = keras.layers.Embedding(_TABLE + 1, _WIDTH)
+        target, events = table(item), table(items)
+        spread = keras.layers.UpSampling1D(_ITEMS)(target)
+        difference = keras.layers.Subtract()([spread, events])
+        product = keras.layers.Multiply()([spread, events])
+        hidden = keras.layers.Concatenate()([events, spread, difference, product])
+        for units in _ATTENTION:
+            hidden = dense(units, activation="sigmoid")(hidden)
+        weights = keras.layers.Multiply()([dense(1)(hidden), is_event])
+        summed = keras.layers.Dot(axes=1)([weights, events])
+        hidden = keras.layers.Flatten()(keras.layers.Concatenate()([target, summed]))
+        for units in _TRUNK:
+            hidden = dense(units, activation="relu")(hidden)
+        output = dense(1, activation="sigmoid")(hidden)
+        self._model = keras.Model([item, items, is_event], output)
+        self._model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy")
+        given, labels = draw_batch(is_full)
+        lengths = np.array([len(own) for own in given["items"]])
+        padded = np.zeros([_BATCH, _ITEMS], np.int64)
+        for row, own in enumerate(given["items"]):
+            padded[row, : len(own)] = own
+        mask = (np.arange(_ITEMS) < lengths[:, np.newaxis]).astype(np.float32)
+        inputs = {
+            "item": given["item"][:, np.newaxis],
+            "items": padded,
+            "is_event": mask[:, :, np.newaxis],
+        }
+        data = tf.data.Dataset.from_tensors((inputs, labels[:, np.newaxis]))
+        self._data = data.cache().repeat()
+        self(2)
+
+    def __call__(self, steps: int) -> float:
+        """Seconds a step, over so many."""
+        started = time.perf_counter()
+        self._model.fit(self._data, steps_per_epoch=steps, epochs=1, verbose=0)
+        return (time.perf_counter() - started) / steps
+
+
+def measure_speed(rounds: int) -> str:
+    """Return the table of step times."""
+    keras_lib.in_use()
+    sides = {
+        "ours, lists of 100": build_steps(is_full=True),
+        "Keras, lists of 100": KerasSteps(is_full=True),
+        "ours, 0 to 100, ragged": build_steps(is_full=False),
+        "Keras, 0 to 100, padded": KerasSteps(is_full=False),
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        side(20)
+    for _ in range(rounds):
+        for name, side in sides.items():
+            times[name].append(side(50))
+    names = list(sides)
+    pairs = [(names[0], names[1]), (names[2], names[3]), (names[2], names[0])]
+    lines = []
+    for first, second in pairs:
+        ratios = sorted(a / b for a, b in zip(times[first], times[second], strict=True))
+        medians = [f"{1000 * statistics.median(times[name]):.2f}" for name in (first, second)]
+        ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        lines.append([f"{first} : {second}", *medians, ratio])
+    return rows.markdown(["", "ms a step", "ms a step", "ratio"], lines)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--encoders", default="", help="comma-separated; all by default")
+    parser.add_argument("--out", default="runs/sequences", help="where results are kept")
+    parser.add_argument("--speed", action="store_true", help="time steps instead")
+    parser.add_argument("--rounds", type=int, default=7, help="of --speed")
+    args = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    names = [name for name in args.encoders.split(",") if name] or list(ENCODERS)
+    for name in names:
+        checks.one_of("--encoders", name, ENCODERS)
+    checks.at_least("--seeds", args.seeds, 1)
+    if args.speed:
+        print(measure_speed(args.rounds))
+    else:
+        names = list(dict.fromkeys([_BASELINE, *names]))
+        print(compare_encoders(names, range(1, args.seeds + 1), args.out))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,184 @@
+"""Made-up clicks of users with known interests: histories without files.
+
+click_stream.ClickStream.max_events = 50
+pipeline.Pipeline.source = @click_stream.ClickStream()
+spec.Spec.features = {"item": "int64", "clicked_items": ("int64", (None,))}
+spec.Spec.labels = {"click": "int64", "purchase": "int64"}
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import source
+
+SPLITS = ("train", "validation", "test")
+FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
+    "item": ("int64", ()),
+    "category": ("int64", ()),
+    "now": ("int64", ()),
+    "clicked_items": ("int64", (None,)),
+    "clicked_categories": ("int64", (None,)),
+    "clicked_times": ("int64", (None,)),
+    "click": ("int64", ()),
+    "purchase": ("int64", ()),
+    "click_probability": ("float32", ()),
+    "purchase_probability": ("float32", ()),
+}
+# Rows that are drawn together: one by one costs a hundred times as much.
+_ROWS_TOGETHER = 1000
+# What is drawn of a row, each from a seed of its own.
+_DRAWS = 16
+_RECENT = 3
+_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClickStream(types.Source):
+    """Rows of an item that is shown, and of the items that its user has clicked before.
+
+    Items have categories, item i has category i mod `categories`. A user has `interests`
+    categories. Of the up to `max_events` clicked items a share `noise` is of any category, and the
+    others are of an interest; so is every second item that is shown. With n, how many clicked items
+    have the category of the item that is shown, and r, whether one of the last 3 has:
+
+        P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
+        P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
+
+    So the mean of a history tells little, and its events of one category tell all. An hour passes
+    between two clicks in the mean. Every row depends on the seed, the split and its number alone: a
+    larger split starts with the rows of a smaller one.
+
+    Fields: item, category and now; the lists clicked_items, clicked_categories and clicked_times,
+    the last click last; the labels click and purchase; and their true probabilities,
+    click_probability and purchase_probability.
+
+    Attributes:
+      items: how many there are, at least as many as categories.
+      categories: of the items.
+      interests: of a user, at most as many as categories.
+      max_events: a history has 0 to so many, each number as often.
+      noise: the share of clicked items of any category, in [0, 1].
+      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      seed: from 0 on.
+    """
+
+    items: int = 2000
+    categories: int = 50
+    interests: int = 3
+    max_events: int = 50
+    noise: float = 0.2
+    rows: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
+    )
+    seed: int = 0
+
+    def __post_init__(self):
+        where = "ClickStream"
+        for name, least in (("categories", 1), ("interests", 1), ("max_events", 1), ("seed", 0)):
+            checks.whole(f"{where}.{name}", getattr(self, name), least)
+        checks.whole(f"{where}.items", self.items, self.categories)
+        rule = f"be at most {self.categories}, the categories"
+        fits = self.interests <= self.categories
+        checks.require(fits, f"{where}.interests", rule, self.interests)
+        checks.number(f"{where}.noise", self.noise, "be a number in [0, 1]")
+        checks.require(0 <= self.noise <= 1, f"{where}.noise", "be in [0, 1]", self.noise)
+        checks.mapping(f"{where}.rows", self.rows, "map splits to their number of rows")
+        for split, rows in self.rows.items():
+            checks.one_of(f"{where}.rows", split, SPLITS)
+            checks.whole(f"{where}.rows[{split!r}]", rows, 1)
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split as {field: scalar, or list}."""
+        checks.one_of("ClickStream split", split, self.rows)
+        rows, number = self.rows[split], SPLITS.index(split)
+        parts = tf.data.Dataset.range(math.ceil(rows / _ROWS_TOGETHER))
+        return parts.map(functools.partial(self._draw, number)).unbatch().take(rows)
+
+    def _draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
+        """Return rows that are drawn together, of a split by its number."""
+        first = _DRAWS * (len(SPLITS) * self.seed + split)
+        seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
+        rows, places = _ROWS_TOGETHER, self.max_events
+
+        def uniform(*shape: int) -> tf.Tensor:
+            return tf.random.stateless_uniform([rows, *shape], next(seeds), dtype=tf.float32)
+
+        def whole(count: int, *shape: int) -> tf.Tensor:
+            # A product with a number below 1 may round up to `count`.
+            return tf.minimum(tf.cast(uniform(*shape) * count, tf.int64), count - 1)
+
+        def choose(interests: tf.Tensor, share: float, *shape: int) -> tf.Tensor:
+            """Return categories, this share of any, and the others of an interest."""
+            own = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
+            return tf.where(uniform(*shape) < share, whole(self.categories, *shape), own)
+
+        ranks = tf.random.stateless_uniform([rows, self.categories], next(seeds))
+        interests = tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64)
+        category = choose(interests, 0.5, 1)
+        clicked = choose(interests, self.noise, places)
+        length = whole(places + 1, 1)
+        is_event = tf.range(places, dtype=tf.int64) < length
+        is_recent = is_event & (tf.range(places, dtype=tf.int64) >= length - _RECENT)
+        is_same = tf.equal(clicked, category)
+        count = tf.reduce_sum(tf.cast(is_same & is_event, tf.float32), 1)
+        recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
+        click = tf.sigmoid(1.2 * tf.math.log1p(count) - 1.5)
+        purchase = tf.sigmoid(0.4 * tf.math.log1p(count) + 2.5 * recent - 2.5)
+        drawn = uniform(2)
+        now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + whole(1000)
+        gaps = -_SECONDS * tf.math.log(1 - uniform(places))
+        # The time from each event to now: the sum of the gaps of all that come from it on.
+        ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
+        lists = {
+            "clicked_items": self._choose_items(clicked, uniform(places)),
+            "clicked_categories": clicked,
+            "clicked_times": now[:, tf.newaxis] - tf.cast(ages, tf.int64),
+        }
+        return {
+            "item": self._choose_items(category, uniform(1))[:, 0],
+            "category": category[:, 0],
+            "now": now,
+            "click": tf.cast(drawn[:, 0] < click, tf.int64),
+            "purchase": tf.cast(drawn[:, 1] < purchase, tf.int64),
+            "click_probability": click,
+            "purchase_probability": purchase,
+            **{name: tf.RaggedTensor.from_tensor(v, length[:, 0]) for name, v in lists.items()},
+        }
+
+    def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+        """Return items of these categories, by numbers in [0, 1) of the same shape."""
+        of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
+        rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
+        return categories + self.categories * tf.cast(rank, tf.int64)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, tf.Tensor]:
+        """Decode a batch: the fields of the specification."""
+        fields = spec.fields if with_labels else spec.feature_fields
+        self._check_fields(fields)
+        return {name: batch[name] for name in fields}
+
+    def _check_fields(self, fields: Mapping[str, spec_lib.Field]) -> None:
+        for name, field in fields.items():
+            where = f"ClickStream field {name!r}"
+            checks.one_of(where, name, FIELDS)
+            dtype, shape = FIELDS[name]
+            checks.require(field.dtype == dtype, where, f"be {dtype}", field.dtype)
+            fix = f"Make it {shape} in the Spec."
+            checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Draw the split row by row."""
+        self._check_fields(spec.fields)
+        for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
+            found = {name: np.asarray(values[name]).tolist() for name in spec.fields}
+            yield f"ClickStream split {split!r} row {row}", found

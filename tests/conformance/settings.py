@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from mtl import experiment, features, heads, model, networks, spec
+from mtl import experiment, features, heads, histories, model, networks, spec
 from mtl.balancing import methods
 from mtl.compat import estimator
 from mtl.data import csv, long_tail, pipeline
@@ -82,6 +82,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Categorical": lambda: {"names": ["x"]},
     "Crossed": lambda: {"crosses": [["x", "z"]]},
     "Hashed": lambda: {"names": ["x"], "num_buckets": 10},
+    "History": lambda: {
+        "name": "clicks",
+        "events": [features.Identity(names=["x"], size=10)],
+        "encoder": histories.Pooling(),
+    },
     "Identity": lambda: {"names": ["x"], "size": 10},
     "Image": lambda: {"names": ["x"]},
     "Numeric": lambda: {"names": ["x"]},

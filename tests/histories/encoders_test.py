@@ -84,6 +84,7 @@ def test_batches_without_an_event_are_encoded(name):
     assert name not in _EMPTY_IS_ZERO or (made == 0).all()
 
 
+@pytest.mark.medium
 def test_gradients_are_those_of_finite_differences(name):
     encoder, step = ENCODERS[name], 1e-2
     _, (of_events, *of_variables), variables = _encode(encoder, gradients=True)

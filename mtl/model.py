@@ -295,7 +295,7 @@ class MultiTaskModel:
                 observe(features, labels, weights)
         set_to_zero = pruned_step.update_masks(gradients, variables, batch)
         train_op, of_update = self.update(gradients, variables, losses)
-        train_op = set_to_zero(train_op)
+        train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
         of_network |= monitors_lib.take()
         monitors = {"loss": total, **monitors, **of_update, **of_network}
         for task, loss in losses.items():

@@ -130,6 +130,11 @@ class Column(Protocol):
         """Whether its variables may move."""
         return True
 
+    def keys(self, features: Tensors) -> Mapping[str, tf.Tensor]:
+        """Return what a batch looks up in tables that grow: {table: keys [N], int64}."""
+        del features
+        return {}
+
     @property
     def parts(self) -> Sequence["Column"]:
         """The columns that it is made of; none where it reads fields alone."""

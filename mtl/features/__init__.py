@@ -8,6 +8,8 @@ features.Numeric.names = ["age", "hours"]                # in a gin file, one ob
 from mtl.features.bucketized import Bucketized, Crossed
 from mtl.features.categorical import Categorical, Hashed, Identity
 from mtl.features.encoding import check_columns, encode_columns, fit_columns, missing_statistics
+from mtl.features.growing import Growing
+from mtl.features.growth import grow_tables
 from mtl.features.history import History
 from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
@@ -19,6 +21,7 @@ __all__ = [
     "Bucketized",
     "Categorical",
     "Crossed",
+    "Growing",
     "Hashed",
     "History",
     "Identity",
@@ -31,6 +34,7 @@ __all__ = [
     "check_columns",
     "encode_columns",
     "fit_columns",
+    "grow_tables",
     "load_statistics",
     "missing_statistics",
     "seal_statistics",

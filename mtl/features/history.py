@@ -17,7 +17,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.features import accumulators, column
+from mtl.features import accumulators, column, growth
 from mtl.variables import freezing
 
 tf1 = tf.compat.v1
@@ -134,6 +134,12 @@ class History(types.Column):
             found |= types.read_member(part, types.Column, "files")
         return found
 
+    def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return what the events of a batch look up in tables that grow: {table: keys [N]}."""
+        entries = _list_entries(self._read_lists(features))
+        parts = (types.read_member(part, types.Column, "keys")(entries) for part in self.events)
+        return growth.join_keys(parts)
+
     def __call__(
         self,
         features: types.Tensors,
@@ -141,9 +147,8 @@ class History(types.Column):
         columns: Mapping[str, tf.Tensor] = MappingProxyType({}),
     ) -> types.Tensors:
         """Encode the history: {field: [B, (L)] or [B, L]}, {column: [B, D]} -> {name: [B, H]}."""
-        lists = self._take_last({field: self._as_list(features, field) for field in self._lists})
-        row_splits = lists[self._lists[0]].row_splits
-        entries = {field: values.flat_values for field, values in lists.items()}
+        lists = self._read_lists(features)
+        row_splits, entries = lists[self._lists[0]].row_splits, _list_entries(lists)
         vectors: list[tf.Tensor] = []
         for part in self.events:
             with freezing.hold_part(types.read_member(part, types.Column, "trainable")):
@@ -154,6 +159,10 @@ class History(types.Column):
             events = tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
             target = tf.concat([columns[name] for name in self.target], 1) if self.target else None
             return {self.name: self.encoder(events, target)}
+
+    def _read_lists(self, features: types.Tensors) -> dict[str, tf.RaggedTensor]:
+        """Return the last events of each list."""
+        return self._take_last({field: self._as_list(features, field) for field in self._lists})
 
     def _as_list(self, features: types.Tensors, field: str) -> tf.RaggedTensor:
         values = features[field]
@@ -216,6 +225,10 @@ class History(types.Column):
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
         buckets = tf.cast(tf.minimum(tf.floor(powers), last), tf.int64)
         return [layers.embedding(buckets, _GAPS, self.gap_dimension, "gap")]
+
+
+def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+    return {field: values.flat_values for field, values in lists.items()}
 
 
 def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:

@@ -22,7 +22,7 @@ from mtl.compat import reduced, shards
 from mtl.sparsity import criteria, pruning
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors, replicas, step_state, whole_batch
-from mtl.variables import freezing, patterns, pruned, sharding
+from mtl.variables import freezing, patterns, pruned, sharding, slots
 
 tf1 = tf.compat.v1
 
@@ -500,16 +500,12 @@ def _set_to_zero(
 
     From then on they stay there by themselves: a gradient of 0 moves no weight whose state is 0.
     """
-    everything = tf1.global_variables()
     changed = []
     for mask, variable in pairs:
-        name = patterns.variable_name(variable)
         beside = [
             other
-            for other in everything
-            if patterns.variable_name(other).startswith(f"{name}/")
-            and other.shape == variable.shape
-            and not pruned.is_state(patterns.variable_name(other))
+            for other in slots.list_slots(variable)
+            if other.shape == variable.shape and not pruned.is_state(patterns.variable_name(other))
         ]
         changed += [(mask, other) for other in (variable, *beside)]
     with tf.control_dependencies([moved]):
@@ -524,19 +520,8 @@ class _Reset(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         value = var.read_value()
-        first = tf.cast(_find_first_value(var), value.dtype)
+        first = tf.cast(slots.find_first_value(var), value.dtype)
         return var.assign(tf.where(grad > 0, value, first), read_value=False)
-
-
-def _find_first_value(variable: tf.Variable) -> float:
-    """Return what all of a slot starts from, such as 0.1 in Adagrad; 0 of all else."""
-    if "/" not in patterns.variable_name(variable) or variable.trainable:
-        return 0.0
-    op = variable.initializer.inputs[1].op
-    while op.type == "Identity":
-        op = op.inputs[0].op
-    value = tf.get_static_value(op.inputs[1] if op.type == "Fill" else op.outputs[0])
-    return float(value.flat[0]) if value is not None and np.ptp(value) == 0 else 0.0
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -173,6 +173,11 @@ def is_decay(name: str) -> bool:
     return name.rpartition("/")[2] == _DECAY
 
 
+def is_total(variable: tf.Variable) -> bool:
+    """Return whether a variable is the decay up to now, which those of rows are compared with."""
+    return patterns.variable_name(variable) == _DECAY
+
+
 def name_in(reader: Any, name: str) -> str:
     """Return where a checkpoint holds the trained value of a variable: its name, or an average's.
 

@@ -81,6 +81,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Bucketized": lambda: {"names": ["x"]},
     "Categorical": lambda: {"names": ["x"]},
     "Crossed": lambda: {"crosses": [["x", "z"]]},
+    "Growing": lambda: {"names": ["x"], "capacity": 8},
     "Hashed": lambda: {"names": ["x"], "num_buckets": 10},
     "History": lambda: {
         "name": "clicks",

@@ -1,0 +1,360 @@
+"""The keys of tables that grow: who gets a row after a step, and who loses it.
+
+moved = growth.grow_tables(columns, features, moved)     # after the op that moves the weights
+
+A step looks up the keys that it finds. Once it has moved the weights, keys of its batch that had no
+row may get one. Every replica sees the keys of all of them, in ascending order, so that a table
+does not depend on how a batch is cut.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.compat import reduced, shards
+from mtl.features import growing, key_table
+from mtl.step import draws, monitors, replicas
+from mtl.variables import averaging, freezing, patterns, slots
+
+tf1 = tf.compat.v1
+
+_NEVER = float("inf")
+# Scores of rows count from 0 on.
+_FREE = -1.0
+_SKETCH_FACTOR = 4
+
+
+def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
+    """Return {table: keys [N]} of several columns, those of one table together."""
+    found: dict[str, list[tf.Tensor]] = {}
+    for part in parts:
+        for table, keys in part.items():
+            found.setdefault(table, []).append(keys)
+    return {
+        table: keys[0] if len(keys) == 1 else tf.concat(keys, 0) for table, keys in found.items()
+    }
+
+
+def grow_tables(
+    columns: Sequence[types.Column], features: types.Tensors, moved: tf.Operation
+) -> tf.Operation:
+    """Return an op that gives rows to keys of a batch, after the op that moves the weights.
+
+    Args:
+      columns: of the model.
+      features: {field: [B, ...]} of this replica, before the batch is cut into slices.
+      moved: what moves the weights.
+    """
+    parts = [part for column in columns for part in (column, *_parts(column))]
+    tables: dict[str, growing.Growing] = {}
+    for part in parts:
+        if isinstance(part, growing.Growing):
+            tables |= part.tables
+    if not tables:
+        return moved
+    read = (types.read_member(column, types.Column, "keys")(features) for column in columns)
+    for table, keys in join_keys(read).items():
+        with tf1.variable_scope(f"features/{table}", reuse=tf1.AUTO_REUSE) as scope:
+            moved = _Table(tables[table], scope.name).grow(keys, moved)
+    return moved
+
+
+def _parts(column: types.Column) -> Sequence[types.Column]:
+    return types.read_member(column, types.Column, "parts")
+
+
+class _Seen(NamedTuple):
+    """The different keys of a batch, of all replicas.
+
+    Attributes:
+      keys: [N].
+      counts: how often each has come, [N] int64.
+      rows: of those that are known, [N].
+      is_known: [N].
+    """
+
+    keys: tf.Tensor
+    counts: tf.Tensor
+    rows: tf.Tensor
+    is_known: tf.Tensor
+
+    def select(self, chosen: tf.Tensor) -> "_Seen":
+        """Return some of them, [N] bool."""
+        return _Seen(*(tf.boolean_mask(values, chosen) for values in self))
+
+    def sort(self) -> "_Seen":
+        """Return them in ascending order."""
+        order = tf.argsort(self.keys)
+        return _Seen(*(tf.gather(values, order) for values in self))
+
+
+class _Write(NamedTuple):
+    """What is written into a variable: all of it, or some rows; into a sketch what is greater."""
+
+    variable: tf.Variable
+    values: tf.Tensor
+    rows: tf.Tensor | None
+    is_greatest: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """One table in the step that is being built, whose variable scope is open.
+
+    Attributes:
+      part: its settings.
+      scope: the name of the variable scope.
+    """
+
+    part: growing.Growing
+    scope: str
+
+    def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
+        """Return an op that does what `moved` does, and then changes who has which row."""
+        # Nobody reads keys any more then, and rows are compared as the step has moved them.
+        with tf.control_dependencies([moved]):
+            return self._change_after(_see(self.part.create_keys(), keys), moved)
+
+    def _change_after(self, seen: _Seen, moved: tf.Operation) -> tf.Operation:
+        known = tf.reduce_sum(tf.where(seen.is_known, seen.counts, tf.zeros_like(seen.counts)))
+        all_seen = tf.maximum(tf.reduce_sum(seen.counts), 1)
+        self._watch("unknown_share", 1 - known / all_seen)
+        first = freezing.first_step(f"{self.scope}/embedding")
+        if first == _NEVER:  # What is frozen keeps its rows, and so its keys.
+            return moved
+        writes, evicted = self._change(seen, freezing.is_reached(first))
+        with tf.control_dependencies([write.values for write in writes]):  # Read before written.
+            if evicted is not None:
+                writes += self._reset(evicted)
+            return _apply(writes)
+
+    def _change(
+        self, seen: _Seen, is_growing: bool | tf.Tensor
+    ) -> tuple[list[_Write], tf.Tensor | None]:
+        """Return what changes but for weights, and the rows that are evicted, if any may be."""
+        known, eviction = seen.select(seen.is_known), self.part.eviction
+        fresh, writes = self._admit(seen.select(~seen.is_known).sort(), is_growing)
+        last_seen = self._create("last_seen") if eviction == "age" else None
+        comings = self._create("comings") if eviction == "count" else None
+        rows, placed, evicted = self._place(fresh, known.rows, last_seen, comings)
+        new = fresh.select(placed)
+        size = self._create("size", shape=[])
+        added, lost = (tf.shape(values, tf.int64)[0] for values in (rows, evicted))
+        now = size.read_value() + added - lost
+        writes += [_Write(size, now, None), _Write(self.part.create_keys(), new.keys, rows)]
+        of_batch = tf.concat([known.rows, rows], 0)
+        if last_seen is not None:
+            step = tf1.train.get_or_create_global_step().read_value()
+            writes.append(_Write(last_seen, tf.fill(tf.shape(of_batch), step), of_batch))
+        if comings is not None:
+            so_far = tf.gather(comings, known.rows) + known.counts
+            writes.append(_Write(comings, tf.concat([so_far, new.counts], 0), of_batch))
+        without = tf.shape(fresh.keys, tf.int64)[0] - added
+        watched = {"size": now, "new": added, "evicted": lost, "without_place": without}
+        for kind, value in watched.items():
+            self._watch(kind, value)
+        return writes, evicted if eviction else None
+
+    def _watch(self, kind: str, value: tf.Tensor) -> None:
+        name = self.scope.removeprefix("features/")
+        monitors.add(f"table/{name}/{kind}", tf.cast(value, tf.float32))
+
+    def _create(
+        self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType = tf.int64
+    ) -> tf.Variable:
+        """Create a number for each row, or several of another shape; it starts at 0."""
+        return tf1.get_variable(
+            name,
+            [self.part.num_rows] if shape is None else shape,
+            dtype,
+            tf1.zeros_initializer(),
+            trainable=False,
+            partitioner=None,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def _admit(self, fresh: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
+        """Return the keys that are to get a row, counted as far as known, and what is counted."""
+        admitted, counts, writes = tf.fill(tf.shape(fresh.keys), is_growing), fresh.counts, []
+        if self.part.admission_rate < 1:
+            seed = draws.make_step_seed("admission")
+            drawn = tf.random.stateless_uniform(tf.shape(fresh.keys), seed, dtype=tf.float64)
+            left_out = tf.constant(1 - self.part.admission_rate, tf.float64)
+            admitted &= drawn >= left_out ** tf.cast(counts, tf.float64)
+        if self.part.min_count > 1:
+            size = _SKETCH_FACTOR * self.part.num_rows
+            sketch = self._create("sketch", [size], tf.int32)
+            # A key has two counters, of which the smaller one errs less. Raising both no further
+            # than that one errs least (Estan and Varghese, 2002).
+            places = key_table.list_buckets(fresh.keys, size)
+            least = tf.minimum(*(tf.gather(sketch, own) for own in places))
+            now = least + tf.cast(counts, tf.int32)
+            counts = tf.cast(now, tf.int64)
+            admitted &= now >= self.part.min_count
+            writes.append(_Write(sketch, tf.tile(now, [2]), tf.concat(places, 0), True))
+        return fresh._replace(counts=counts).select(admitted), writes
+
+    def _place(
+        self,
+        fresh: _Seen,
+        in_use: tf.Tensor,
+        last_seen: tf.Variable | None,
+        comings: tf.Variable | None,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return rows for those of M keys that find one, which do, and the rows evicted for it."""
+        buckets = tf.stack(key_table.list_buckets(fresh.keys, self.part.num_buckets), 1)  # [M, 2]
+        places = tf.range(key_table.PLACES, dtype=tf.int64)
+        rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
+        is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
+        scores = self._score(rows, fresh.counts, last_seen, comings)
+        # Rows of the batch stay: their weights have just been moved.
+        scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
+        scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
+        # The bucket with more free places; of full ones that of the row that goes first.
+        free = tf.reduce_sum(tf.cast(is_free, tf.int32), 2)
+        least = tf.reduce_min(scores, 2)
+        is_even = tf.equal(free[:, 0], free[:, 1])
+        is_second = (free[:, 1] > free[:, 0]) | (is_even & (least[:, 1] < least[:, 0]))
+        chosen = tf.cast(is_second, tf.int32)[:, tf.newaxis]
+        rows, scores, bucket = (
+            tf.gather(values, chosen, batch_dims=1)[:, 0] for values in (rows, scores, buckets)
+        )
+        # The n-th new key of a bucket gets its n-th place, by score.
+        rank = _count_before(bucket)
+        nth = tf.minimum(rank, key_table.PLACES - 1)[:, tf.newaxis]
+        place = tf.gather(tf.argsort(scores, axis=1), nth, batch_dims=1)
+        row, score = (tf.gather(values, place, batch_dims=1)[:, 0] for values in (rows, scores))
+        placed = (rank < key_table.PLACES) & tf.math.is_finite(score)
+        return tf.boolean_mask(row, placed), placed, tf.boolean_mask(row, placed & (score > _FREE))
+
+    def _score(
+        self,
+        rows: tf.Tensor,
+        counts: tf.Tensor,
+        last_seen: tf.Variable | None,
+        comings: tf.Variable | None,
+    ) -> tf.Tensor:
+        """Return which of rows [M, 2, 8] goes first: numbers from 0 on, infinite where it stays."""
+        never = tf.fill(tf.shape(rows), tf.constant(_NEVER, tf.float64))
+        if last_seen is not None:
+            return tf.cast(tf.gather(last_seen, rows), tf.float64)
+        if comings is not None:
+            came = tf.gather(comings, rows)
+            goes = came <= counts[:, tf.newaxis, tf.newaxis]
+            return tf.where(goes, tf.cast(came, tf.float64), never)
+        if self.part.eviction == "norm":
+            vectors = tf.nn.embedding_lookup(_find_table(self.scope), rows)
+            return tf.cast(tf.norm(vectors, axis=-1), tf.float64)
+        return never
+
+    def _reset(self, rows: tf.Tensor) -> list[_Write]:
+        """Return what gives rows new weights, and all that lies beside them first values."""
+        dimension = cast(int, self.part.dimension)
+        stddev = self.part.initial_stddev or dimension**-0.5
+        shape = tf.stack([tf.shape(rows)[0], dimension])
+        seed = draws.make_step_seed("evicted")
+        fresh = tf.random.stateless_truncated_normal(shape, seed, stddev=stddev)
+        writes = []
+        for table in _find_table(self.scope):
+            own, values, shard = rows, fresh, shards.find_shard(table)
+            if shard:
+                own = rows - shard.first
+                is_here = (own >= 0) & (own < table.shape[0])
+                own, values = tf.boolean_mask(own, is_here), tf.boolean_mask(values, is_here)
+            writes.append(_Write(table, values, own))
+            writes += [
+                _Write(slot, _start_slot(slot, values), own)
+                for slot in slots.list_slots(table)
+                if slot.shape.rank and slot.shape[0] == table.shape[0]
+            ]
+        return writes
+
+
+def _see(table: tf.Variable, keys: tf.Tensor) -> _Seen:
+    """Return the different keys of a batch, of all replicas."""
+    keys = tf.boolean_mask(keys, tf.not_equal(keys, key_table.NO_KEY))
+    keys, _, counts = tf.unique_with_counts(keys, tf.int64)
+    if replicas.count() > 1:
+        # Replicas can send each other rows of a table: here the numbers of rows are keys.
+        rows = tf.IndexedSlices(tf.cast(counts, tf.float32)[:, tf.newaxis], keys, [2**62, 1])
+        of_all = replicas.sum_over_replicas(rows)
+        keys, places = tf.unique(of_all.indices, tf.int64)
+        counts = tf.cast(of_all.values[:, 0], tf.int64)
+        counts = tf.math.unsorted_segment_sum(counts, places, tf.size(keys, tf.int64))
+    return _Seen(keys, counts, *key_table.find_rows(table, keys))
+
+
+def _is_among(some: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return which values are among some, [N] and [...] of numbers from 0 on -> [...] bool."""
+    ascending = tf.sort(some)
+    found = tf.searchsorted(ascending, tf.reshape(values, [-1]))
+    at = tf.gather(tf.concat([ascending, [-1]], 0), found)
+    return tf.equal(tf.reshape(at, tf.shape(values)), values)
+
+
+def _count_before(values: tf.Tensor) -> tf.Tensor:
+    """Return how many equal values come before each one, [M] -> [M] int32."""
+    order = tf.argsort(values, stable=True)
+    ascending = tf.gather(values, order)
+    ranks = tf.range(tf.size(values)) - tf.searchsorted(ascending, ascending)
+    return tf.scatter_nd(order[:, tf.newaxis], ranks, tf.shape(values))
+
+
+def _find_table(scope: str) -> list[tf.Variable]:
+    """Return the table of a scope, or its shards in order."""
+    name = f"{scope}/embedding"
+    found = [v for v in tf1.global_variables() if patterns.variable_name(v) == name]
+    return sorted(found, key=lambda v: getattr(shards.find_shard(v), "first", 0))
+
+
+def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
+    """Return what rows of a slot start from beside new weights [M, D]."""
+    name = patterns.variable_name(slot)
+    shape = tf.concat([tf.shape(weights)[:1], slot.shape[1:]], 0)
+    if averaging.is_decay(name):
+        total = next(v for v in tf1.global_variables() if averaging.is_total(v))
+        return tf.fill(shape, total.read_value())  # Their average is as of now.
+    if averaging.is_state(name):
+        return tf.identity(weights)
+    return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
+
+
+def _apply(writes: Sequence[_Write]) -> tf.Operation:
+    """Return the op that writes, on all replicas."""
+    groups: dict[bool, list[tuple[Any, tf.Variable]]] = {}
+    for write in writes:
+        rows = write.rows
+        if rows is not None:
+            # As gradients they need a shape, of which nothing is read.
+            given = tf.IndexedSlices(write.values, rows, write.variable.shape)
+        groups.setdefault(write.is_greatest, []).append(
+            (write.values if rows is None else given, write.variable)
+        )
+    return tf.group(
+        *(reduced.apply_reduced(_Writing(kind), pairs) for kind, pairs in groups.items())
+    )
+
+
+class _Writing(tf.compat.v1.train.Optimizer):
+    """Writes values in the place of gradients: into mirrored variables as an optimizer does."""
+
+    def __init__(self, is_greatest: bool):
+        super().__init__(use_locking=False, name="grow")
+        self._is_greatest = is_greatest
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
+        return var.assign(grad, read_value=False)
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
+    ) -> Any:
+        if self._is_greatest:
+            return handle.scatter_max(tf.IndexedSlices(grad, indices))
+        if grad.shape.rank < handle.shape.rank:  # Keys lie in buckets.
+            count = handle.shape[1]
+            places = tf.stack([indices // count, indices % count], 1)
+            return handle.scatter_nd_update(places, grad)
+        return handle.scatter_update(tf.IndexedSlices(grad, indices))

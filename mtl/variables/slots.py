@@ -1,0 +1,31 @@
+"""What training keeps beside a variable: the state of its optimizer, its average.
+
+slots.list_slots(variable)               # variables named "<variable>/<slot>"
+slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+
+def list_slots(variable: tf.Variable) -> list[tf.Variable]:
+    """Return the variables of the graph that lie beside a variable, or beside a shard."""
+    name = f"{patterns.shard_name(variable)}/"
+    return [v for v in tf1.global_variables() if patterns.shard_name(v).startswith(name)]
+
+
+def find_first_value(variable: tf.Variable) -> float:
+    """Return what all of a slot starts from, such as 0.1 in Adagrad; 0 of all else."""
+    if "/" not in patterns.variable_name(variable) or variable.trainable:
+        return 0.0
+    # Copies on replicas start alike.
+    copy = tf.distribute.get_strategy().experimental_local_results(variable)[0]
+    op = copy.initializer.inputs[1].op
+    while op.type == "Identity":
+        op = op.inputs[0].op
+    value = tf.get_static_value(op.inputs[1] if op.type == "Fill" else op.outputs[0])
+    return float(value.flat[0]) if value is not None and np.ptp(value) == 0 else 0.0

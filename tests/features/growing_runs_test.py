@@ -1,0 +1,121 @@
+"""Whole runs with tables that grow: resumed, served, in slices, on replicas, in a cluster."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import distribution, features, networks
+from mtl.optimization import optimizers
+from mtl.runs import verbs
+from mtl.variables import averaging
+from tests import tiny
+
+pytestmark = pytest.mark.medium
+
+WORDS = np.array([b"w%d" % number for number in range(60)], object)
+
+
+def _splits():
+    """Words of which others come in later rows."""
+    rng = np.random.default_rng(5)
+    train, test = (dict(tiny.SPLITS[split]) for split in ("train", "test"))
+    train["word"] = WORDS[np.minimum(rng.geometric(0.1, 96) + np.arange(96) // 4, 59)]
+    test["word"] = WORDS[rng.integers(0, 60, 48)]
+    return {"train": train, "test": test}
+
+
+def _make(column=None, averages=False, **settings):
+    given = {"names": ["word"], "capacity": 16, "dimension": 4, "eviction": "age", **(column or {})}
+    columns = [features.Numeric(names=["x"]), features.Growing(**given)]
+    made = tiny.make(splits=_splits(), columns=columns, **settings)
+    if averages:
+        own = dataclasses.replace(made.model.update, average=averaging.ExponentialAverage())
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, update=own))
+    return made
+
+
+def _held(model_dir):
+    keys = tiny.variables(model_dir)["features/growing_word/keys"]
+    return keys[keys > 0]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    settings = {"column": {"min_count": 2, "admission_rate": 0.9}, "averages": True}
+    verbs.train(_make(**settings), str(tmp_path / "whole"))
+    verbs.train(_make(**settings, train_steps=20), str(tmp_path / "parts"))
+    verbs.train(_make(**settings), str(tmp_path / "parts"))
+    whole = tiny.variables(tmp_path / "whole")
+    assert len(_held(tmp_path / "whole")) > 8
+    for name, value in tiny.variables(tmp_path / "parts").items():
+        np.testing.assert_array_equal(value, whole[name], err_msg=name)
+
+
+def test_an_export_knows_the_rows_that_the_run_has(tmp_path):
+    """The export's own check compares known and unknown words with the Estimator."""
+    made = _make(check_rows=48, train_steps=20, checkpoint_steps=20)
+    verbs.train(made, str(tmp_path))
+    (version,) = (tmp_path / "export" / "latest").iterdir()
+    served = tf.saved_model.load(str(version)).signatures["raw"]
+    rows = made.data.source.splits["test"]
+    given = {"x": tf.constant(rows["x"]), "word": tf.constant(rows["word"])}
+    predictions = served(**given)
+    expected = list(verbs.predict(made, str(tmp_path)))
+    for key in ("sign/probability", "size/value"):
+        np.testing.assert_allclose(
+            predictions[key], [row[key] for row in expected], rtol=1e-5, atol=1e-6
+        )
+    names = {name for name, _ in tf.train.list_variables(f"{version}/variables/variables")}
+    assert "features/growing_word/keys" in names
+    # What only training needs stays out of it.
+    assert not names & {"features/growing_word/last_seen", "features/growing_word/size"}
+
+
+@pytest.mark.slow
+def test_slices_and_replicas_grow_as_the_whole_batch_does(tmp_path):
+    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+    column = {"min_count": 2, "admission_rate": 0.8}
+
+    def train(folder, where, micro_batches, train_steps):
+        made = _make(
+            column,
+            network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
+            optimizer=optimizers.Momentum(learning_rate=0.05),
+            train_steps=train_steps,
+            checkpoint_steps=train_steps,
+            micro_batches=micro_batches,
+        )
+        verbs.train(dataclasses.replace(made, distribution=where), str(tmp_path / folder))
+
+    one = distribution.Distribution(strategy="none")
+    train("whole", one, 1, 1)
+    for folder in ("slices", "replicas"):  # All go on from the same first weights.
+        shutil.copytree(tmp_path / "whole", tmp_path / folder)
+    train("whole", one, 1, 12)
+    train("slices", one, 4, 12)
+    train("replicas", two, 1, 12)
+    expected = tiny.variables(tmp_path / "whole")
+    assert expected["features/growing_word/size"] == len(_held(tmp_path / "whole")) > 8
+    for folder in ("slices", "replicas"):
+        for variable, value in tiny.variables(tmp_path / folder).items():
+            if value.dtype.kind == "i":
+                np.testing.assert_array_equal(value, expected[variable], err_msg=variable)
+            np.testing.assert_allclose(
+                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
+            )
+
+
+def test_what_is_frozen_keeps_its_keys(tmp_path):
+    verbs.train(_make({"trainable": False}, train_steps=8, checkpoint_steps=8), str(tmp_path))
+    assert len(_held(tmp_path)) == 0
+
+
+def test_a_run_shows_what_its_table_does(tmp_path):
+    verbs.train(_make(), str(tmp_path))
+    found = tiny.scalars(tmp_path)
+    kinds = ("size", "new", "evicted", "without_place", "unknown_share")
+    last = {kind: found[(40, f"table/growing_word/{kind}")] for kind in kinds}
+    assert last["size"] == len(_held(tmp_path)) and 0 <= last["unknown_share"] <= 1
+    assert any(value for (_, tag), value in found.items() if tag.endswith("/evicted"))

@@ -279,7 +279,9 @@ def _see(table: tf.Variable, keys: tf.Tensor) -> _Seen:
     keys, _, counts = tf.unique_with_counts(keys, tf.int64)
     if replicas.count() > 1:
         # Replicas can send each other rows of a table: here the numbers of rows are keys.
-        rows = tf.IndexedSlices(tf.cast(counts, tf.float32)[:, tf.newaxis], keys, [2**62, 1])
+        rows = tf.IndexedSlices(
+            tf.cast(counts, tf.float32)[:, tf.newaxis], keys, tf.constant([2**62, 1])
+        )
         of_all = replicas.sum_over_replicas(rows)
         keys, places = tf.unique(of_all.indices, tf.int64)
         counts = tf.cast(of_all.values[:, 0], tf.int64)

@@ -26,9 +26,15 @@ STEPS = 12
 TAGGED_GIN = """\
 from __gin__ import dynamic_registration
 from mtl import features
+from mtl import model
 from mtl import spec
 include "toy.gin"
 
+# Of twelve tags eight have a row at a time.
+model.MultiTaskModel.columns = [@features.Numeric(), @features.Categorical(), @features.Growing()]
+features.Growing.names = ["tags"]
+features.Growing.capacity = 8
+features.Growing.eviction = "age"
 spec.Spec.features = {"age": "float32", "job": "string", "tags": ("string", (None,))}
 features.Categorical.names = ["job", "tags"]
 """
@@ -153,7 +159,7 @@ def _add_tags(data):
         header, *rows = path.read_text().splitlines()
         most = np.repeat([0, 1, 9, 3], 8)  # A process reads eight rows a step.
         lists = [
-            "|".join(draw.choice(list("abcdef"), draw.integers(0, most[n % 32] + 1)))
+            "|".join(draw.choice(list("abcdefghijkl"), draw.integers(0, most[n % 32] + 1)))
             for n in range(len(rows))
         ]
         lines = [

@@ -9,7 +9,7 @@ from mtl.features.bucketized import Bucketized, Crossed
 from mtl.features.categorical import Categorical, Hashed, Identity
 from mtl.features.encoding import check_columns, encode_columns, fit_columns, missing_statistics
 from mtl.features.growing import Growing
-from mtl.features.growth import grow_tables
+from mtl.features.growth import grow_tables, list_growing_tables
 from mtl.features.history import History
 from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
@@ -35,6 +35,7 @@ __all__ = [
     "encode_columns",
     "fit_columns",
     "grow_tables",
+    "list_growing_tables",
     "load_statistics",
     "missing_statistics",
     "seal_statistics",

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import checks, types
 from mtl.compat import reduced, shards
 from mtl.features import growing, key_table
 from mtl.step import draws, monitors, replicas
-from mtl.variables import averaging, freezing, patterns, slots
+from mtl.variables import averaging, freezing, patterns, pruned, slots
 
 tf1 = tf.compat.v1
 
@@ -48,11 +48,7 @@ def grow_tables(
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
       moved: what moves the weights.
     """
-    parts = [part for column in columns for part in (column, *_parts(column))]
-    tables: dict[str, growing.Growing] = {}
-    for part in parts:
-        if isinstance(part, growing.Growing):
-            tables |= part.tables
+    tables = list_growing_tables(columns)
     if not tables:
         return moved
     read = (types.read_member(column, types.Column, "keys")(features) for column in columns)
@@ -62,8 +58,14 @@ def grow_tables(
     return moved
 
 
-def _parts(column: types.Column) -> Sequence[types.Column]:
-    return types.read_member(column, types.Column, "parts")
+def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, growing.Growing]:
+    """Return {table, or column: its settings} of all tables that grow."""
+    found: dict[str, growing.Growing] = {}
+    for column in columns:
+        for part in (column, *types.read_member(column, types.Column, "parts")):
+            if isinstance(part, growing.Growing):
+                found |= part.tables
+    return found
 
 
 class _Seen(NamedTuple):
@@ -125,6 +127,7 @@ class _Table:
         first = freezing.first_step(f"{self.scope}/embedding")
         if first == _NEVER:  # What is frozen keeps its rows, and so its keys.
             return moved
+        self._require_free_rows()
         writes, evicted = self._change(seen, freezing.is_reached(first))
         with tf.control_dependencies([write.values for write in writes]):  # Read before written.
             if evicted is not None:
@@ -157,6 +160,16 @@ class _Table:
         for kind, value in watched.items():
             self._watch(kind, value)
         return writes, evicted if eviction else None
+
+    def _require_free_rows(self) -> None:
+        """Fail if something else holds rows that are to come and go."""
+        name = f"{self.scope}/embedding"
+        rule = f"choose no table that grows, as {name!r}"
+        checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
+        for table in _find_table(self.scope) if self.part.eviction else ():
+            rule = f"choose no table that evicts rows, as {name!r}"
+            fits = freezing.find_mask(table) is None
+            checks.require(fits, "Freezing.entries", rule, name)
 
     def _watch(self, kind: str, value: tf.Tensor) -> None:
         name = self.scope.removeprefix("features/")

@@ -5,13 +5,17 @@ is_computed = preparation.prepare_run(experiment, "runs/digits")
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import os
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checkpoints, checks, compat, transfer, types
 from mtl import experiment as experiment_lib
+from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import given_files, run_directory
 from mtl.data import pipeline
@@ -38,6 +42,8 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     data = experiment.data
+    if not is_new:
+        _enlarge_tables(experiment, model_dir)
     given_files.keep_checksums(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
@@ -73,6 +79,33 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     return False
 
 
+def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    """Give tables that grow the capacity that they have now, in all checkpoints of a run."""
+    tables = features_lib.list_growing_tables(experiment.model.columns)
+    if not tables:
+        return
+    folders = (os.path.join(model_dir, "best"), model_dir)
+    paths = [path for folder in folders for path in run_directory.list_checkpoints(folder)]
+    capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
+
+    @functools.cache
+    def graph() -> tf.Graph:
+        made = tf.Graph()
+        with made.as_default():
+            _build_training(experiment.data, experiment.model, experiment.run, model_dir)
+        return made
+
+    def initial(names: list[str]) -> dict[str, np.ndarray]:
+        with graph().as_default(), tf1.Session() as session:
+            own = {patterns.variable_name(v): v for v in tf1.global_variables()}
+            rule = f"fit {paths[-1]}"
+            lacking = [name for name in names if name not in own]
+            checks.require(not lacking, "the optimizer", rule, lacking)
+            return session.run({name: own[name].initial_value for name in names})
+
+    transfer.enlarge_tables(paths, capacities, initial)
+
+
 @contextlib.contextmanager
 def open_plan(
     warm_start: transfer.WarmStart,
@@ -86,16 +119,27 @@ def open_plan(
     Raises:
       UserError: as `WarmStart.plan`.
     """
+    with tf.Graph().as_default():
+        _build_training(data, model, run, model_dir)
+        statistics = fitting.load_statistics(model_dir)
+        yield warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+
+
+def _build_training(
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    run: experiment_lib.Run,
+    model_dir: str,
+) -> None:
+    """Build a training step, of one device, in the graph that is open."""
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
-    with tf.Graph().as_default():
-        tf1.set_random_seed(run.seed)
-        tf1.train.get_or_create_global_step()
-        batches = data.one_pass(data.train_split)
-        features, labels = tf1.data.make_initializable_iterator(batches).get_next()
-        mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
-        model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
-        yield warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+    tf1.set_random_seed(run.seed)
+    tf1.train.get_or_create_global_step()
+    batches = data.one_pass(data.train_split)
+    features, labels = tf1.data.make_initializable_iterator(batches).get_next()
+    mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
+    model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
 
 
 def _evaluation_graph(

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.transfer import plan
+from mtl.transfer import capacity, plan
 from mtl.transfer import source as source_lib
 from mtl.variables import averaging, patterns, pruned
 from mtl.variables import row_names as row_names_lib
@@ -48,13 +48,15 @@ class Decision:
         if reason:
             return entry(outcome="skipped", why=reason)
         old = self._name_there(name)
+        if capacity.is_sketch(name) and self.source.shapes.get(old) != list(self.shapes[name]):
+            return entry(outcome="initialised", why="it counts for a table of one capacity")
         if old not in self.source.shapes:
             is_lacking = old == name or is_optimizers(name, self.shapes)
             rule = f"lead to a variable of {self.source.path}"
             fix = checks.nearest(old, self.source.shapes)
             checks.require(is_lacking, f"WarmStart.rename of {name!r}", rule, old, fix)
             return entry(outcome="initialised", why="the source lacks it")
-        rows = self._rows(name, old)
+        rows = self._rows_by_key(name, old) or self._rows(name, old)
         outcome, why = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
             why.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
@@ -71,7 +73,8 @@ class Decision:
         weights = pruned.find_weights(name)
         if weights != name and pruned.is_shared_out(weights, self.shapes):
             return "what it cuts is free for another task"
-        name = weights
+        # So do the keys of a table that grows, and what lies beside them.
+        name = capacity.find_table(weights, self.shapes)
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"
@@ -91,6 +94,22 @@ class Decision:
             if patterns.matches(pattern, name):
                 return re.sub(pattern, replacement, name)
         return name
+
+    def _rows_by_key(self, name: str, old: str) -> plan.Rows | None:
+        """Return where the rows of a table come from that grows; None where they stay."""
+        shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
+        here = capacity.find_keys(name, self.shapes)
+        there = capacity.find_keys(old, self.source.shapes)
+        if (here is None) != (there is None) and shape:
+            rule = f"have its keys in {self.source.path} as here"
+            fix = "Only one of the two is a table that grows: exclude it with WarmStart.exclude."
+            checks.fail(f"variable {name!r}", rule, here or there, fix)
+        if here is None or there is None or shape == old_shape:
+            return None
+        rows = self.shapes[here][0] * self.shapes[here][1]
+        keys = self.source.read_value(there)
+        origins = capacity.place_rows(keys, old_shape, shape, rows, self.source.path)
+        return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _rows(self, name: str, old: str) -> plan.Rows | None:
         """Return where each row comes from; None where all of them keep their places."""

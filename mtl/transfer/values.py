@@ -81,6 +81,8 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
 def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:
     """Return the variable's own initial value with the rows that are known put in."""
     rows = cast(plan.Rows, entry.rows)  # Of an entry that has some.
+    if rows.origins.ndim > 1:  # Of keys, which lie in buckets.
+        old = old.reshape(-1)
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import distribution, features, networks
+from mtl import checks, distribution, features, networks, transfer
 from mtl.optimization import optimizers
 from mtl.runs import verbs
-from mtl.variables import averaging
+from mtl.sparsity import granularity, pruning, pruning_schedules
+from mtl.variables import averaging, freezing, masks
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -119,3 +120,76 @@ def test_a_run_shows_what_its_table_does(tmp_path):
     last = {kind: found[(40, f"table/growing_word/{kind}")] for kind in kinds}
     assert last["size"] == len(_held(tmp_path)) and 0 <= last["unknown_share"] <= 1
     assert any(value for (_, tag), value in found.items() if tag.endswith("/evicted"))
+
+
+def test_a_run_goes_on_with_more_rows(tmp_path):
+    verbs.train(_make(averages=True, train_steps=20), str(tmp_path))
+    before = tiny.variables(tmp_path)
+    predicted = _predict(_make(averages=True), tmp_path)
+    larger = _make({"capacity": 48}, averages=True, train_steps=21, checkpoint_steps=20)
+    verbs.train(larger, str(tmp_path))
+    # The checkpoint that was there was rewritten; so was the best.
+    grown = tiny.variables(tmp_path, 20)
+    names = {f"features/growing_word/{own}" for own in ("embedding", "embedding/Adam", "last_seen")}
+    rows = {key: row for row, key in enumerate(grown["features/growing_word/keys"].ravel()) if key}
+    assert grown["features/growing_word/embedding"].shape == (49, 4)
+    for row, key in enumerate(before["features/growing_word/keys"].ravel()):
+        for name in names if key else ():
+            np.testing.assert_array_equal(grown[name][rows[key]], before[name][row], err_msg=name)
+    others = set(before) - {n for n in before if n.startswith("features/growing_word/")}
+    for name in others:
+        np.testing.assert_array_equal(grown[name], before[name], err_msg=name)
+    assert _predict(larger, tmp_path, f"{tmp_path}/model.ckpt-20") == predicted
+    with pytest.raises(checks.UserError, match="Growing.capacity must be 48 at least"):
+        verbs.train(_make(averages=True, train_steps=30), str(tmp_path))
+
+
+def _predict(made, model_dir, which="latest"):
+    return [row["size/value"] for row in verbs.predict(made, str(model_dir), checkpoint=which)]
+
+
+def test_a_warm_start_takes_keys_and_rows_together(tmp_path):
+    verbs.train(_make(train_steps=20), str(tmp_path / "source"))
+    source = tiny.variables(tmp_path / "source")
+    for capacity in (16, 40):
+        start = transfer.WarmStart(source=str(tmp_path / "source"), include=["embedding"])
+        made = _make({"capacity": capacity}, train_steps=1, checkpoint_steps=1)
+        made = dataclasses.replace(made, warm_start=start)
+        folder = tmp_path / str(capacity)
+        verbs.train(made, str(folder))
+        started = tiny.variables(folder, 0)
+        keys = started["features/growing_word/keys"].ravel()
+        own = source["features/growing_word/keys"].ravel()
+        assert sorted(keys[keys > 0]) == sorted(own[own > 0])
+        for row in np.flatnonzero(keys):
+            (there,) = np.flatnonzero(own == keys[row])
+            for name in ("embedding", "last_seen"):
+                here, old = (of[f"features/growing_word/{name}"] for of in (started, source))
+                np.testing.assert_array_equal(here[row], old[there])
+    other = features.Growing(names=["word"], capacity=16, dimension=4, prefix="hashed")
+    hashed = features.Hashed(names=["word"], num_buckets=17, dimension=4)
+    with pytest.raises(checks.UserError, match="Only one of the two is a table that grows"):
+        for columns in ([hashed], [other]):
+            made = tiny.make(splits=_splits(), columns=columns, train_steps=1, checkpoint_steps=1)
+            start = transfer.WarmStart(source=str(tmp_path / "hashed"))
+            is_second = columns == [other]
+            made = dataclasses.replace(made, warm_start=start if is_second else None)
+            verbs.train(made, str(tmp_path / ("second" if is_second else "hashed")))
+
+
+def test_nothing_else_may_hold_rows_that_come_and_go(tmp_path):
+    made = _make(train_steps=1)
+    held = freezing.Freezing(entries={"embedding": masks.Rows(rows=[1])})
+    cut = pruning.Pruning(
+        patterns=["^features/"],
+        granularity=granularity.TableRows(),
+        schedule=pruning_schedules.OneShot(),
+        sparsity=0.5,
+    )
+    for settings, says in (
+        ({"freezing": held}, "Freezing.entries"),
+        ({"pruning": [cut]}, "Pruning"),
+    ):
+        model = dataclasses.replace(made.model, **settings)
+        with pytest.raises(checks.UserError, match=f"{says}.* must choose no table"):
+            verbs.train(dataclasses.replace(made, model=model), str(tmp_path / says))

@@ -1,0 +1,157 @@
+"""Tables that grow, in another capacity: where their rows go, and runs that go on with more.
+
+capacity.find_keys("features/items/embedding/Adam", shapes)          # "features/items/keys"
+capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}, initial)
+
+A key has its places by the number of rows, so that in a larger table all keys move.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.features import key_table
+from mtl.files import storage
+from mtl.transfer import checkpoint
+from mtl.variables import averaging
+
+_KEYS, _TABLE, _SKETCH = "keys", "embedding", "sketch"
+# What lies beside the keys of a table, and goes where these go.
+_BESIDE = ("last_seen", "comings", "size", _SKETCH)
+
+
+def find_keys(name: str, names: Iterable[str]) -> str | None:
+    """Return the name of the keys by which a variable has its rows; None where it has none."""
+    scope, _, rest = name.partition(f"/{_TABLE}")
+    is_table = scope != name and (not rest or rest[0] == "/")
+    if not is_table:
+        scope, _, own = name.rpartition("/")
+        if own not in (_KEYS, *_BESIDE):
+            return None
+    keys = f"{scope}/{_KEYS}"
+    return keys if keys in names else None
+
+
+def find_table(name: str, names: Iterable[str]) -> str:
+    """Return the table that the keys of this name belong to, or what lies beside them.
+
+    Of all else it is the name itself.
+    """
+    keys = find_keys(name, names)
+    is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)
+    return f"{name.rpartition('/')[0]}/{_TABLE}" if is_beside else name
+
+
+def is_sketch(name: str) -> bool:
+    """Return whether a variable counts keys, for a table of one capacity alone."""
+    return name.rpartition("/")[2] == _SKETCH
+
+
+def place_rows(
+    keys: np.ndarray, old_shape: list[int], shape: list[int], capacity: int, where: str
+) -> np.ndarray:
+    """Return for each row of a variable the saved row that it gets, or -1.
+
+    Args:
+      keys: that are saved.
+      old_shape: of the saved variable.
+      shape: of the variable.
+      capacity: of its table.
+      where: names the source, for an error.
+
+    Returns:
+      As many numbers as the variable has rows; in the shape of the keys for these themselves.
+    """
+    saved = keys.size
+    origins = key_table.place_keys(keys, capacity)
+    count = np.count_nonzero(keys)
+    lost = count - np.count_nonzero(origins >= 0)
+    fix = f"{lost:,} of them find no place: make it larger."
+    checks.require(
+        not lost, "Growing.capacity", f"hold the {count:,} keys of {where}", capacity, fix
+    )
+    if shape == [capacity // key_table.PLACES, key_table.PLACES]:
+        return origins.reshape(shape)
+    # Rows of unknown keys come behind all others, in this table and in that one.
+    unknown = np.arange(shape[0] - capacity)
+    here = (
+        saved + unknown % max(old_shape[0] - saved, 1) if old_shape[0] > saved else unknown * 0 - 1
+    )
+    return np.concatenate([origins, here])
+
+
+def enlarge_tables(
+    paths: Iterable[str],
+    capacities: Mapping[str, int],
+    initial: Callable[[list[str]], Mapping[str, np.ndarray]],
+) -> None:
+    """Rewrite checkpoints so that tables have these numbers of rows; keys keep what they learned.
+
+    Args:
+      paths: of checkpoints, the latest last: if this is interrupted the others are whole.
+      capacities: {scope of a table: rows for its keys}.
+      initial: names of variables -> their first values, in their new shapes.
+
+    Raises:
+      UserError: a checkpoint holds a table of more rows.
+    """
+    for path in paths:
+        reader = tf.train.load_checkpoint(path)
+        changed: dict[str, np.ndarray] = {}
+        for scope, capacity in capacities.items():
+            changed |= _enlarge(reader, path, scope, capacity, initial)
+        if changed:
+            names = reader.get_variable_to_shape_map()
+            values = {name: changed.get(name, None) for name in names}
+            whole = {n: reader.get_tensor(n) if v is None else v for n, v in values.items()}
+            _replace(path, whole)
+
+
+def _enlarge(
+    reader: Any,
+    path: str,
+    scope: str,
+    capacity: int,
+    initial: Callable[[list[str]], Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """Return what of a checkpoint changes."""
+    shapes = {name: list(shape) for name, shape in reader.get_variable_to_shape_map().items()}
+    keys_name = f"{scope}/{_KEYS}"
+    if keys_name not in shapes:  # The run has no such table: this is told elsewhere.
+        return {}
+    keys = reader.get_tensor(keys_name)
+    if keys.size == capacity:
+        return {}
+    rule = f"be {keys.size} at least, which {path} has"
+    checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
+    names = [name for name in shapes if find_keys(name, shapes) == keys_name]
+    names = [name for name in names if shapes[name]]  # The number of keys stays.
+    found = {name: np.array(value) for name, value in initial(names).items()}
+    for name, value in found.items():
+        if is_sketch(name):
+            continue
+        origins = place_rows(keys, shapes[name], list(value.shape), capacity, path)
+        old = reader.get_tensor(name)
+        old = old.reshape(-1) if origins.ndim > 1 else old
+        if averaging.is_state(name) and not averaging.is_decay(name):
+            value[:] = found[name.rpartition("/")[0]]  # Of new rows it is the weights.
+        value[origins >= 0] = old[origins[origins >= 0]]
+    return found
+
+
+def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
+    """Write a checkpoint in the place of another one."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
+    checkpoint.write_checkpoint(values, os.path.join(temporary, name))
+    files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
+    # The index last: without it the checkpoint is known to be damaged, and an older one counts.
+    for file in sorted(files, key=lambda file: file.endswith(".index")):
+        tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
+    storage.sync([*storage.listed(folder, f"{name}."), folder])
+    tf.io.gfile.rmtree(temporary)

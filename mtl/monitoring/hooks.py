@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from mtl import features
 from mtl.monitoring import doubts
 from mtl.step import training_loop
 
@@ -27,10 +28,12 @@ _LOG_SECS = 10.0
 _DOMINANT_SHARE = 0.9
 # Of the steps, from which those that were skipped are worth a warning.
 _SKIPPED_SHARE = 0.1
+# Of the rows of a table, from which most new keys find their places taken.
+_FULL_SHARE = 0.95
 
 
 class StepHook(tf.compat.v1.train.SessionRunHook):
-    """Calls `on_step` after every session call, with the values of its last step.
+    """Calls `on_step` after every session call that made a step, with the values of its last one.
 
     `secs` is the time spent in session calls: what happens between them, such as an evaluation,
     does not count as training.
@@ -39,6 +42,7 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, result: training_loop.StepResult):
         self._result = result
         self.secs = 0.0
+        self._reached: int | None = None
 
     def before_run(self, run_context):
         self._called = time.perf_counter()
@@ -47,7 +51,10 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         self.secs += time.perf_counter() - self._called
         step, values, *more = run_values.results
-        self.on_step(run_context, int(step), values, *more)
+        # The last call of a run may make no step: its values are none.
+        if step != self._reached:
+            self._reached = int(step)
+            self.on_step(run_context, int(step), values, *more)
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
         """Act on a step: `values` are those of `result.names`; more as fetched."""
@@ -212,6 +219,32 @@ class Skipped(StepHook):
                 "not finite: nothing was learned in them."
             ]
         doubts.record_doubts(self._model_dir, "skipped", lines)
+
+
+class FullTables(StepHook):
+    """Warns at the end where a table that grows, and evicts nothing, has hardly a row left."""
+
+    def __init__(self, result, model_dir: str, model):
+        super().__init__(result)
+        self._model_dir = model_dir
+        tables = features.list_growing_tables(model.columns)
+        self._capacities = {n: part.num_rows for n, part in tables.items() if not part.eviction}
+        self._values = np.zeros(len(result.names))
+
+    def on_step(self, run_context, step, values):
+        self._values = values
+
+    def end(self, session):
+        found = dict(zip(self._result.names, self._values.tolist(), strict=True))
+        sizes = {name: found.get(f"table/{name}/size", 0.0) for name in self._capacities}
+        lines = [
+            f"Table {name!r} holds {sizes[name]:,.0f} keys of {capacity:,}: most new keys find "
+            "their places taken, and stay unknown. Raise Growing.capacity, or set "
+            "Growing.eviction."
+            for name, capacity in self._capacities.items()
+            if sizes[name] > _FULL_SHARE * capacity
+        ]
+        doubts.record_doubts(self._model_dir, "tables", lines)
 
 
 class Callbacks(tf.compat.v1.train.SessionRunHook):

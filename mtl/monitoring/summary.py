@@ -68,6 +68,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
     cut = sparsity_picture.count_weights(last) if last else None
     places = {
         "weights cut": cut and _describe_cut(*cut),
+        **(_describe_tables(last) if last else {}),
         "checkpoint": last,
         "best checkpoint": best,
         "export": _newest(os.path.join(model_dir, "export", "latest")),
@@ -107,6 +108,20 @@ def _describe_cut(cut: int, total: int, num_packed: int) -> str:
     return (
         f"{100 * cut / total:.1f}% of {total:,} pruned: {4 * total:,} bytes, {num_packed:,} packed"
     )
+
+
+def _describe_tables(checkpoint: str) -> dict[str, str]:
+    """Return how full the tables are that grow, by name."""
+    shapes = dict(tf.train.list_variables(checkpoint))
+    tables = [name.removesuffix("/keys") for name in shapes if name.endswith("/keys")]
+    sizes = {own: f"{own}/size" for own in tables if f"{own}/size" in shapes}
+    return {
+        f"table {own.removeprefix('features/')}": (
+            f"{int(tf.train.load_variable(checkpoint, size)):,} keys of "
+            f"{math.prod(shapes[f'{own}/keys']):,}"
+        )
+        for own, size in sizes.items()
+    }
 
 
 def _last(directory: str) -> str | None:

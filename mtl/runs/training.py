@@ -308,6 +308,7 @@ class Training:
                 hooks.Progress(result, run.train_steps, self._data.batch_size),
                 hooks.Dominance(result, model_dir, self._experiment.model, run),
                 hooks.Skipped(result, model_dir),
+                hooks.FullTables(result, model_dir, self._experiment.model),
                 *([leading] if place.has_servers else []),
                 saving_hook,
             ],

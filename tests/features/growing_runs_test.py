@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, distribution, features, networks, transfer
+from mtl.monitoring import doubts, summary
 from mtl.optimization import optimizers
 from mtl.runs import verbs
 from mtl.sparsity import granularity, pruning, pruning_schedules
@@ -175,6 +176,17 @@ def test_a_warm_start_takes_keys_and_rows_together(tmp_path):
             is_second = columns == [other]
             made = dataclasses.replace(made, warm_start=start if is_second else None)
             verbs.train(made, str(tmp_path / ("second" if is_second else "hashed")))
+
+
+def test_a_run_says_that_its_table_is_full(tmp_path):
+    made = _make({"capacity": 8, "eviction": None})
+    metrics, _ = verbs.train(made, str(tmp_path))
+    (line,) = [line for line in doubts.read_all_doubts(str(tmp_path)) if "growing_word" in line]
+    assert line.startswith("Table 'growing_word' holds 8 keys of 8:")
+    told = summary.of_training(str(tmp_path), metrics, 40, "mtl")
+    assert "table growing_word 8 keys of 8" in told
+    verbs.train(_make({"capacity": 64, "eviction": None}, train_steps=60), str(tmp_path))
+    assert not [line for line in doubts.read_all_doubts(str(tmp_path)) if "growing_word" in line]
 
 
 def test_nothing_else_may_hold_rows_that_come_and_go(tmp_path):

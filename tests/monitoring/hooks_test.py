@@ -213,7 +213,11 @@ def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_
         hook = hooks.Skipped(
             training_loop.StepResult(tf.constant(0), tf.zeros([2]), names), tmp_path
         )
-        hook.on_step(None, 40, np.float32([0.7, skipped]))
+        hook.before_run(None)
+        # The last call of a run makes no step.
+        for values in ([0.7, skipped], [0.0, 0.0]):
+            results = (40, np.float32(values))
+            hook.after_run(None, tf1.train.SessionRunValues(results, None, None))
         hook.end(None)
     told = doubts.read_all_doubts(str(tmp_path))
     assert bool(told) == is_told

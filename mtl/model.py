@@ -27,7 +27,7 @@ from mtl.sparsity import pruned_step
 from mtl.sparsity import pruning as pruning_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
-from mtl.step import summaries, training_loop, whole_batch
+from mtl.step import shown, summaries, training_loop, whole_batch
 from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
 
@@ -235,7 +235,7 @@ class MultiTaskModel:
         if mode == compat.estimator.ModeKeys.PREDICT:
             return compat.estimator.EstimatorSpec(
                 mode,
-                predictions=self._name_predictions(logits),
+                predictions={**self._name_predictions(logits), **shown.take()},
                 export_outputs=self._export_outputs(logits),
                 scaffold=scaffold,
             )

@@ -161,6 +161,11 @@ class HistoryEncoder(Protocol):
         """Whether events are compared with something, such as the item that may be clicked."""
         return False
 
+    @property
+    def weighs_events(self) -> bool:
+        """Whether it adds the weights of events to `mtl.step.shown`, as "attention" [B, L]."""
+        return False
+
 
 class Towers(dict[str, tf.Tensor]):
     """{task: [B, H]}, with the outputs that tasks share and all of them are made of.

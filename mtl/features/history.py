@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.features import accumulators, column, growth
+from mtl.step import shown
 from mtl.variables import freezing
 
 tf1 = tf.compat.v1
@@ -47,6 +48,8 @@ class History(types.Column):
       now: the field that holds the time of the row.
       gap_dimension: of an embedding of the time from an event to `now`, by powers of two, that is
         joined to its vector. A negative gap counts as 0.
+      shows_weights: whether predictions show how much each event counts, as `<name>/attention`,
+        [B, L] with zeros where a row has fewer events; for encoders that weigh events.
       trainable: False leaves its variables as they are, as `mtl.variables.freezing` does by name.
     """
 
@@ -59,6 +62,7 @@ class History(types.Column):
     times: str | None = None
     now: str | None = None
     gap_dimension: int = 8
+    shows_weights: bool = False
     trainable: bool = True
 
     def __post_init__(self):
@@ -84,6 +88,11 @@ class History(types.Column):
             has_both = getattr(self, setting) is None or getattr(self, other) is not None
             checks.require(has_both, f"History.{other}", f"come with {setting}", None)
         checks.whole("History.gap_dimension", self.gap_dimension, 1)
+        where, given = "History.shows_weights", self.shows_weights
+        checks.is_a(where, given, bool, "be True or False")
+        weighs = types.read_member(self.encoder, types.HistoryEncoder, "weighs_events")
+        rule = f"stay False: {type(self.encoder).__name__} weighs no events"
+        checks.require(weighs or not given, where, rule, given)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -158,7 +167,8 @@ class History(types.Column):
             joined = tf.concat([tf.cast(vector, tf.float32) for vector in vectors], axis=1)
             events = tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
             target = tf.concat([columns[name] for name in self.target], 1) if self.target else None
-            return {self.name: self.encoder(events, target)}
+            with shown.show_values(self.shows_weights):
+                return {self.name: self.encoder(events, target)}
 
     def _read_lists(self, features: types.Tensors) -> dict[str, tf.RaggedTensor]:
         """Return the last events of each list."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.histories import padded
+from mtl.step import shown
 
 tf1 = tf.compat.v1
 
@@ -34,6 +35,7 @@ class TargetAttention(types.HistoryEncoder):
     normalization: str = "none"
 
     needs_target = True
+    weighs_events = True
 
     def __post_init__(self):
         checks.is_a("TargetAttention.layers", self.layers, (list, tuple), "be a list of units")
@@ -52,6 +54,8 @@ class TargetAttention(types.HistoryEncoder):
             greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
             shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
             weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
+        by_row = tf.RaggedTensor.from_row_splits(weights[:, 0], events.row_splits, validate=False)
+        shown.add("attention", by_row.to_tensor())
         return padded.sum_rows(weights * values, events)
 
     def _weigh(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -98,6 +102,7 @@ class HashedAttention(types.HistoryEncoder):
     seed: int = 0
 
     needs_target = True
+    weighs_events = True
 
     def __post_init__(self):
         for setting in ("num_hashes", "width"):
@@ -119,6 +124,7 @@ class HashedAttention(types.HistoryEncoder):
             self._hash(values, projections), self._hash(target, projections)[:, tf.newaxis]
         )
         shares = tf.cast(same & is_event[:, :, tf.newaxis], values.dtype)
+        shown.add("attention", tf.reduce_mean(shares, axis=2))
         sums = tf.linalg.matmul(shares, values, transpose_a=True)  # [B, groups, D]
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.histories import padded
+from mtl.step import shown
 
 tf1 = tf.compat.v1
 
@@ -49,6 +50,7 @@ class InterestEvolution(types.HistoryEncoder):
     units: int = 32
 
     needs_target = True
+    weighs_events = True
 
     def __post_init__(self):
         checks.whole("InterestEvolution.units", self.units, 1)
@@ -62,6 +64,7 @@ class InterestEvolution(types.HistoryEncoder):
         scores = tf.linalg.matvec(states, queries)
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
         weights = tf.nn.softmax(scores)
+        shown.add("attention", weights * tf.cast(is_event, weights.dtype))
         with tf1.variable_scope("evolution"):
             return _run_gru(states, is_event, self.units, weights)[0]
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.histories import padded
+from mtl.step import shown
 
 tf1 = tf.compat.v1
 
@@ -51,6 +52,11 @@ class Transformer(types.HistoryEncoder):
         """Whether the target is a token."""
         return self.joins_target
 
+    @property
+    def weighs_events(self) -> bool:
+        """Whether the target is a token, which weighs the events."""
+        return self.joins_target
+
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Run the blocks, [B, (L), D] and maybe [B, T] -> [B, dimension]."""
         values, is_token = padded.pad_events(events)
@@ -62,20 +68,24 @@ class Transformer(types.HistoryEncoder):
             is_token = tf.pad(is_token, [[0, 0], [0, 1]], constant_values=True)
         for index in range(self.num_blocks):
             with tf1.variable_scope(f"block_{index}"):
-                tokens += self._attend(layers.layer_norm(tokens, "attention_norm"), is_token)
+                given = layers.layer_norm(tokens, "attention_norm")
+                attended, weights = self._attend(given, is_token)
+                tokens += attended
                 given = layers.layer_norm(tokens, "feed_forward_norm")
                 units = self.feed_forward_factor * self.dimension
                 hidden = layers.dense(given, units, "feed_forward/hidden", tf.nn.relu)
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
+            # What the target takes of the events in the last block; the rest is its own.
+            shown.add("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
         count = tf.maximum(tf.reduce_sum(shares, axis=1), 1)
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
-    def _attend(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tf.Tensor:
-        """Return what tokens take of each other, [B, L, dimension] -> the same."""
+    def _attend(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return what tokens [B, L, dimension] take of each other, and weights [B, heads, L, L]."""
         mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
@@ -85,7 +95,8 @@ class Transformer(types.HistoryEncoder):
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
         is_seen = is_token[:, tf.newaxis, tf.newaxis, :]
         scores = tf.where(is_seen, scores, tf.constant(scores.dtype.min, scores.dtype))
-        joined = tf.transpose(tf.linalg.matmul(tf.nn.softmax(scores), values), [0, 2, 1, 3])
+        weights = tf.nn.softmax(scores)
+        joined = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
         joined = tf.reshape(joined, tf.shape(tokens))
         joined.set_shape(tokens.shape)
-        return layers.dense(joined, self.dimension, "attention/output")
+        return layers.dense(joined, self.dimension, "attention/output"), weights

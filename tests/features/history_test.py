@@ -142,6 +142,7 @@ def test_a_target_is_other_columns_and_may_share_their_table(fit):
         ({"now": "now"}, "History.times must come with now"),
         ({"last": 0}, "History.last must be"),
         ({"name": "a b"}, "History.name must"),
+        ({"shows_weights": True}, "shows_weights must stay False: Seen weighs no events"),
     ],
 )
 def test_settings_that_make_no_sense(settings, says):

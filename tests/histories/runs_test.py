@@ -25,11 +25,16 @@ ENCODERS = {
 }
 
 
-def _make(encoder, splits=None, **settings):
+def _make(encoder, splits=None, shows_weights=False, **settings):
     word = features.Categorical(names=["word"], dimension=4, table="token", min_count=1)
     tags = features.Categorical(names=["tags"], dimension=4, table="token", min_count=1)
     history = features.History(
-        name="tags", events=[tags], encoder=encoder, target=["categorical_word"], last=6
+        name="tags",
+        events=[tags],
+        encoder=encoder,
+        target=["categorical_word"],
+        last=6,
+        shows_weights=shows_weights,
     )
     columns = [features.Numeric(names=["x"]), history, word]
     made = tiny.make(splits=splits or tiny.TAGGED_SPLITS, columns=columns, **settings)
@@ -105,3 +110,23 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
     whole = tiny.variables(tmp_path / "whole")
     for name, value in tiny.variables(tmp_path / "parts").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["target", "hashed", "evolution", "bst"])
+def test_predictions_show_how_much_each_event_counts(name, tmp_path):
+    made = _make(ENCODERS[name], train_steps=4, checkpoint_steps=4)
+    verbs.train(made, str(tmp_path))
+    plain = list(verbs.predict(made, str(tmp_path)))
+    shown = list(verbs.predict(_make(ENCODERS[name], shows_weights=True), str(tmp_path)))
+    assert plain[0].keys() == shown[0].keys() - {"tags/attention"}
+    for row, (before, after) in zip(
+        tiny.TAGGED_SPLITS["test"]["tags"], zip(plain, shown, strict=True), strict=True
+    ):
+        weights, count = after.pop("tags/attention"), min(len(row), 6)
+        assert len(weights) >= count and (weights[count:] == 0).all()
+        if name != "hashed":
+            assert (weights[:count] != 0).all()
+        if name == "evolution" and count:
+            np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
+        for key, value in before.items():
+            np.testing.assert_array_equal(after[key], value)

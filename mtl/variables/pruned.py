@@ -77,10 +77,7 @@ def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 
 
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
-    """Return what goes into the layer whose scope this is, and note it for who asks for it.
-
-    Of a batch in slices it is that of the first.
-    """
+    """Return what goes into the layer whose scope this is, and note it for who asks for it."""
     noted = _INPUTS.get()
     scope = tf.compat.v1.get_variable_scope().name
     if noted is not None and f"{scope}/{name}" not in noted:

@@ -287,14 +287,29 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "criterion", [criteria.Magnitude(), criteria.Taylor(), criteria.TaskSaliency()]
+    ("criterion", "combine"),
+    [
+        (criteria.Magnitude(), PCGRAD),
+        (criteria.Taylor(), PCGRAD),
+        (criteria.TaskSaliency(), PCGRAD),
+        (criteria.Wanda(), PCGRAD),
+        (criteria.Wanda(), SUM),
+    ],
+    ids=lambda part: type(getattr(part, "method", part)).__name__,
 )
-def test_slices_cut_as_the_whole_batch_does(criterion):
-    made = _model(parts=[_part(criterion=criterion)], transforms=[])
-    made = dataclasses.replace(made, network=networks.SharedBottom(trunk=networks.MLP(layers=[6])))
+def test_slices_cut_as_the_whole_batch_does(criterion, combine):
+    """Of so many weights that what one slice alone tells would cut others."""
+    part = _part(criterion=criterion, density=densities.Uniform())
+    made = _model(parts=[part], part=combine, transforms=[])
+    trunk = networks.MLP(layers=[24, 12])
+    made = dataclasses.replace(made, network=networks.SharedBottom(trunk=trunk))
     whole, slices = (_train(made, 1, 12, slices=count)[-1] for count in (1, 4))
-    np.testing.assert_array_equal(_mask(slices, TRUNK), _mask(whole, TRUNK))
-    np.testing.assert_allclose(slices[TRUNK], whole[TRUNK], rtol=1e-3, atol=1e-5)
+    for name in (TRUNK, TRUNK.replace("hidden_0", "hidden_1")):
+        np.testing.assert_array_equal(_mask(slices, name), _mask(whole, name))
+        np.testing.assert_allclose(slices[name], whole[name], rtol=1e-3, atol=1e-5)
+        if criterion.gathers:
+            gathered = [found[pruned.saliency_name(name)] for found in (slices, whole)]
+            np.testing.assert_allclose(*gathered, rtol=1e-3, atol=1e-6 * gathered[1].max())
 
 
 def test_balancing_sees_no_gradient_of_what_is_cut():
@@ -548,7 +563,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize("criterion", [criteria.Taylor(), criteria.TaskSaliency()])
-def test_two_replicas_cut_as_one_process_does(criterion, tmp_path):
+def test_two_replicas_in_slices_cut_as_one_process_does(criterion, tmp_path):
     mlp = networks.MLP(layers=[8])
     settings = {"schedule": LATE, "density": densities.Uniform()}
     parts = [
@@ -557,8 +572,9 @@ def test_two_replicas_cut_as_one_process_does(criterion, tmp_path):
     ]
     two_devices = {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]}
     found = []
-    for devices in ({"strategy": "none"}, two_devices):
-        made = tiny.make(network=networks.SharedBottom(trunk=mlp, tower=mlp))
+    for devices, slices in (({"strategy": "none"}, 1), (two_devices, 2)):
+        network = networks.SharedBottom(trunk=mlp, tower=mlp)
+        made = tiny.make(network=network, micro_batches=slices)
         made = dataclasses.replace(
             made,
             model=dataclasses.replace(made.model, pruning=parts),

@@ -268,11 +268,6 @@ def share_name(index: int) -> str:
     return f"{_SHARE}{index}"
 
 
-def is_state(name: str) -> bool:
-    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
-    return pruned.is_state(name) or name.startswith("pruning/")
-
-
 def find_part(parts: Sequence[pruning.Pruning], name: str) -> pruning.Pruning:
     """Return the part of several that cuts a variable, which one of them does."""
     return next(part for part in parts if _chooses(part, name))

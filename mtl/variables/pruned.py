@@ -15,7 +15,7 @@ from mtl import ambient
 from mtl.variables import patterns
 
 _MASK, _SALIENCY = "pruning_mask", "saliency"
-_OWNER = "_of_"
+_OWNER, _SCOPE = "_of_", "pruning/"
 
 
 def mask_name(name: str) -> str:
@@ -46,6 +46,11 @@ def find_weights(name: str) -> str:
 def is_state(name: str) -> bool:
     """Return whether a variable beside another one tells what of that is kept, or is to be."""
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
+
+
+def is_of_pruning(name: str) -> bool:
+    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
+    return is_state(name) or name.startswith(_SCOPE)
 
 
 def hold_masks(

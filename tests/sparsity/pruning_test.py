@@ -1,6 +1,7 @@
 """Pruning: cut weights are 0 to the bit, whatever moves weights; the rest trains as it would."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -20,13 +21,14 @@ from mtl import (
     types,
 )
 from mtl.balancing import methods, surgery, weighting
+from mtl.checkpoints import run_directory
 from mtl.clip_audit import visits
 from mtl.compat import saved_model
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.monitoring import doubts, sparsity_picture, summary
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
-from mtl.runs import verbs
+from mtl.runs import finished_pruning, verbs
 from mtl.sparsity import (
     criteria,
     densities,
@@ -720,6 +722,56 @@ def test_the_export_leaves_out_units_that_nothing_feeds(tmp_path):
         verbs.plan_warm_start(
             dataclasses.replace(made, warm_start=transfer.WarmStart(source=str(version)))
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (None, f"it also holds '{pruned.mask_name(TOWERS_OF_TINY[1])}'"),
+        ({"patterns": ["^network/", "^head/size/"], "cuts_heads": True}, "it lacks 'head/size/l"),
+        ({"granularity": granularity.Units()}, r"has shape \[8, 4\] there and \[1, 4\] here"),
+        ({"patterns": ["/trunk/"]}, f"it also holds '{pruned.mask_name(TOWERS_OF_TINY[1])}'"),
+    ],
+    ids=["none", "more", "units", "fewer"],
+)
+def test_a_run_does_not_go_on_with_masks_of_others(finished, tmp_path, settings, says):
+    folder = str(shutil.copytree(finished, tmp_path / "run"))
+    made = tiny.make(train_steps=50)
+    parts = [] if settings is None else [_part(schedule=LATE, **settings)]
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
+    with pytest.raises(checks.UserError, match=f"is of another pruning: .*{says}"):
+        verbs.train(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"granularity": granularity.Units()}, "Pruning.granularity must cut as .* has it, whose"),
+        ({"patterns": ["/trunk/"]}, "Pruning.patterns must choose all that is cut in .*, and 'n"),
+    ],
+    ids=["units", "fewer"],
+)
+def test_a_run_is_not_pruned_again_in_another_way(finished, settings, says):
+    """What no mask holds would grow again."""
+    part = _part(schedule=pruning_schedules.OneShot(), sparsity=0.7, **settings)
+    made = tiny.make()
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=[part]))
+    path = run_directory.checkpoint_path(str(finished), "latest")
+    with pytest.raises(checks.UserError, match=says):
+        finished_pruning.choose_cut(made, str(finished), path, rows=16)
+
+
+def test_a_warm_start_takes_no_mask_of_another_shape(finished):
+    units = _part(schedule=LATE, granularity=granularity.Units())
+    warm = transfer.WarmStart(source=str(finished), include=["^network/.*kernel$"])
+    made = tiny.make()
+    model_ = dataclasses.replace(made.model, pruning=[units])
+    made = dataclasses.replace(made, model=model_, warm_start=warm)
+    says = (
+        r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as it is there"
+    )
+    with pytest.raises(checks.UserError, match=says):
+        verbs.plan_warm_start(made)
 
 
 def test_a_warm_start_takes_masks_along(finished, tmp_path):

@@ -6,7 +6,7 @@ finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/dig
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ def choose_cut(
     model_dir: str,
     checkpoint: str,
     rows: int,
-    progress: float = 1.0,
+    find_progress: Callable[[pruning.Pruning], float] = lambda part: 1.0,
 ) -> Cut:
     """Choose what `experiment.model.pruning` cuts of the weights that a checkpoint is served with.
 
@@ -93,7 +93,7 @@ def choose_cut(
       model_dir: of the run that the checkpoint is of.
       checkpoint: a path.
       rows: how many rows a criterion sees that asks for inputs or gradients.
-      progress: the share of the sparsity that is reached, in (0, 1].
+      find_progress: gives for each part the share of its sparsity that is reached, in (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint is of another one.
@@ -110,6 +110,7 @@ def choose_cut(
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
             own = {n: before[n] for n in before if pruned_step.find_part(parts, n) is part}
+            progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
                 cut = _reconstruct(network, part, part.criterion, own, progress)
                 masks, weights = masks | {**cut.masks}, weights | {**cut.weights}

@@ -295,6 +295,12 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
     shown = {tag: value for (_, tag), value in tiny.scalars(tmp_path / "whole").items()}
     np.testing.assert_allclose(shown[f"pruning/{TRUNK}/task_overlap"], whole["pruning/overlap_0"])
     assert f"pruning/{TOWERS_OF_TINY[0]}/task_overlap" not in shown
+    drawn = sparsity_picture.read(str(tmp_path / "whole"))
+    assert list(drawn) == ["sparsity", "dead_units", "churn", "task_overlap"]
+    np.testing.assert_allclose(
+        drawn["task_overlap"]["trunk/hidden_0"][40], whole["pruning/overlap_0"][0]
+    )
+    assert "overlap of the tasks" in (tmp_path / "whole" / "sparsity.svg").read_text()
     _run(tmp_path / "parts", [part], train_steps=20)
     resumed = _run(tmp_path / "parts", [part])
     for name, value in whole.items():

@@ -5,7 +5,8 @@
     python -m benchmarks.pruned_runs --data census_income --seeds 3
     python -m benchmarks.pruned_runs --exports
 
-Of the digits all convolutions are cut, and of the other two the rows of all tables. The table
+Of the digits all kernels of the network are cut, those of convolutions, of dense layers and of
+towers, and of the other two the rows of all tables. The table
 shows metrics of the best checkpoint. --exports trains LeNet-300-100 with single weights or whole
 units cut, and prints bytes and latency in every format; ONNX needs `pip install '.[onnx]'`.
 """

@@ -44,6 +44,12 @@ def main() -> None:
         if path is not None:
             checks.require(path.endswith(f".{ending}"), f"--{ending}", f"end in .{ending}", path)
     checks.one_of("--tflite_weights", TFLITE_WEIGHTS.value, tflite.KINDS)
+    is_used = TFLITE_WEIGHTS.value == tflite.FLOAT32 or TFLITE.value or COMPARE.value
+    rule = "come with --tflite"
+    checks.require(bool(is_used), "--tflite_weights", rule, TFLITE_WEIGHTS.value)
+    for flag in (EXPORT_DIR, ONNX, TFLITE):
+        rule = "be absent where --compare writes nothing"
+        checks.require(not (COMPARE.value and flag.value), f"--{flag.name}", rule, flag.value)
     experiment, model_dir = app.load()
     if COMPARE.value:
         _compare(experiment, model_dir)

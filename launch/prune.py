@@ -30,7 +30,7 @@ OUTPUT_DIR = flags.DEFINE_string(
 ROWS = flags.DEFINE_integer(
     "rows",
     1024,
-    "How many rows of the training split Wanda, Snip and SparseGpt look at.",
+    "How many rows of the training split Wanda, Taylor, Snip and SparseGpt look at.",
 )
 ROUNDS = flags.DEFINE_integer(
     "rounds",

@@ -307,7 +307,8 @@ class MultiTaskModel:
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
-        logits, shared = self._build_outputs(features, statistics, training=True)
+        with pruned_step.watch_inputs() as watched:
+            logits, shared = self._build_outputs(features, statistics, training=True)
 
         def samples(count: int) -> list[types.Tensors]:
             return [
@@ -318,7 +319,8 @@ class MultiTaskModel:
                 for first in range(count)
             ]
 
-        return whole_batch.ForwardPass(self._compute_losses(logits, labels), shared, samples)
+        losses = self._compute_losses(logits, labels)
+        return whole_batch.ForwardPass(losses, shared, samples, watched=watched)
 
     def infer_logits(
         self, features: types.Tensors, statistics: features_lib.Statistics

@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Iterator
 
@@ -53,6 +54,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     is_marked = item.get_closest_marker("medium") or item.get_closest_marker("slow")
     if item.config.getoption("--quick") and took > _CPU_SECS and not is_marked:
         pytest.fail(f"took {took:.1f} s: mark it medium or slow, or make it faster", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def rewriting_passes(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test whose run published an export whole, as one without dead units was wrong.
+
+    Users get such an export, and a line in the log. A test that causes it clears `caplog`.
+    """
+    yield
+    exporter = sys.modules.get("mtl.serving.exporter")  # An import here would cost every test.
+    logged = [*caplog.get_records("setup"), *caplog.get_records("call")] if exporter else []
+    said = [record.getMessage() for record in logged]
+    failed = [line for line in said if line.startswith(exporter.REWRITING_FAILED)]
+    assert not failed, failed
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from mtl import checks, compat
 from mtl.compat import shards, zeros_saver
-from mtl.variables import averaging, patterns
+from mtl.variables import averaging, patterns, pruned
 
 tf1 = tf.compat.v1
 
@@ -48,21 +48,25 @@ def require_same(
     checkpoint: str, saved: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
 ) -> None:
     """Raise a UserError that names the first variable in which `saved` and `wanted` differ."""
-    both = sorted(set(saved) & set(wanted))
-    problems = [
-        f"{name!r} has shape {list(saved[name])} there and {list(wanted[name])} here"
+    both, differ = sorted(set(saved) & set(wanted)), set(saved) ^ set(wanted)
+    problems = {
+        name: f"{name!r} has shape {list(saved[name])} there and {list(wanted[name])} here"
         for name in both
         if list(saved[name]) != list(wanted[name])
-    ]
-    problems += [f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))]
-    problems += [f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))]
+    }
+    is_of_pruning = all(map(pruned.is_of_pruning, {*problems, *differ}))
+    problems |= {name: f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))}
+    problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         others = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        # A mask tells more than the numbers that pruning shows.
+        first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
-        names = {name.rpartition("/")[0] for name in set(saved) ^ set(wanted)}
-        is_optimizers = names <= {*both, ""} and problems[0].startswith("it ")
+        names = {name.rpartition("/")[0] for name in differ}
+        is_optimizers = names <= {*both, ""} and first.startswith("it ")
         what = "optimizer" if is_optimizers else "architecture"
         raise checks.UserError(
-            f"checkpoint {checkpoint} is of another {what}: {problems[0]}{others}. "
+            f"checkpoint {checkpoint} is of another {'pruning' if is_of_pruning else what}: "
+            f"{first}{others}. "
             "Choose another --model_dir, or train with the config.gin that lies beside it."
         )

@@ -2,8 +2,8 @@
 
 path = sparsity_picture.draw("runs/digits")      # runs/digits/sparsity.svg: open it in a browser
 
-Three panels have a line for each variable that is cut, over the steps. The summary of the run tells
-how many weights that is.
+Three panels have a line for each variable that is cut, over the steps; with `TaskSaliency` a fourth
+one shows how far the tasks agree. The summary of the run tells how many weights that is.
 """
 
 import collections
@@ -23,6 +23,7 @@ _TITLES = {
     "sparsity": "share of weights that are cut",
     "dead_units": "share of units that nothing feeds",
     "churn": "share of weights whose mask the last cut changed",
+    "task_overlap": "overlap of the tasks' choices at the last cut",
 }
 
 

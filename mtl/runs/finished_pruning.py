@@ -6,7 +6,7 @@ finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/dig
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ def choose_cut(
     model_dir: str,
     checkpoint: str,
     rows: int,
-    progress: float = 1.0,
+    find_progress: Callable[[pruning.Pruning], float] = lambda part: 1.0,
 ) -> Cut:
     """Choose what `experiment.model.pruning` cuts of the weights that a checkpoint is served with.
 
@@ -93,7 +93,7 @@ def choose_cut(
       model_dir: of the run that the checkpoint is of.
       checkpoint: a path.
       rows: how many rows a criterion sees that asks for inputs or gradients.
-      progress: the share of the sparsity that is reached, in (0, 1].
+      find_progress: gives for each part the share of its sparsity that is reached, in (0, 1].
 
     Raises:
       UserError: the parts cannot prune this run, or the checkpoint is of another one.
@@ -110,6 +110,7 @@ def choose_cut(
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
             own = {n: before[n] for n in before if pruned_step.find_part(parts, n) is part}
+            progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
                 cut = _reconstruct(network, part, part.criterion, own, progress)
                 masks, weights = masks | {**cut.masks}, weights | {**cut.weights}
@@ -140,7 +141,7 @@ def write_run(
     parts, initial = experiment.model.pruning, _build_initial(experiment, model_dir)
     reader = tf.train.load_checkpoint(checkpoint)
     values = {
-        name: first if pruned_step.is_state(name) else reader.get_tensor(name)
+        name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
         for name, first in initial.items()
     }
     if is_served:
@@ -203,23 +204,33 @@ def read_masks(
     """Return {variable: its mask in a checkpoint} of what is pruned, ones where it has none.
 
     Raises:
-      UserError: the checkpoint is of another model.
+      UserError: the checkpoint is of another model, or has masks that do not fit the parts.
     """
     initial = _build_initial(experiment, model_dir)
     reader = tf.train.load_checkpoint(checkpoint)
     saved = reader.get_variable_to_shape_map()
     mismatch.require_same(
         checkpoint,
-        {name: shape for name, shape in saved.items() if not pruned_step.is_state(name)},
-        {name: v.shape for name, v in initial.items() if not pruned_step.is_state(name)},
+        {name: shape for name, shape in saved.items() if not pruned.is_of_pruning(name)},
+        {name: v.shape for name, v in initial.items() if not pruned.is_of_pruning(name)},
     )
-    masks = {}
-    for name in initial:
-        own = pruned.mask_name(name)
-        if own in initial:
-            is_saved = saved.get(own) == list(initial[own].shape)
-            masks[name] = reader.get_tensor(own) if is_saved else initial[own]
+    masks = {name: initial[pruned.mask_name(name)] for name in initial if _is_cut(name, initial)}
+    for name in filter(lambda one: _is_cut(one, saved), saved):
+        rule = f"choose all that is cut in {checkpoint}, and {name!r} is"
+        chosen = [list(part.patterns) for part in experiment.model.pruning]
+        # What is left out would grow again, as a mask is all that holds it at 0.
+        checks.require(name in masks, "Pruning.patterns", rule, chosen)
+        mask = reader.get_tensor(pruned.mask_name(name))
+        rule = f"cut as {checkpoint} has it, whose mask of {name!r} has shape {list(mask.shape)}"
+        part = pruned_step.find_part(experiment.model.pruning, name)
+        fits = mask.shape == masks[name].shape
+        checks.require(fits, "Pruning.granularity", rule, part.granularity)
+        masks[name] = mask
     return masks
+
+
+def _is_cut(name: str, names: Collection[str]) -> bool:
+    return pruned.mask_name(name) in names
 
 
 class _Network:

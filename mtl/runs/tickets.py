@@ -11,6 +11,7 @@ same weights from other first values.
 """
 
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.runs import finished_pruning, training
-from mtl.sparsity import criteria
+from mtl.sparsity import criteria, pruning
 
 _log = logging.getLogger(__name__)
 
@@ -89,12 +90,13 @@ def train_tickets(
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
     before = model_dir
     for number in range(1, rounds + 1):
-        name, progress = f"round_{number}", _find_progress(parts[0].final_sparsity, number / rounds)
+        name = f"round_{number}"
+        find_progress = functools.partial(_find_progress, share=number / rounds)
         folder = os.path.join(output_dir, name)
         _log.info("Round %d of %d, in %s", number, rounds, folder)
         if run_directory.find_latest(folder) is None:
             checkpoint = run_directory.checkpoint_path(before, "latest")
-            cut = finished_pruning.choose_cut(experiment, before, checkpoint, rows, progress)
+            cut = finished_pruning.choose_cut(experiment, before, checkpoint, rows, find_progress)
             _write(experiment, start, cut.masks, folder)
         yield _train(experiment, folder, name, on_start)
         for control in controls:
@@ -119,8 +121,12 @@ class _Start(NamedTuple):
     path: str
 
 
-def _find_progress(sparsity: float, share: float) -> float:
-    """Return what share of the sparsity is reached where each round cuts the same share."""
+def _find_progress(part: pruning.Pruning, share: float) -> float:
+    """Return what share of a part's sparsity is reached after this share of the rounds.
+
+    Each round cuts the same share of what the part has left.
+    """
+    sparsity = part.final_sparsity
     return (1 - (1 - sparsity) ** share) / sparsity
 
 

@@ -39,10 +39,16 @@ class Seen(NamedTuple):
     is_moving: Any = None
 
 
+def sum_squares(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return what adds up to mean squares: [..., D] -> their sums, float32 [D], and a count."""
+    flat = tf.reshape(tf.cast(inputs, tf.float32), [-1, inputs.shape[-1]])
+    return tf.reduce_sum(tf.square(flat), 0), tf.cast(tf.shape(flat)[0], tf.float32)
+
+
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:
     """Return the mean squares of what goes into a layer, [..., D] -> float32 [D]."""
-    squares = tf.square(tf.cast(inputs, tf.float32))
-    return tf.reduce_mean(squares, list(range(inputs.shape.rank - 1)))
+    total, count = sum_squares(inputs)
+    return total / count
 
 
 class Criterion(abc.ABC):

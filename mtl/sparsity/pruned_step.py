@@ -8,9 +8,10 @@ A step goes by the masks that it finds: forward, gradients, update. UPDATE_OPS c
 beside it, and what they cut is set to 0 once the step has moved it.
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -74,7 +75,6 @@ def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: boo
         with (
             _PRUNER.set(pruner),
             pruned.hold_masks(pruner.held),
-            pruned.note_inputs(pruner.inputs),
             tf1.variable_scope(
                 here, custom_getter=pruner.find_variable, auxiliary_name_scope=False
             ),
@@ -82,6 +82,25 @@ def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: boo
             return step_fn(features, labels)
 
     return step if parts else step_fn
+
+
+@contextlib.contextmanager
+def watch_inputs() -> Iterator[Mapping[str, Any]]:
+    """Watch the inputs of kernels within it, a part of the batch, where a criterion asks for them.
+
+    Yields:
+      {kernel: the sums of squares of its inputs, and their count}, filled at the end.
+    """
+    found: dict[str, Any] = {}
+    pruner = _PRUNER.get()
+    if pruner is None or not pruner.reads_inputs:
+        yield found
+        return
+    inputs: dict[str, tf.Tensor] = {}
+    with pruned.note_inputs(inputs):
+        yield found
+    names = [name for name in inputs if pruner.reads_inputs_of(name)]
+    found |= {name: criteria.sum_squares(inputs[name]) for name in names}
 
 
 def update_masks(
@@ -108,7 +127,7 @@ class _Pruner:
 
     Attributes:
       held: {variable: its mask, or None where what is cut moves behind it}.
-      inputs: {kernel: its inputs}; None where no criterion asks for them.
+      reads_inputs: whether a criterion asks for the inputs of kernels.
     """
 
     def __init__(self, parts: Sequence[pruning.Pruning], is_watched: bool):
@@ -117,8 +136,11 @@ class _Pruner:
         self._cuts: dict[str, Cut] = {}
         self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
         self.held: dict[str, tf.Tensor | None] = {}
-        reads_inputs = any(part.criterion.reads_inputs for part in parts)
-        self.inputs: dict[str, tf.Tensor] | None = {} if reads_inputs else None
+        self.reads_inputs = any(part.criterion.reads_inputs for part in parts)
+
+    def reads_inputs_of(self, kernel: str) -> bool:
+        """Return whether the criterion that cuts a kernel asks for its inputs."""
+        return kernel in self._cuts and self._cuts[kernel].part.criterion.reads_inputs
 
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """Return what `getter` gives, with its gradient as the part that cuts it says."""
@@ -189,10 +211,11 @@ class _Pruner:
         new: dict[str, tf.Tensor] = {}
         is_due = tf.constant(False)
         with tf.control_dependencies(before):
+            squares = batch.sum_watched()
             for index, part in enumerate(self._parts):
                 own = {name: cut for name, cut in self._cuts.items() if cut.part is part}
                 known = [_take_gradient(name, cut, gradient_of[name]) for name, cut in own.items()]
-                change = _Change(part, own, known, self._take_inputs(part, own), batch, step)
+                change = _Change(part, own, known, _average_inputs(part, own, squares), batch, step)
                 masks, has_changed = change.choose_masks(share_name(index))
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
@@ -203,20 +226,6 @@ class _Pruner:
         zeros = [(new[n], cut.variable) for n, cut in self._cuts.items() if cut.sets_to_zero]
         zeros += [(tf.reshape(new[k], [-1]), vector) for k, vector in self._beside.values()]
         return functools.partial(_set_to_zero, zeros, is_due)
-
-    def _take_inputs(
-        self, part: pruning.Pruning, names: Iterable[str]
-    ) -> Sequence[tf.Tensor] | Sequence[None]:
-        """Return what the criterion is to know of the inputs of kernels, the same on replicas."""
-        if not part.criterion.reads_inputs:
-            return [None for _ in names]
-        found = self.inputs or {}
-        rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
-        for name in names:
-            checks.require(name in found, "Pruning.patterns", rule, name, fix)
-        squares = [criteria.average_squares(found[name]) for name in names]
-        totals = replicas.sum_over_replicas(squares)
-        return [total / replicas.count() for total in totals]
 
     def _require_used(self) -> None:
         rule = "choose weights that can be cut"
@@ -257,11 +266,6 @@ class _Pruner:
 def share_name(index: int) -> str:
     """Return the name of the share that a part has cut so far, the first part at 0."""
     return f"{_SHARE}{index}"
-
-
-def is_state(name: str) -> bool:
-    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
-    return pruned.is_state(name) or name.startswith("pruning/")
 
 
 def find_part(parts: Sequence[pruning.Pruning], name: str) -> pruning.Pruning:
@@ -339,6 +343,18 @@ def _take_gradient(name: str, cut: Cut, gradient: types.Gradient) -> tf.Tensor |
         rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
         checks.require(is_dense, "Pruning.patterns", rule, name, fix)
     return gradient if is_dense else None
+
+
+def _average_inputs(
+    part: pruning.Pruning, names: Iterable[str], squares: Mapping[str, Any]
+) -> Sequence[tf.Tensor] | Sequence[None]:
+    """Return the mean squares of the inputs of kernels, by {kernel: sums, and their count}."""
+    if not part.criterion.reads_inputs:
+        return [None for _ in names]
+    rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+    for name in names:
+        checks.require(name in squares, "Pruning.patterns", rule, name, fix)
+    return [total / count for total, count in (squares[name] for name in names)]
 
 
 class _Change(NamedTuple):

@@ -9,7 +9,8 @@ A slice needs only its own activations, so a batch of any size trains in the mem
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
@@ -53,6 +54,8 @@ class ForwardPass(NamedTuple):
       samples: S -> the losses of every S-th row, from the first to the S-th on.
       unweighted: the losses before the tasks were weighted; None if they were not.
       examples: of the rows; None where they are not known.
+      watched: tensors in any nesting that add up over the parts beside the gradients: see
+        `WholeBatch.sum_watched`.
     """
 
     losses: types.Tensors
@@ -60,6 +63,7 @@ class ForwardPass(NamedTuple):
     samples: types.Samples | None = None
     unweighted: types.Tensors | None = None
     examples: Examples | None = None
+    watched: Mapping[str, Any] = MappingProxyType({})
 
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
@@ -96,6 +100,7 @@ class WholeBatch:
       slices: into how many the batch of a replica is cut.
       updates: the UPDATE_OPS of the first slice, which come before those of the others.
       ignores_replicas: whether this replica leaves the others out of its sums.
+      of_slices: what the slices of this replica watched, once a pass has added it up.
     """
 
     first: ForwardPass
@@ -103,6 +108,7 @@ class WholeBatch:
     slices: int = 1
     updates: Sequence[tf.Operation] = ()
     ignores_replicas: bool = False
+    of_slices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def scale_losses(self, weights: types.Tensors) -> "WholeBatch":
         """Multiply every task's loss by a weight, which is constant to gradients."""
@@ -125,9 +131,29 @@ class WholeBatch:
           update: whether UPDATE_OPS of the slices run in this pass; one pass of a step has to.
         """
         total = function(self.first)
-        if self.slices > 1:
+        if self.slices > 1 and update:
+            # What slices watch is added up here, or it would take a pass of its own.
+            total, watched = self._add_slices(
+                (total, dict(self.first.watched)),
+                lambda part: (function(part), dict(part.watched)),
+                update,
+            )
+            self.of_slices.update(watched)
+        elif self.slices > 1:
             total = self._add_slices(total, function, update)
         return total if self.ignores_replicas else replicas.sum_over_replicas(total)
+
+    def sum_watched(self) -> dict[str, Any]:
+        """Return the sums over all parts, and replicas, of `ForwardPass.watched`.
+
+        Call it once the gradients are there: the pass that runs UPDATE_OPS adds it up beside them.
+        """
+        of_first = dict(self.first.watched)
+        if self.slices == 1:
+            return replicas.sum_over_replicas(of_first)
+        if of_first and not self.of_slices:
+            return self.sum(lambda part: dict(part.watched))
+        return replicas.sum_over_replicas(self.of_slices)
 
     def without_replicas(self) -> "WholeBatch":
         """Return the parts of this replica alone."""

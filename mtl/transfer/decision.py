@@ -131,6 +131,8 @@ class Decision:
             fix = (
                 "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
             )
+            if pruned.find_weights(name) != name:
+                fix = "Set Pruning.granularity as it is there, or exclude the weights that it cuts."
             rule = f"have its shape {shape} in {self.source.path} too"
             checks.fail(f"variable {name!r}", rule, old_shape, fix)
         return None

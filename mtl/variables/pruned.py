@@ -15,7 +15,7 @@ from mtl import ambient
 from mtl.variables import patterns
 
 _MASK, _SALIENCY = "pruning_mask", "saliency"
-_OWNER = "_of_"
+_OWNER, _SCOPE = "_of_", "pruning/"
 
 
 def mask_name(name: str) -> str:
@@ -48,6 +48,11 @@ def is_state(name: str) -> bool:
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
 
 
+def is_of_pruning(name: str) -> bool:
+    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
+    return is_state(name) or name.startswith(_SCOPE)
+
+
 def hold_masks(
     masks: Mapping[str, tf.Tensor | None],
 ) -> contextlib.AbstractContextManager[Mapping[str, tf.Tensor | None]]:
@@ -77,10 +82,7 @@ def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 
 
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
-    """Return what goes into the layer whose scope this is, and note it for who asks for it.
-
-    Of a batch in slices it is that of the first.
-    """
+    """Return what goes into the layer whose scope this is, and note it for who asks for it."""
     noted = _INPUTS.get()
     scope = tf.compat.v1.get_variable_scope().name
     if noted is not None and f"{scope}/{name}" not in noted:

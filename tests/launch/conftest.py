@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from mtl.serving import exporter
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -71,7 +73,9 @@ def launch_in(server, tmp_path_factory):
         server.stdin.flush()
         code = json.loads(server.stdout.readline())["code"]
         texts = [pathlib.Path(output + end).read_text() for end in (".out", ".err")]
-        return Result(code, *texts)
+        result = Result(code, *texts)
+        assert exporter.REWRITING_FAILED not in result.err, result
+        return result
 
     return run
 

@@ -222,6 +222,18 @@ MISTAKES = [
         verb="export",
     ),
     flags(
+        "weights of no file of TensorFlow Lite",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--tflite_weights", "sparse"),
+        "--tflite_weights must come with --tflite, got 'sparse'.",
+        verb="export",
+    ),
+    flags(
+        "a comparison that writes nothing, and a file",
+        ("--gin_file", "toy.gin", "--model_dir", "run", "--compare", "--tflite", "x.tflite"),
+        "--tflite must be absent where --compare writes nothing, got 'x.tflite'.",
+        verb="export",
+    ),
+    flags(
         "ONNX among files of the run",
         ("--gin_file", "toy.gin", "--model_dir", "run", "--onnx", "run/best/toy.onnx"),
         "--onnx must be none of the run's own files, got 'run/best/toy.onnx'",

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 from tests import tiny
@@ -18,6 +19,20 @@ toy_dir = "runs/toy"
 experiment.Experiment.refit = @refit.NearestMean()
 refit.NearestMean.task = "level"
 refit.NearestMean.source = %toy_dir
+"""
+PRUNED = """\
+from __gin__ import dynamic_registration
+from mtl import experiment
+from mtl import transfer
+from mtl.sparsity import pruning_schedules
+include "toy.gin"
+include "gin_configs/sparsity/gradual.gin"
+toy_dir = "runs/toy"
+experiment.Experiment.warm_start = @transfer.WarmStart()
+transfer.WarmStart.source = %toy_dir
+pruning_schedules.Cubic.begin_step = 0
+pruning_schedules.Cubic.end_step = 16
+pruning_schedules.Cubic.every_steps = 4
 """
 ARGS = ("--gin_file", "toy.gin", "--gin_file", "second.gin", "--model_dir", "root")
 
@@ -64,6 +79,24 @@ def test_stages_build_on_each_other_and_are_done_once(trained, launch_in):
     assert times(directory) == before
     alone = launch_in(directory, "evaluate", "--model_dir", "root/second")
     assert alone.code == 0 and alone.out.strip() in again.out
+
+
+def test_a_second_stage_prunes_what_the_first_has_trained(trained, launch, tmp_path):
+    directory = shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    (directory / "pruned.gin").write_text(PRUNED)
+    result = launch("stages", *ARGS[:2], "--gin_file", "pruned.gin", *ARGS[4:])
+    assert result.code == 0, result
+    assert "toy: trained 0 steps." in result.out and "pruned: trained 20 steps." in result.out
+    first, pruned = (tiny.variables(directory / "root" / name) for name in ("toy", "pruned"))
+    start = tiny.variables(directory / "root" / "pruned", 10)
+    name = "network/trunk/hidden_0/kernel"
+    # A few are cut at step 10, where those that are left still resemble the first stage's.
+    halfway, mask = start[f"{name}/pruning_mask"], pruned[f"{name}/pruning_mask"]
+    assert 0 < (1 - halfway).mean() < (1 - mask).mean()
+    kept = halfway > 0
+    assert np.abs(start[name] - first[name])[kept].max() < 0.2 < np.abs(first[name]).max()
+    np.testing.assert_array_equal(pruned[name] != 0, mask > 0)
+    assert not [own for own in first if "pruning" in own]
 
 
 def test_an_interrupted_stage_goes_on_with_the_same_settings_only(trained, launch, tmp_path):

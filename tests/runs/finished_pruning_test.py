@@ -237,7 +237,11 @@ def found(finished, tmp_path_factory):
 def _train_tickets(finished, folder):
     """Two rounds, and the controls of the first one."""
     source = _base(checkpoint_steps=40)
-    experiment = _with(source, _part(sparsity=0.75, density=densities.Uniform()))
+    parts = [
+        _part(sparsity=0.75, density=densities.Uniform(), patterns=[f"^{TRUNK}$"]),
+        _part(sparsity=0.4375, density=densities.Uniform()),
+    ]
+    experiment = _with(source, *parts)
     rounds = tickets.train_tickets(source, experiment, finished, folder, 2, 10, tickets.CONTROLS)
     return {ticket.name: ticket for ticket in itertools.islice(rounds, 4)}
 
@@ -262,11 +266,12 @@ def test_goes_back_to_the_runs_own_first_steps(finished, found):
 
 def test_each_round_cuts_the_same_share_of_the_smallest_that_are_left(finished, found):
     folder, by_name = found
-    assert [by_name[n].sparsity for n in ("round_1", "round_2")] == [0.5, 0.75]
+    shares = {TRUNK: (0.5, 0.75), **dict.fromkeys(TOWERS, (0.25, 0.4375))}
     before, first = tiny.variables(finished), tiny.variables(f"{folder}/round_1")
     second = tiny.variables(f"{folder}/round_2")
     for kernel in KERNELS:
         own = pruned.mask_name(kernel)
+        assert tuple(1 - found[own].mean() for found in (first, second)) == shares[kernel]
         served = np.abs(before[f"{kernel}/average"])
         assert served[first[own] == 1].min() > served[first[own] == 0].max()
         assert (second[own] <= first[own]).all()

@@ -1,20 +1,34 @@
 """Pruning: cut weights are 0 to the bit, whatever moves weights; the rest trains as it would."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, distribution, features, heads, model, networks, serving, transfer
+from mtl import (
+    checks,
+    compat,
+    distribution,
+    features,
+    heads,
+    layers,
+    model,
+    networks,
+    serving,
+    transfer,
+    types,
+)
 from mtl.balancing import methods, surgery, weighting
+from mtl.checkpoints import run_directory
 from mtl.clip_audit import visits
 from mtl.compat import saved_model
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.monitoring import doubts, sparsity_picture, summary
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
-from mtl.runs import verbs
+from mtl.runs import finished_pruning, verbs
 from mtl.sparsity import (
     criteria,
     densities,
@@ -41,6 +55,12 @@ PCGRAD = surgery.Combine(method=methods.PCGrad())
 CUBIC = pruning_schedules.Cubic(end_step=9, every_steps=3)
 LATE = pruning_schedules.Cubic(end_step=30, every_steps=7)  # Of a run of 40 steps.
 NEVER = pruning_schedules.OneShot(step=10**6)
+RIGL = {
+    "criterion": criteria.Random(),
+    "schedule": pruning_schedules.OneShot(),
+    "gradient": "dense",
+    "regrowth": regrowth.Regrowth(until_step=8, every_steps=2),
+}
 
 
 def _part(**settings):
@@ -171,12 +191,7 @@ def test_what_is_kept_trains_as_if_the_rest_were_not_there(part, gradient):
         {"criterion": criteria.Taylor(), "density": densities.Global()},
         {"criterion": criteria.Snip(), "schedule": pruning_schedules.OneShot()},
         {"criterion": criteria.Wanda(), "density": densities.Uniform(per_unit=True)},
-        {
-            "criterion": criteria.Random(),
-            "schedule": pruning_schedules.OneShot(),
-            "gradient": "dense",
-            "regrowth": regrowth.Regrowth(until_step=8, every_steps=2),
-        },
+        RIGL,
         {"gradient": "straight_through"},
         {"criterion": criteria.TaskSaliency(), "density": densities.Global()},
     ],
@@ -280,6 +295,12 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
     shown = {tag: value for (_, tag), value in tiny.scalars(tmp_path / "whole").items()}
     np.testing.assert_allclose(shown[f"pruning/{TRUNK}/task_overlap"], whole["pruning/overlap_0"])
     assert f"pruning/{TOWERS_OF_TINY[0]}/task_overlap" not in shown
+    drawn = sparsity_picture.read(str(tmp_path / "whole"))
+    assert list(drawn) == ["sparsity", "dead_units", "churn", "task_overlap"]
+    np.testing.assert_allclose(
+        drawn["task_overlap"]["trunk/hidden_0"][40], whole["pruning/overlap_0"][0]
+    )
+    assert "overlap of the tasks" in (tmp_path / "whole" / "sparsity.svg").read_text()
     _run(tmp_path / "parts", [part], train_steps=20)
     resumed = _run(tmp_path / "parts", [part])
     for name, value in whole.items():
@@ -287,14 +308,30 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "criterion", [criteria.Magnitude(), criteria.Taylor(), criteria.TaskSaliency()]
+    ("settings", "combine"),
+    [
+        ({}, PCGRAD),
+        ({"criterion": criteria.Taylor()}, PCGRAD),
+        ({"criterion": criteria.TaskSaliency()}, PCGRAD),
+        ({"criterion": criteria.Wanda()}, PCGRAD),
+        ({"criterion": criteria.Wanda()}, SUM),
+        (RIGL, SUM),
+    ],
+    ids=["magnitude", "taylor", "tasks", "wanda", "wanda-sum", "rigl"],
 )
-def test_slices_cut_as_the_whole_batch_does(criterion):
-    made = _model(parts=[_part(criterion=criterion)], transforms=[])
-    made = dataclasses.replace(made, network=networks.SharedBottom(trunk=networks.MLP(layers=[6])))
+def test_slices_cut_as_the_whole_batch_does(settings, combine):
+    """Of so many weights that what one slice alone tells would cut others."""
+    part = _part(density=densities.Uniform(), **settings)
+    made = _model(parts=[part], part=combine, transforms=[])
+    trunk = networks.MLP(layers=[24, 12])
+    made = dataclasses.replace(made, network=networks.SharedBottom(trunk=trunk))
     whole, slices = (_train(made, 1, 12, slices=count)[-1] for count in (1, 4))
-    np.testing.assert_array_equal(_mask(slices, TRUNK), _mask(whole, TRUNK))
-    np.testing.assert_allclose(slices[TRUNK], whole[TRUNK], rtol=1e-3, atol=1e-5)
+    for name in (TRUNK, TRUNK.replace("hidden_0", "hidden_1")):
+        np.testing.assert_array_equal(_mask(slices, name), _mask(whole, name))
+        np.testing.assert_allclose(slices[name], whole[name], rtol=1e-3, atol=1e-5)
+        if part.criterion.gathers:
+            gathered = [found[pruned.saliency_name(name)] for found in (slices, whole)]
+            np.testing.assert_allclose(*gathered, rtol=1e-3, atol=1e-6 * gathered[1].max())
 
 
 def test_balancing_sees_no_gradient_of_what_is_cut():
@@ -431,6 +468,49 @@ def test_units_are_cut_with_bias_scale_and_offset(part):
                     assert (values[state][..., ~cut] != 0).any(), state
 
 
+@dataclasses.dataclass(frozen=True)
+class _Convnet:
+    """A convolution [3, 3, 2, 4] and a dense layer [12, 4]."""
+
+    def __call__(self, inputs, tasks, training):
+        images = tf.reshape(tf.concat(list(inputs.values()), 1), [-1, 3, 1, 2])
+        hidden = layers.conv(images, 4, "conv", activation=tf.tanh)
+        hidden = layers.dense(tf.reshape(hidden, [-1, 12]), 4, "hidden", tf.tanh)
+        return types.Towers(dict.fromkeys(tasks, hidden), [hidden])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sparsity"),
+    [
+        (granularity.NOfM(n=1, m=2), None),
+        (granularity.Blocks(shape=(2, 2)), 0.5),
+        (granularity.Units(), 0.5),
+    ],
+    ids=["n_of_m", "blocks", "units"],
+)
+def test_groups_of_dense_and_convolution_layers_stay_cut(kind, sparsity):
+    part = _part(granularity=kind, sparsity=sparsity, density=densities.Uniform())
+    made = dataclasses.replace(_model(parts=[part]), network=_Convnet())
+    first, *_, last = _train(made, 4, 6)
+    for layer, shape in (("conv", (3, 3, 2, 4)), ("hidden", (12, 4))):
+        name = f"network/{layer}/kernel"
+        kept = np.broadcast_to(_mask(last, name) > 0, shape)
+        assert kept.mean() == 0.5 and first[name].shape == shape
+        np.testing.assert_array_equal(last[name] != 0, kept)
+        assert (last[name][kept] != first[name][kept]).all()
+        *_, inputs, units = shape
+        if isinstance(kind, granularity.NOfM):
+            pairs = kept.reshape([-1, inputs // 2, 2, units]).sum(2)
+            np.testing.assert_array_equal(pairs, np.ones_like(pairs))
+        elif isinstance(kind, granularity.Blocks):
+            blocks = kept.reshape([-1, inputs // 2, 2, units // 2, 2]).sum((2, 4))
+            assert set(np.unique(blocks)) == {0, 4}
+        else:
+            alive = kept.reshape([-1, units]).all(0)
+            np.testing.assert_array_equal(kept.reshape([-1, units]).any(0), alive)
+            np.testing.assert_array_equal(last[f"network/{layer}/bias"] != 0, alive)
+
+
 def test_what_is_frozen_is_not_cut():
     frozen = freezing.Freezing(frozen=["^network/trunk/"])
     found = _train(_model(frozen=frozen), 1, 12)[-1]
@@ -479,12 +559,32 @@ def test_the_first_part_that_chooses_a_variable_cuts_it():
     assert pruned.mask_name("head/sign/logits/kernel") not in found
 
 
-def test_quantised_zeros_are_zeros():
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """A network that lets the first kernel be watched as its product has it."""
+
+    network: networks.SharedBottom
+
+    def __call__(self, inputs, tasks, training):
+        towers = self.network(inputs, tasks, training)
+        with tf1.variable_scope("trunk/hidden_0", reuse=True):
+            kernel = tf1.get_variable("kernel", [6, 6])
+        shown = tf1.get_variable("shown", [6, 6], trainable=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, shown.assign(kernel))
+        return towers
+
+
+@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
+def test_quantised_zeros_are_zeros(gradient):
     four = quantization.Quantization(weights={"^network/": quantization.Uniform(bits=4)})
-    made = dataclasses.replace(_model(transforms=[]), quantization=four)
-    found = _train(made, 3, 6)[-1]
-    cut = _mask(found, TRUNK) == 0
-    assert cut.any() and (found[TRUNK][cut] == 0).all()
+    made = _model(parts=[_part(gradient=gradient)], transforms=[])
+    made = dataclasses.replace(made, quantization=four, network=_Shown(made.network))
+    _, cut_once, after = _train(made, 2, 12)
+    shown, cut = after["network/shown"], _mask(cut_once, TRUNK) == 0
+    assert cut.any() and (shown[cut] == 0).all() and (shown[~cut] != 0).any()
+    steps = np.unique(np.abs(shown[:, np.flatnonzero((~cut).sum(0) > 1)[0]]))
+    assert len(steps) <= 9  # Of 4 bits and a sign, with one step size a unit.
+    assert (after[TRUNK][cut] == 0).all() == (gradient == "stopped")
 
 
 @pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
@@ -531,34 +631,46 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    grow = regrowth.Regrowth(until_step=30, every_steps=3)
+    movement = {"criterion": criteria.Movement(), "gradient": "straight_through"}
     parts = [
-        _part(patterns=["/trunk/"], schedule=LATE, criterion=criteria.Taylor()),
-        _part(schedule=LATE, criterion=criteria.Movement(), gradient="straight_through"),
+        _part(patterns=["/trunk/"], schedule=LATE, criterion=criteria.Wanda()),
+        _part(patterns=["/tower_sign/"], **{**RIGL, "regrowth": grow}),
+        _part(patterns=["/tower_kind/"], schedule=LATE, criterion=criteria.Taylor()),
+        _part(patterns=["/tower_size/"], schedule=LATE, **movement),
     ]
     whole = _run(tmp_path / "whole", parts)
     _run(tmp_path / "parts", parts, train_steps=20)
+    halfway = tiny.variables(tmp_path / "parts")
     told = doubts.read_doubts(str(tmp_path / "parts"), "settings")
-    assert len(told) == 2
+    assert len(told) == 3  # Regrowth makes nothing less sparse.
     assert told[0].startswith("Pruning.schedule cuts up to step 30, and the run ends at step 20")
     resumed = _run(tmp_path / "parts", parts)
     assert not doubts.read_doubts(str(tmp_path / "parts"), "settings")
-    assert any(name.endswith("/saliency") for name in whole)
+    assert sum(name.endswith("/saliency") for name in whole) == 3
+    # Masks of all parts have changed since.
+    for name in (TRUNK, *TOWERS_OF_TINY):
+        assert (_mask(whole, name) != _mask(halfway, name)).any(), name
     for name, value in whole.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("criterion", [criteria.Taylor(), criteria.TaskSaliency()])
-def test_two_replicas_cut_as_one_process_does(criterion, tmp_path):
+@pytest.mark.parametrize(
+    ("criterion", "slices"), [(criteria.Taylor(), 2), (criteria.TaskSaliency(), 1)]
+)
+def test_two_replicas_in_slices_cut_as_one_process_does(criterion, slices, tmp_path):
     mlp = networks.MLP(layers=[8])
     settings = {"schedule": LATE, "density": densities.Uniform()}
     parts = [
         _part(patterns=["/trunk/"], criterion=criterion, **settings),
+        _part(patterns=["/tower_size/"], **{**settings, **RIGL}),
         _part(patterns=["/tower_"], criterion=criteria.Wanda(), **settings),
     ]
     two_devices = {"strategy": "mirrored", "devices": ["/cpu:0", "/cpu:1"]}
     found = []
-    for devices in ({"strategy": "none"}, two_devices):
-        made = tiny.make(network=networks.SharedBottom(trunk=mlp, tower=mlp))
+    for devices, count in (({"strategy": "none"}, 1), (two_devices, slices)):
+        network = networks.SharedBottom(trunk=mlp, tower=mlp)
+        made = tiny.make(network=network, micro_batches=count)
         made = dataclasses.replace(
             made,
             model=dataclasses.replace(made.model, pruning=parts),
@@ -616,6 +728,56 @@ def test_the_export_leaves_out_units_that_nothing_feeds(tmp_path):
         verbs.plan_warm_start(
             dataclasses.replace(made, warm_start=transfer.WarmStart(source=str(version)))
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (None, f"it also holds '{pruned.mask_name(TOWERS_OF_TINY[1])}'"),
+        ({"patterns": ["^network/", "^head/size/"], "cuts_heads": True}, "it lacks 'head/size/l"),
+        ({"granularity": granularity.Units()}, r"has shape \[8, 4\] there and \[1, 4\] here"),
+        ({"patterns": ["/trunk/"]}, f"it also holds '{pruned.mask_name(TOWERS_OF_TINY[1])}'"),
+    ],
+    ids=["none", "more", "units", "fewer"],
+)
+def test_a_run_does_not_go_on_with_masks_of_others(finished, tmp_path, settings, says):
+    folder = str(shutil.copytree(finished, tmp_path / "run"))
+    made = tiny.make(train_steps=50)
+    parts = [] if settings is None else [_part(schedule=LATE, **settings)]
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=parts))
+    with pytest.raises(checks.UserError, match=f"is of another pruning: .*{says}"):
+        verbs.train(made, folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"granularity": granularity.Units()}, "Pruning.granularity must cut as .* has it, whose"),
+        ({"patterns": ["/trunk/"]}, "Pruning.patterns must choose all that is cut in .*, and 'n"),
+    ],
+    ids=["units", "fewer"],
+)
+def test_a_run_is_not_pruned_again_in_another_way(finished, settings, says):
+    """What no mask holds would grow again."""
+    part = _part(schedule=pruning_schedules.OneShot(), sparsity=0.7, **settings)
+    made = tiny.make()
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=[part]))
+    path = run_directory.checkpoint_path(str(finished), "latest")
+    with pytest.raises(checks.UserError, match=says):
+        finished_pruning.choose_cut(made, str(finished), path, rows=16)
+
+
+def test_a_warm_start_takes_no_mask_of_another_shape(finished):
+    units = _part(schedule=LATE, granularity=granularity.Units())
+    warm = transfer.WarmStart(source=str(finished), include=["^network/.*kernel$"])
+    made = tiny.make()
+    model_ = dataclasses.replace(made.model, pruning=[units])
+    made = dataclasses.replace(made, model=model_, warm_start=warm)
+    says = (
+        r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as it is there"
+    )
+    with pytest.raises(checks.UserError, match=says):
+        verbs.plan_warm_start(made)
 
 
 def test_a_warm_start_takes_masks_along(finished, tmp_path):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from mtl import checks, compat, features, heads, layers, model, types
 from mtl.balancing import example_clipping, methods, monitored, surgery
 from mtl.optimization import clipping, optimizers, update
-from mtl.step import draws
+from mtl.step import draws, whole_batch
 from tests.conformance import balancers
 
 tf1 = tf.compat.v1
@@ -296,3 +296,25 @@ def test_batch_norm_sees_each_slice_alone():
     for rows in (slice(ROWS // 2), slice(ROWS // 2, ROWS)):
         expected += 0.01 * (X[rows].mean(0) - expected)
     np.testing.assert_allclose(actual["network/norm/moving_mean"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("runs_updates", [True, False])
+def test_what_slices_watch_adds_up(runs_updates):
+    """Beside the gradients, or in a pass of its own where no pass has run UPDATE_OPS."""
+
+    def forward(features, labels):
+        own = {"x": (tf.reduce_sum(tf.square(features["x"]), 0), tf.constant(2.0))}
+        return whole_batch.ForwardPass({"age": tf.reduce_mean(labels["age"])}, watched=own)
+
+    def weigh(labels):
+        return {"age": tf.cast(tf.shape(labels["age"])[0], tf.float32)}
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        given = {"x": tf.constant(X)}, {"age": tf.constant(LABELS["age"])}
+        batch = whole_batch.build_batch(forward, weigh, *given, slices=4)
+        loss = batch.scale_losses({"age": tf.constant(1.0)}).sum(
+            lambda part: part.losses["age"], update=runs_updates
+        )
+        (squares, count), total = session.run((batch.sum_watched()["x"], loss))
+    np.testing.assert_allclose(squares, np.square(X).sum(0), rtol=1e-6)
+    np.testing.assert_allclose((count, total), (8, LABELS["age"].mean()), rtol=1e-6)

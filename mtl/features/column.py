@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -218,12 +218,23 @@ def vectors(
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
         rule = f"have at most {_MAX_ONE_HOT} ids to be one-hot"
         checks.require(size <= _MAX_ONE_HOT, f"features.{output}", rule, size, fix)
-        found = tf.ragged.map_flat_values(tf.one_hot, ids, size)
-    else:
-        found = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension, stddev=stddev)
+        return embed(ids, lambda own: tf.one_hot(own, size), size, pooling)
+    width = dimension
+
+    def look_up(own: tf.Tensor) -> tf.Tensor:
+        return layers.embedding(own, size, width, stddev=stddev)
+
+    return embed(ids, look_up, width, pooling)
+
+
+def embed(
+    ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
+) -> tf.Tensor:
+    """Turn ids into [B, width] by a function from [...] to [..., width], pooled as in `vectors`."""
+    found = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return found
-    return tf.ensure_shape(_pool(found, pooling), [None, dimension or size])
+    return tf.ensure_shape(_pool(found, pooling), [None, width])
 
 
 def _pool(looked_up: Values, pooling: str) -> tf.Tensor:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced
-from mtl.optimization import schedules, wrapped
+from mtl.optimization import adagrad, schedules, wrapped
 from mtl.step import gradients as gradients_lib
 from mtl.variables import freezing, patterns, pruned
 
@@ -122,7 +122,9 @@ def apply_groups(
         # Before its first step neither weights nor optimizer state are read.
         reached = freezing.is_reached(group.first_step)
         moves = when if reached is True else reached if when is True else when & reached
-        operations.append(reduced.apply_reduced(_masking(optimizer(rate), members), members, moves))
+        built = _masking(optimizer(rate), members)
+        _tell_tables(built, members)
+        operations.append(reduced.apply_reduced(built, members, moves))
     return operations
 
 
@@ -141,12 +143,20 @@ def moves_all_rows(
 
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
-    built = optimizer(tf.constant(0.0))
-    while isinstance(built, wrapped.Wrapped):
-        built = built.inner
+    built = wrapped.innermost(optimizer(tf.constant(0.0)))
     # A subclass that overrides this method, as LazyAdam, moves only the rows it is given.
     is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
     return getattr(built, "moves_all_rows", is_adams)
+
+
+def _tell_tables(
+    optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
+) -> None:
+    """Tell an optimizer whose state of tables has another shape which variables they are."""
+    inner = wrapped.innermost(optimizer)
+    if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
+        sparse = (variable for own, variable in pairs if isinstance(own, tf.IndexedSlices))
+        inner.tables = set(map(patterns.shard_name, sparse))
 
 
 def _masking(

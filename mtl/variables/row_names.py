@@ -20,6 +20,8 @@ _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a
 _FOLDERS = ("statistics", "assets")
 # Where the file above lies in a SavedModel.
 _EXTRA = "assets.extra"
+# Written where it is not as usual.
+_OF_SMALLER_TABLES = ("first", "last", "are_grouped")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
@@ -33,9 +35,10 @@ def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
 def read_names(names: types.RowNames) -> list[str]:
     """Return the names, as strings."""
     if not isinstance(names.names, str):
-        return [str(name) for name in names.names]
+        return [str(name) for name in names.names][names.first : names.last]
     with tf.io.gfile.GFile(names.names, "rb") as file:
-        return [name.decode(errors="surrogateescape") for name in split_lines(file.read())]
+        lines = split_lines(file.read())[names.first : names.last]
+    return [name.decode(errors="surrogateescape") for name in lines]
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -56,6 +59,9 @@ def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
 
 def _entry(names: types.RowNames) -> dict[str, Any]:
     entry = names._asdict()
+    for setting in _OF_SMALLER_TABLES:
+        if entry[setting] == types.RowNames._field_defaults[setting]:
+            del entry[setting]
     if isinstance(names.names, str):
         entry[checksums.KEY] = checksums.of_file(names.names)
     return entry

@@ -360,8 +360,8 @@ def test_straight_through_weights_live_behind_their_masks():
 
 def test_rows_of_a_table_are_cut_and_its_gradient_stays_sparse():
     part = _part(patterns=[f"^{TABLE}"], granularity=granularity.TableRows())
-    for optimizer in (optimizers.LazyAdam(learning_rate=0.1), optimizers.Adam(learning_rate=0.1)):
-        made = _model(optimizer, [part])
+    for kind in (optimizers.LazyAdam, optimizers.Adam, optimizers.RowWiseAdagrad):
+        made = _model(kind(learning_rate=0.1), [part])
         found = _train(made, 6, 3)
         for values in found[4:]:
             mask = _mask(values, TABLE)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, networks, transfer
+from mtl.features import embeddings
 from mtl.optimization import optimizers
 from mtl.runs import verbs
 from tests import tiny
@@ -148,6 +149,53 @@ def test_a_vocabulary_that_shrank_and_more_places_for_the_unknown(source, tmp_pa
         values[WORDS][0], tiny.variables(source)[WORDS][order.index("red")]
     )
     np.testing.assert_array_equal(values[WORDS][1:], plain[WORDS][1:])
+
+
+def _small_tables(splits=None, dimension=3, **settings):
+    """Blocks of 1 word and of all others, and a hash whose rows stand for several words."""
+    mixed = embeddings.MixedDimensions(ends=[1], dimensions=[2, 1])
+    pairs = {"names": ["word"], "dimension": dimension, "prefix": "pair", **settings}
+    small = embeddings.QuotientRemainder(num_remainders=2)
+    kind = features.Hashed if "num_buckets" in settings else features.Categorical
+    columns = [
+        features.Categorical(names=["word"], dimension=2, embedding=mixed),
+        kind(embedding=small, **pairs),
+    ]
+    return tiny.make(splits=splits, columns=columns, train_steps=2, checkpoint_steps=2)
+
+
+def test_rows_of_a_block_follow_their_tokens_and_projections_stay(tmp_path):
+    saved = tmp_path / "source"
+    verbs.train(_small_tables(_words("red", "blue", "green"), num_buckets=20), str(saved))
+    made = _small_tables(_words("red", "green", "grey", "blue"), num_buckets=20)
+    values, plain = _start(_with(made, source=str(saved)), tmp_path / "here")
+    old, scope = tiny.variables(saved), "features/categorical_word"
+    rows = {name: values[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
+    before = {name: old[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
+    np.testing.assert_array_equal(rows[0], before[0])
+    # Of blue, green and the unknown; grey is new.
+    np.testing.assert_array_equal(rows[1][[2, 0, 3]], before[1])
+    np.testing.assert_array_equal(rows[1][1], plain[f"{scope}/block_1/embedding"][1])
+    for name in (f"{scope}/projection_1", "features/pair_word/quotient"):
+        np.testing.assert_array_equal(values[name], old[name])
+    outcomes = _outcomes(tmp_path / "here")
+    assert outcomes[f"{scope}/block_1/embedding"] == ("warmed", "3 of 4 rows by name")
+    # As many quotients and remainders, and other hashes.
+    other = _with(_small_tables(num_buckets=19), source=str(saved))
+    with pytest.raises(checks.UserError, match=r"pair_word/quotient' must have the same vocab"):
+        _start(other, tmp_path / "other")
+
+
+def test_rows_that_stand_for_several_tokens_need_the_same_vocabulary(tmp_path):
+    saved = tmp_path / "source"
+    verbs.train(_small_tables(_words("red", "blue", "green")), str(saved))
+    same = _with(_small_tables(_words("red", "blue", "green")), source=str(saved))
+    values, _ = _start(same, tmp_path / "same")
+    name = "features/pair_word/remainder"
+    np.testing.assert_array_equal(values[name], tiny.variables(saved)[name])
+    other = _with(_small_tables(_words("red", "green", "blue")), source=str(saved))
+    with pytest.raises(checks.UserError, match="Its rows stand for several values each: exclude"):
+        _start(other, tmp_path / "other")
 
 
 def test_columns_of_the_last_layer_follow_their_classes(source, tmp_path):

@@ -40,7 +40,7 @@ SIZES = {"user": 20_000, "item": 10_000, "site": 2_000}
 ROWS = {"train": 200_000, "test": 40_000}
 FULL = "a row for each id"
 _WIDTH, _SHARE, _BATCH, _HIDDEN = 16, 8, 512, 4
-_SKEW, _RATE = 1.05, 0.05
+_SKEW = 1.05
 _STEPS = ROWS["train"] // _BATCH
 
 
@@ -98,11 +98,15 @@ class Kind:
     """
 
     make: Callable[[str, int], types.Column]
-    tables: Any = optimizers.Adagrad(learning_rate=_RATE)
+    tables: Any = optimizers.LazyAdam(learning_rate=0.005)
 
 
 def _identity(field: str, size: int, **settings: Any) -> types.Column:
     return features.Identity(names=[field], size=size, dimension=_WIDTH, **settings)
+
+
+def _half(field: str, size: int) -> types.Column:
+    return _identity(field, size, storage="bfloat16")
 
 
 def _hashed(field: str, size: int) -> types.Column:
@@ -132,12 +136,14 @@ def _mixed(field: str, size: int) -> types.Column:
     return features.Categorical(names=[field], min_count=1, dimension=_WIDTH, embedding=small)
 
 
+_ADAGRAD = optimizers.Adagrad(learning_rate=0.5)
+_ROW_WISE = optimizers.RowWiseAdagrad(learning_rate=0.5)
 KINDS: Mapping[str, Kind] = {
     FULL: Kind(_identity),
-    "a row for each id, row-wise Adagrad": Kind(
-        _identity, optimizers.RowWiseAdagrad(learning_rate=_RATE)
-    ),
-    "a row for each id, LazyAdam": Kind(_identity, optimizers.LazyAdam(learning_rate=0.002)),
+    "the same in bfloat16": Kind(_half),
+    "the same, Adagrad": Kind(_identity, _ADAGRAD),
+    "the same, row-wise Adagrad": Kind(_identity, _ROW_WISE),
+    "the same, row-wise Adagrad, bfloat16": Kind(_half, _ROW_WISE),
     "small: one hash": Kind(_hashed),
     "small: quotient times remainder": Kind(_pairs("multiply")),
     "small: quotient plus remainder": Kind(_pairs("add")),
@@ -177,8 +183,11 @@ def train(name: str, seed: int) -> dict[str, float]:
         verbs.train(made, folder)
         metrics = verbs.evaluate(made, folder, "test", "latest")
         reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
-        shapes = reader.get_variable_to_shape_map()
-    own = {key: 4 * int(np.prod(shape)) for key, shape in shapes.items() if "features/" in key}
+        sizes = {
+            name: int(np.prod(shape)) * reader.get_variable_to_dtype_map()[name].size
+            for name, shape in reader.get_variable_to_shape_map().items()
+        }
+    own = {name: size for name, size in sizes.items() if name.startswith("features/")}
     state = [key for key in own if key.rpartition("/")[0] in own]
     return {
         "auc": float(metrics["click/auc"]),

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.variables import freezing
+from mtl.layers import half_tables
+from mtl.variables import freezing, sharding
 
 POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
@@ -98,14 +99,20 @@ class Lookup(types.Column):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
     """
 
     dimension: int | None = 8
     pooling: str = "mean"
     initial_stddev: float | None = None
+    storage: str = half_tables.FLOAT32
 
     def _check_lookup(self) -> None:
         kind = type(self).__name__
+        checks.one_of(f"{kind}.storage", self.storage, half_tables.STORAGES)
+        fits = self.storage == half_tables.FLOAT32 or self.dimension is not None
+        rule = f"stay {half_tables.FLOAT32!r} where nothing is embedded"
+        checks.require(fits, f"{kind}.storage", rule, self.storage)
         if self.dimension is not None:
             rule = "be a whole number, or None for one-hot"
             checks.is_a(f"{kind}.dimension", self.dimension, int, rule)
@@ -119,7 +126,12 @@ class Lookup(types.Column):
 
     def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `vectors`."""
-        return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+        with self._store():
+            return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+
+    def _store(self) -> contextlib.AbstractContextManager[Any]:
+        """Have tables that are created within it hold numbers of the type that is set."""
+        return sharding.store_tables(tf.as_dtype(self.storage))
 
 
 def name(prefix: str, *fields: str) -> str:

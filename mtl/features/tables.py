@@ -40,7 +40,7 @@ class Ids(column.Lookup, column.PerField):
     @property
     def shared(self) -> dict[str, Any]:
         """What columns of one table must have in common: {setting: value}."""
-        names = ("dimension", "initial_stddev", "trainable", *self._of_table)
+        names = ("dimension", "initial_stddev", "storage", "trainable", *self._of_table)
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -107,4 +107,7 @@ class Embedded(column.Lookup):
             return super()._look_up(output, ids, size)
         embedding, stddev = self.embedding, self.initial_stddev
         table = types.Table(size=size, dimension=self.dimension, stddev=stddev, counts=counts)
-        return column.embed(ids, lambda own: embedding(own, table), self.dimension, self.pooling)
+        with self._store():
+            return column.embed(
+                ids, lambda own: embedding(own, table), self.dimension, self.pooling
+            )

@@ -71,7 +71,8 @@ class Unified(tables.Ids):
             found = layers.embedding(rows, self.num_buckets, dimension, stddev=stddev)
             return embeddings.split_last(found, own, width)
 
-        return column.embed(tokens, look_up, width, self.pooling)
+        with self._store():
+            return column.embed(tokens, look_up, width, self.pooling)
 
 
 def _make_key(text: str) -> int:

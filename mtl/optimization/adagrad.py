@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
+from mtl.layers import half_tables
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -26,6 +27,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         before the optimizer is applied, as state is created before a gradient is seen.
     """
 
+    moves_half_tables = True
+
     def __init__(self, learning_rate: tf.Tensor, initial_accumulator: float):
         super().__init__(learning_rate, initial_accumulator, name=_NAME)
         self.tables: Collection[str] = ()
@@ -36,8 +39,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         super()._create_slots([variable for variable, own in pairs if not own])
         first = tf1.constant_initializer(self._initial_accumulator_value)
         for variable in (variable for variable, own in pairs if own):
-            dtype, rows = variable.dtype.base_dtype, variable.shape[:1]
-            self._get_or_make_slot_with_initializer(variable, first, rows, dtype, _SLOT, _NAME)
+            rows = variable.shape[:1]
+            self._get_or_make_slot_with_initializer(variable, first, rows, tf.float32, _SLOT, _NAME)
 
     def _resource_apply_sparse(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
@@ -52,4 +55,4 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
             total = tf.gather(accumulator, indices)
         scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
         change = grad * tf.reshape(scale, [-1] + [1] * len(others))
-        return tf.group(var.scatter_sub(tf.IndexedSlices(change, indices)))
+        return half_tables.move_rows(var, change, indices)

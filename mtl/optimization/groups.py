@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced
+from mtl.layers import half_tables
 from mtl.optimization import adagrad, schedules, wrapped
 from mtl.step import gradients as gradients_lib
 from mtl.variables import freezing, patterns, pruned
@@ -124,6 +125,7 @@ def apply_groups(
         moves = when if reached is True else reached if when is True else when & reached
         built = _masking(optimizer(rate), members)
         _tell_tables(built, members)
+        _require_half_tables(built, type(optimizer).__name__, members)
         operations.append(reduced.apply_reduced(built, members, moves))
     return operations
 
@@ -157,6 +159,23 @@ def _tell_tables(
     if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
         sparse = (variable for own, variable in pairs if isinstance(own, tf.IndexedSlices))
         inner.tables = set(map(patterns.shard_name, sparse))
+
+
+def _require_half_tables(
+    optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
+) -> None:
+    """Fail if a table of 16 bits is moved by what would take it for one of 32."""
+    for gradient, variable in pairs:
+        if half_tables.is_plain(variable):
+            continue
+        where = f"the optimizer of {patterns.variable_name(variable)!r}, which has 16 bits,"
+        rule = "be one of LazyAdam, RowWiseAdagrad"
+        fits = getattr(wrapped.innermost(optimizer), "moves_half_tables", False)
+        checks.require(fits, where, rule, name, "Update.optimizers chooses one by pattern.")
+        where = f"the gradient of {patterns.variable_name(variable)!r}, which has 16 bits,"
+        fix = "A penalty of the loss reaches all rows: see Update.regularization."
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        checks.require(is_sparse, where, "be one of looked-up rows", "a dense one", fix)
 
 
 def _masking(

@@ -35,9 +35,9 @@ class Sharding:
     servers: int
     min_bytes: int
 
-    def count_shards(self, shape: Sequence[int]) -> int:
-        """Return the number of shards of a float32 table of this shape."""
-        num_bytes = math.prod(shape) * tf.float32.size
+    def count_shards(self, shape: Sequence[int], dtype: tf.DType = tf.float32) -> int:
+        """Return the number of shards of a table of this shape."""
+        num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
@@ -48,15 +48,23 @@ class Sharding:
 def create_table(
     name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 ) -> tf.Variable:
-    """Return a float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
-    sharding = _SHARDING.get()
-    count = sharding.count_shards(shape) if sharding else 1
+    """Return a variable, or several that `tf.nn.embedding_lookup` takes for one.
+
+    It is of float32, unless `store_tables` says otherwise.
+    """
+    sharding, dtype = _SHARDING.get(), _STORAGE.get()
+    count = sharding.count_shards(shape, dtype) if sharding else 1
     with _IS_TABLE.set(True):
         if count == 1:
-            return tf1.get_variable(name, shape, tf.float32, initializer)
+            return tf1.get_variable(name, shape, dtype, initializer)
         with _IS_CUTTING.set(True):
             partitioner = tf1.fixed_size_partitioner(count)
-            return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
+            return tf1.get_variable(name, shape, dtype, initializer, partitioner=partitioner)
+
+
+def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]:
+    """Have tables that are created within it hold numbers of this type."""
+    return _STORAGE.set(dtype)
 
 
 def is_table() -> bool:
@@ -70,5 +78,6 @@ def table_name(name: str) -> str:
 
 
 _SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
+_STORAGE = ambient.Ambient("storage", default=tf.float32)
 _IS_TABLE = ambient.Ambient("is table", default=False)
 _IS_CUTTING = ambient.Ambient("is cutting", default=False)

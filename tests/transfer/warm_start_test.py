@@ -151,6 +151,31 @@ def test_a_vocabulary_that_shrank_and_more_places_for_the_unknown(source, tmp_pa
     np.testing.assert_array_equal(values[WORDS][1:], plain[WORDS][1:])
 
 
+@pytest.mark.parametrize("words", [("blue", "green", "red"), ("red", "blue", "violet")], ids=str)
+def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source, tmp_path, words):
+    def make(storage, names):
+        column = features.Categorical(names=["word"], dimension=2, storage=storage)
+        made = tiny.make(splits=_words(*names), columns=[column], train_steps=1)
+        return dataclasses.replace(made, run=dataclasses.replace(made.run, checkpoint_steps=1))
+
+    here = tmp_path / "half"
+    half = _with(make("bfloat16", words), source=str(source), include=["^features/"])
+    values, _ = _start(half, here)
+    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
+    old, rows = tiny.variables(source)[WORDS], [w for w in words if w in order]
+    assert values[WORDS].dtype == tf.bfloat16.as_numpy_dtype
+    for word in rows:
+        expected = old[order.index(word)].astype(values[WORDS].dtype)
+        np.testing.assert_array_equal(values[WORDS][words.index(word)], expected)
+    trained = tmp_path / "trained"
+    verbs.train(make("bfloat16", words), str(trained))
+    back = _with(make("float32", words[::-1]), source=str(trained), include=["^features/"])
+    values, _ = _start(back, tmp_path / "back")
+    np.testing.assert_array_equal(
+        values[WORDS][:3], tiny.variables(trained)[WORDS][:3][::-1].astype(np.float32)
+    )
+
+
 def _small_tables(splits=None, dimension=3, **settings):
     """Blocks of 1 word and of all others, and a hash whose rows stand for several words."""
     mixed = embeddings.MixedDimensions(ends=[1], dimensions=[2, 1])

@@ -92,6 +92,7 @@ class RowNames(NamedTuple):
       first, last: of which of the names; all of them from the first on where `last` is None.
       are_grouped: whether a row stands for several of the names, by their order: it means the same
         only where all names are the same.
+      are_a_set: whether such names are in no order, and rows mean the same where more are added.
     """
 
     names: Sequence[str] | str
@@ -100,6 +101,7 @@ class RowNames(NamedTuple):
     first: int = 0
     last: int | None = None
     are_grouped: bool = False
+    are_a_set: bool = False
 
 
 class Column(Protocol):

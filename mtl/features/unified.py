@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.features import column, embeddings, tables
+from mtl.variables import row_names as row_names_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,16 @@ class Unified(tables.Ids):
         checks.whole("Unified.num_lookups", self.num_lookups, 1)
         if self.salt is not None:
             checks.is_a("Unified.salt", self.salt, str, "be a text or None")
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {table: what its hashes depend on}."""
+        del fitted
+        found: dict[str, types.RowNames] = {}
+        for output in self.columns:
+            salt = output if self.salt is None else self.salt
+            names = types.RowNames(names=(salt,), axis=0, are_grouped=True, are_a_set=True)
+            found = row_names_lib.join(found, {self._name(output): names})
+        return found
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics

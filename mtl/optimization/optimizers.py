@@ -112,7 +112,9 @@ class RowWiseAdagrad(Adagrad):
     So its state is a number a row where that of `Adagrad` is as large as the table. It is the exact
     row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row that is looked up several
     times in a batch adds the square of its summed gradient. Variables with a dense gradient have
-    the state, and take the steps, of `Adagrad`. The attributes are those of `Adagrad`.
+    the state, and take the steps, of `Adagrad`. The attributes are those of `Adagrad`; where
+    gradients of rows are small, as those of a mean over a batch, set `initial_accumulator` far
+    below 0.1, or `a` hardly moves.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:

@@ -120,9 +120,10 @@ class Decision:
 
     def _require_equal_groups(self, name: str, here: types.RowNames, there: types.RowNames) -> None:
         """Fail unless rows that stand for several names stand for the same ones there."""
-        is_same = here.are_grouped == there.are_grouped and (
-            row_names_lib.read_names(here) == row_names_lib.read_names(there)
-        )
+        own, others = map(row_names_lib.read_names, (here, there))
+        are_sets = here.are_a_set and there.are_a_set
+        is_part = set(own) <= set(others) or set(own) >= set(others)
+        is_same = here.are_grouped == there.are_grouped and (is_part if are_sets else own == others)
         rule = f"have the same vocabulary, hash and embedding in {self.source.path}"
         fix = "Its rows stand for several values each: exclude it with WarmStart.exclude."
         checks.require(is_same, f"variable {name!r}", rule, "others", fix)

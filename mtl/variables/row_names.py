@@ -21,7 +21,7 @@ _FOLDERS = ("statistics", "assets")
 # Where the file above lies in a SavedModel.
 _EXTRA = "assets.extra"
 # Written where it is not as usual.
-_OF_SMALLER_TABLES = ("first", "last", "are_grouped")
+_OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
@@ -49,6 +49,18 @@ def split_lines(data: bytes) -> list[bytes]:
     """
     found = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return found if found[-1] else found[:-1]
+
+
+def join(
+    named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
+) -> dict[str, types.RowNames]:
+    """Return {scope: names} of both; of a table in both, names that are a set are joined."""
+    joined = dict(named)
+    for scope, own in more.items():
+        before = joined.get(scope, own)
+        together = tuple(sorted({*before.names, *own.names})) if own.are_a_set else own.names
+        joined[scope] = own._replace(names=together)
+    return joined
 
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:

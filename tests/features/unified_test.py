@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features
+from mtl import checks, features, types
 from mtl.features import embeddings, encoding, unified
+from mtl.variables import row_names
 
 tf1 = tf.compat.v1
 
@@ -79,6 +80,17 @@ def test_lists_are_pooled_and_integers_are_their_digits():
 def test_keys_stay_the_same():
     """Checkpoints depend on them."""
     assert _rows("unified_item", ["a", "b"]).tolist() == [[782, 135], [351, 156]]
+
+
+def test_rows_stand_for_what_the_hashes_of_all_columns_make_of_them():
+    columns = [_column("item", "last"), _column("now", salt="item")]
+    named = {}
+    for column in columns:
+        named = row_names.join(named, column.row_names(features.load_statistics("")))
+    expected = types.RowNames(
+        names=("item", "unified_item", "unified_last"), axis=0, are_grouped=True, are_a_set=True
+    )
+    assert named == {"unified": expected}
 
 
 def test_settings():

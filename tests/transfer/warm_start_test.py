@@ -167,6 +167,8 @@ def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source
     for word in rows:
         expected = old[order.index(word)].astype(values[WORDS].dtype)
         np.testing.assert_array_equal(values[WORDS][words.index(word)], expected)
+    if len(rows) < 3:
+        return
     trained = tmp_path / "trained"
     verbs.train(make("bfloat16", words), str(trained))
     back = _with(make("float32", words[::-1]), source=str(trained), include=["^features/"])
@@ -209,6 +211,24 @@ def test_rows_of_a_block_follow_their_tokens_and_projections_stay(tmp_path):
     other = _with(_small_tables(num_buckets=19), source=str(saved))
     with pytest.raises(checks.UserError, match=r"pair_word/quotient' must have the same vocab"):
         _start(other, tmp_path / "other")
+
+
+def test_a_table_of_many_fields_takes_more_of_them_and_none_of_another_name(tmp_path):
+    def make(prefix, *others):
+        own = [features.Unified(names=["word"], num_buckets=9, dimension=2, prefix=prefix)]
+        return tiny.make(columns=[*own, *others], train_steps=2, checkpoint_steps=2)
+
+    saved = tmp_path / "source"
+    for folder in ("more", "other"):
+        (tmp_path / folder).mkdir()
+    verbs.train(make("unified"), str(saved))
+    name = "features/unified/embedding"
+    more = features.Unified(names=["word"], num_buckets=9, dimension=2, prefix="again")
+    made = _with(make("unified", more), source=str(saved), include=["^features/"])
+    values, _ = _start(made, tmp_path / "more")
+    np.testing.assert_array_equal(values[name], tiny.variables(saved)[name])
+    with pytest.raises(checks.UserError, match="unified/embedding' must have the same vocabulary"):
+        _start(_with(make("other"), source=str(saved)), tmp_path / "other")
 
 
 def test_rows_that_stand_for_several_tokens_need_the_same_vocabulary(tmp_path):

@@ -56,6 +56,9 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
     """Subtract a change, float32 [N, D], from the rows of N different indices."""
     if is_plain(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
+    # In order, so that a row draws the same however the batch was cut.
+    order = tf.argsort(indices)
+    indices, change = tf.gather(indices, order), tf.gather(change, order)
     rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
     rounded = round_at_random(rows, _make_seed(variable))
     return tf.group(variable.scatter_update(tf.IndexedSlices(rounded, indices)))

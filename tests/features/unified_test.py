@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, types
+from mtl import checks, features, histories, types
 from mtl.features import embeddings, encoding, unified
 from mtl.variables import row_names
 
@@ -80,6 +80,19 @@ def test_lists_are_pooled_and_integers_are_their_digits():
 def test_keys_stay_the_same():
     """Checkpoints depend on them."""
     assert _rows("unified_item", ["a", "b"]).tolist() == [[782, 135], [351, 156]]
+
+
+def test_items_of_a_history_have_the_rows_of_the_item_that_is_shown():
+    clicked = _column("clicked", salt="item")
+    history = features.History(
+        name="clicks", events=[clicked], encoder=histories.Pooling(kind="sum")
+    )
+    shown = _column("item", salt="item")
+    batch = {"item": ITEMS["item"], "clicked": [["a"], ["b"], ["a"]]}
+    outputs, tables, _ = _run([history, shown], batch)
+    assert list(tables) == ["features/unified/embedding"]
+    np.testing.assert_array_equal(outputs["clicks"], outputs["unified_item"])
+    assert history.row_names(features.load_statistics(""))["unified"].names == ("item",)
 
 
 def test_rows_stand_for_what_the_hashes_of_all_columns_make_of_them():

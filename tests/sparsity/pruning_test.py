@@ -372,6 +372,14 @@ def test_rows_of_a_table_are_cut_and_its_gradient_stays_sparse():
         assert kept[mask[:, 0] > 0].sum() >= 2  # Words that no row holds stay.
 
 
+def test_a_table_of_16_bits_is_not_cut():
+    part = _part(patterns=["^features/"], granularity=granularity.TableRows())
+    made = _model(optimizers.LazyAdam(), [part], average=None)
+    columns = [made.columns[0], dataclasses.replace(made.columns[1], storage="bfloat16")]
+    with pytest.raises(checks.UserError, match="must choose 32 bits, got 'bfloat16'. Its table"):
+        _train(dataclasses.replace(made, columns=columns), 0, 3)
+
+
 @pytest.mark.parametrize("part", [surgery.Sum(), PCGRAD], ids=["sum", "pcgrad"])
 @pytest.mark.parametrize("kind", [granularity.TableRows(), granularity.Entries()])
 def test_a_step_never_reads_a_table_whole(part, kind):

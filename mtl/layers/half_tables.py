@@ -11,7 +11,7 @@ import zlib
 
 import tensorflow as tf
 
-from mtl.variables import patterns
+from mtl.variables import patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -24,16 +24,11 @@ _LAST_16_BITS = 0xFFFF
 
 def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Look up ids [...] in a table -> float32 [..., D]; so is the gradient of the table."""
-    if is_plain(table):
+    if table.dtype.base_dtype != tf.bfloat16:
         return tf.nn.embedding_lookup(table, ids)
     names = {"ResourceGather": _GATHER, "Cast": _CAST}
     with tf1.get_default_graph().gradient_override_map(names):
         return tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)
-
-
-def is_plain(variable: tf.Variable) -> bool:
-    """Return whether a variable, or the shards of one, have 32 bits."""
-    return variable.dtype.base_dtype != tf.bfloat16
 
 
 @tf.RegisterGradient(_CAST)
@@ -54,7 +49,7 @@ def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSl
 
 def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
     """Subtract a change, float32 [N, D], from the rows of N different indices."""
-    if is_plain(variable):
+    if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
     # In order, so that a row draws the same however the batch was cut.
     order = tf.argsort(indices)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mtl.layers import half_tables
-from mtl.variables import patterns
+from mtl.variables import patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -29,7 +29,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     moves_half_tables = True
 
     def _zeros_slot(self, var: tf.Variable, slot_name: str, op_name: str) -> tf.Variable:
-        if half_tables.is_plain(var):
+        if not sharding.is_half(var):
             return super()._zeros_slot(var, slot_name, op_name)
         zeros, shape = tf1.zeros_initializer(), var.shape
         return self._get_or_make_slot_with_initializer(

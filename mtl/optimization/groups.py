@@ -15,10 +15,9 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced
-from mtl.layers import half_tables
 from mtl.optimization import adagrad, schedules, wrapped
 from mtl.step import gradients as gradients_lib
-from mtl.variables import freezing, patterns, pruned
+from mtl.variables import freezing, patterns, pruned, sharding
 
 tf1 = tf.compat.v1
 
@@ -166,7 +165,7 @@ def _require_half_tables(
 ) -> None:
     """Fail if a table of 16 bits is moved by what would take it for one of 32."""
     for gradient, variable in pairs:
-        if half_tables.is_plain(variable):
+        if not sharding.is_half(variable):
             continue
         where = f"the optimizer of {patterns.variable_name(variable)!r}, which has 16 bits,"
         rule = "be one of LazyAdam, RowWiseAdagrad"

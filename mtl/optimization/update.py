@@ -13,12 +13,11 @@ from typing import cast
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.layers import half_tables
 from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
 from mtl.step import gradients as gradients_lib
-from mtl.variables import averaging, patterns
+from mtl.variables import averaging, patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -134,7 +133,7 @@ class Update(types.Update):
 
     def _require_average(self, variables: Sequence[tf.Variable]) -> None:
         """Fail if a table of 16 bits is to be averaged: what an average moves by is too little."""
-        small = [patterns.variable_name(v) for v in variables if not half_tables.is_plain(v)]
+        small = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
         rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
         checks.require(not (small and self.average), "Update.average", rule, self.average)
 

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from mtl import ambient, checks, types
 from mtl.compat import reduced, shards
-from mtl.layers import half_tables
 from mtl.sparsity import criteria, pruning
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors, replicas, step_state, whole_batch
@@ -312,7 +311,8 @@ def _create(
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
     fix = "Its table has 16 bits: see the setting storage of its column."
-    checks.require(half_tables.is_plain(variable), where, "choose 32 bits", "bfloat16", fix)
+    is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
+    checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
     state = {
         **settings,

@@ -14,11 +14,14 @@ import contextlib
 import dataclasses
 import math
 import re
+import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from mtl import ambient
+from mtl.compat import graphs
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
@@ -56,10 +59,24 @@ def create_table(
     count = sharding.count_shards(shape, dtype) if sharding else 1
     with _IS_TABLE.set(True):
         if count == 1:
-            return tf1.get_variable(name, shape, dtype, initializer)
-        with _IS_CUTTING.set(True):
-            partitioner = tf1.fixed_size_partitioner(count)
-            return tf1.get_variable(name, shape, dtype, initializer, partitioner=partitioner)
+            table = tf1.get_variable(name, shape, dtype, initializer)
+        else:
+            with _IS_CUTTING.set(True):
+                cut = tf1.fixed_size_partitioner(count)
+                table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
+    if dtype == tf.bfloat16:
+        parts = [table] if count == 1 else list(table)
+        names = _HALF.setdefault(graphs.outermost_graph(), set())
+        names.update(map(patterns.shard_name, parts))
+    return table
+
+
+def is_half(variable: tf.Variable) -> bool:
+    """Return whether a variable is a table of 16 bits, or a shard of one."""
+    if variable.dtype.base_dtype != tf.bfloat16:
+        return False
+    # A network of a user's may have variables of 16 bits, whose gradients have 16 as well.
+    return patterns.shard_name(variable) in _HALF.get(graphs.outermost_graph(), ())
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]:
@@ -78,6 +95,8 @@ def table_name(name: str) -> str:
 
 
 _SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
+# The names of tables of 16 bits, by graph.
+_HALF: weakref.WeakKeyDictionary[tf.Graph, set[str]] = weakref.WeakKeyDictionary()
 _STORAGE = ambient.Ambient("storage", default=tf.float32)
 _IS_TABLE = ambient.Ambient("is table", default=False)
 _IS_CUTTING = ambient.Ambient("is cutting", default=False)

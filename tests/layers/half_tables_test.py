@@ -227,6 +227,18 @@ def test_what_would_lose_bits_is_refused(settings, message):
         training.train(_step_fn(**settings), 1, looped=False)
 
 
+@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adagrad, optimizers.Momentum])
+def test_variables_of_16_bits_that_a_network_creates_itself_are_left_alone(make):
+    def step_fn(step):
+        del step
+        own = tf1.get_variable("own", [2], tf.bfloat16, tf1.ones_initializer())
+        return update.Update(optimizer=make(learning_rate=0.5))([tf.ones([2], own.dtype)], [own])
+
+    found = training.train(step_fn, 1, looped=False).variables
+    assert (found["own"].astype(np.float32) < 1).all()
+    assert {value.dtype for name, value in found.items() if "/" in name} <= {found["own"].dtype}
+
+
 def test_a_dense_gradient_is_refused():
     def step_fn(step):
         del step

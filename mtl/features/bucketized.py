@@ -34,6 +34,7 @@ class Bucketized(column.Lookup, column.PerField):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -77,6 +78,7 @@ class Crossed(tables.Embedded):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each bucket a row.
       prefix: starts the column's name.
       trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.

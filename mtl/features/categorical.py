@@ -44,6 +44,7 @@ class Categorical(tables.Embedded, tables.Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one vocabulary and one
         embedding, in `features/<table>`. None gives each field its own.
@@ -197,6 +198,7 @@ class Hashed(tables.Embedded, tables.Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one embedding, in
         `features/<table>`. None gives each field its own.
@@ -239,6 +241,7 @@ class Identity(tables.Embedded, tables.Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one embedding, in
         `features/<table>`. None gives each field its own.

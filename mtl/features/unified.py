@@ -36,6 +36,7 @@ class Unified(tables.Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the table's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field its own.
       salt: what hashes depend on in place of the column's name. Fields of one salt give equal

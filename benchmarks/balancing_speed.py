@@ -91,7 +91,8 @@ class Steps:
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
                 )
             )
-            self._session.run([tf1.global_variables_initializer(), iterator.initializer])
+            first = [tf1.global_variables_initializer(), tf1.tables_initializer()]
+            self._session.run([*first, iterator.initializer])
 
     def _fetch(self, result: training_loop.StepResult) -> dict[str, Any]:
         # As in a run, so that the monitors are computed.

@@ -30,6 +30,7 @@ from mtl.step import monitors as monitors_lib
 from mtl.step import shown, summaries, training_loop, whole_batch
 from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
+from mtl.variables import row_names as row_names_lib
 
 tf1 = tf.compat.v1
 
@@ -172,7 +173,8 @@ class MultiTaskModel:
         named: dict[str, types.RowNames] = {}
         for column in self.columns:
             of_column = types.read_member(column, types.Column, "row_names")(statistics)
-            named |= {f"features/{name}/": names for name, names in of_column.items()}
+            own = {f"features/{name}/": names for name, names in of_column.items()}
+            named = row_names_lib.join(named, own)
         for head in self.heads:
             of_head = types.read_member(head, types.Head, "row_names")
             named |= {f"head/{head.name}/": of_head} if of_head else {}

@@ -89,11 +89,19 @@ class RowNames(NamedTuple):
       names: in order; or the path of a file with one on each line.
       axis: the axis that they lie along: 0 of tables, -1 of last layers, whose columns are classes.
       and_unknown: whether rows of unknown names may follow.
+      first, last: of which of the names; all of them from the first on where `last` is None.
+      are_grouped: whether a row stands for several of the names, by their order: it means the same
+        only where all names are the same.
+      are_a_set: whether such names are in no order, and rows mean the same where more are added.
     """
 
     names: Sequence[str] | str
     axis: int
     and_unknown: bool = False
+    first: int = 0
+    last: int | None = None
+    are_grouped: bool = False
+    are_a_set: bool = False
 
 
 class Column(Protocol):
@@ -143,6 +151,45 @@ class Column(Protocol):
     @property
     def reads_columns(self) -> Sequence[str]:
         """The other columns that it reads, which are given to it as a third argument."""
+        return ()
+
+
+class Table(NamedTuple):
+    """The table that a plain embedding would be, which a smaller one stands for.
+
+    Attributes:
+      size: ids are in [0, size).
+      dimension: of a vector.
+      stddev: the standard deviation that is set for first values; None for the usual one.
+      counts: how often the training split holds the ids of each of `Embedding.block_ends`; empty
+        where that is not known.
+    """
+
+    size: int
+    dimension: int
+    stddev: float | None = None
+    counts: Sequence[int] = ()
+
+    @property
+    def first_deviation(self) -> float:
+        """The standard deviation of first values."""
+        return self.dimension**-0.5 if self.stddev is None else self.stddev
+
+
+class Embedding(Protocol):
+    """How ids become vectors; its variables lie in the scope that it is called in."""
+
+    @abc.abstractmethod
+    def __call__(self, ids: tf.Tensor, table: Table) -> tf.Tensor:
+        """Turn ids int64 [...] into vectors [..., D]; it may be called with any number of them."""
+
+    @property
+    def block_ends(self) -> Sequence[int]:
+        """The ids at which all blocks of rows but the last end, where a row stands for one id.
+
+        The rows of block n lie in the scope `block_<n>`, and ids have to come by falling frequency.
+        Empty where a row stands for several ids.
+        """
         return ()
 
 

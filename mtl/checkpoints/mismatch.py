@@ -36,12 +36,23 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
         # One decay alone cannot be made up: it tells how far the others were brought.
         knows_decays = any(map(averaging.is_decay, saved))
         lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
+        _require_types(checkpoint)
         require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
         if lacking:
             zeros_saver.add_zeros_saver(lacking)
         return spec
 
     return checked
+
+
+def _require_types(checkpoint: str) -> None:
+    """Fail if a table of 16 bits is restored from one of 32, or the other way round."""
+    saved = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
+    fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
+    for variable in tf1.global_variables():
+        name, dtype = patterns.variable_name(variable), variable.dtype.base_dtype
+        where, found = f"variable {name!r} of checkpoint {checkpoint}", saved.get(name, dtype)
+        checks.require(found == dtype, where, f"be of {dtype.name}", found.name, fix)
 
 
 def require_same(

@@ -271,13 +271,7 @@ class Vocabulary:
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""
-        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
-        values = (
-            value
-            for value, count in ranked
-            if count >= self.min_count and value.splitlines() == [value]
-        )
-        kept = list(itertools.islice(values, self.max_size))
+        kept = self._rank()
         rule = f"see a value {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
         checks.require(len(kept) > 0, f"features.{column}", rule, 0, fix)
@@ -285,6 +279,35 @@ class Vocabulary:
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
             file.write(b"".join(value + b"\n" for value in kept))
         return {"file": name, "size": len(kept)}
+
+    def _rank(self) -> list[bytes]:
+        """Return the values that are kept."""
+        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        values = (
+            value
+            for value, count in ranked
+            if count >= self.min_count and value.splitlines() == [value]
+        )
+        return list(itertools.islice(values, self.max_size))
+
+
+@dataclasses.dataclass(kw_only=True)
+class VocabularyOfBlocks(Vocabulary):
+    """A vocabulary, and how often the values of each of its blocks occur.
+
+    Attributes:
+      ends: the ranks at which all blocks but the last end.
+    """
+
+    ends: tuple[int, ...]
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Write the vocabulary, and return its file and size and the counts of its blocks."""
+        saved, counts = super().save(directory, column), [self._counts[v] for v in self._rank()]
+        rule = f"have more than {self.ends[-1]} categories, at which its last block begins"
+        checks.require(len(counts) > self.ends[-1], f"features.{column}", rule, len(counts))
+        pairs = itertools.pairwise((0, *self.ends, None))
+        return {**saved, "block_counts": [sum(counts[first:last]) for first, last in pairs]}
 
 
 class OfEvents:

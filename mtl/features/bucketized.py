@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, column
+from mtl.features import accumulators, column, tables
 from mtl.variables import freezing
 
 
@@ -34,6 +34,7 @@ class Bucketized(column.Lookup, column.PerField):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -64,7 +65,7 @@ class Bucketized(column.Lookup, column.PerField):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Crossed(column.Lookup):
+class Crossed(tables.Embedded):
     """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
 
     A field with several values in a row gives every combination, pooled.
@@ -77,6 +78,8 @@ class Crossed(column.Lookup):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      embedding: a smaller table, see `mtl.features.embeddings`; None gives each bucket a row.
       prefix: starts the column's name.
       trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
     """
@@ -121,6 +124,11 @@ class Crossed(column.Lookup):
             for field, boundaries in self.boundaries.items()
             if isinstance(boundaries, int)
         }
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {column: what its rows stand for}, where its table is smaller than the hash."""
+        del fitted
+        return self._name_groups(self.columns, ("num_buckets", "embedding"))
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""

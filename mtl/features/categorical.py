@@ -6,10 +6,9 @@ features.Identity.names = ["weekday"]
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
+item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a smaller one
 """
 
-import abc
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -20,54 +19,13 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import graphs
-from mtl.features import accumulators, column
+from mtl.features import accumulators, column, tables
 from mtl.spec import literals
 from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ids(column.Lookup, column.PerField):
-    """Columns of ids, whose table several of them may share.
-
-    Attributes:
-      table: the name of the table, in `features/<table>`, that all columns share that name it; None
-        gives each field its own.
-    """
-
-    table: str | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._check_lookup()
-        if self.table is not None:
-            where = f"{type(self).__name__}.table"
-            checks.scope_name(where, self.table)
-            rule = "stay None where nothing is embedded"
-            checks.require(self.dimension is not None, where, rule, self.table)
-
-    @property
-    def shared(self) -> dict[str, Any]:
-        """What columns of one table must have in common: {setting: value}."""
-        names = ("dimension", "initial_stddev", "trainable", *self._of_table)
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    @abc.abstractmethod
-    def _of_table(self) -> Sequence[str]:
-        """The settings that say what the rows of a table stand for."""
-
-    def _name(self, output: str) -> str:
-        """Return under which name the column `output` has its table, and what it learned."""
-        return self.table or output
-
-    def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        # Only one of the columns that share a table creates it.
-        reuse = tf.compat.v1.AUTO_REUSE if self.table else None
-        return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical(Ids):
+class Categorical(tables.Embedded, tables.Ids):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories have places of their own behind those of the vocabulary. The empty string, an
@@ -86,9 +44,11 @@ class Categorical(Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one vocabulary and one
         embedding, in `features/<table>`. None gives each field its own.
+      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -97,7 +57,8 @@ class Categorical(Ids):
     num_unknown: int = 1
     prefix: str = "categorical"
 
-    _of_table = ("vocabulary", "min_count", "max_size", "num_unknown")
+    _of_table = ("vocabulary", "min_count", "max_size", "num_unknown", "embedding")
+    _is_ranked = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -130,10 +91,16 @@ class Categorical(Ids):
         found: dict[str, accumulators.Vocabulary] = {}
         for output, (field,) in self.columns.items():
             name = self._name(output)
-            gathered = accumulators.Vocabulary(
-                reads={field: functools.partial(_tokens, field=field)},
-                min_count=self.min_count,
-                max_size=self.max_size,
+            settings: dict[str, Any] = {
+                "reads": {field: functools.partial(_tokens, field=field)},
+                "min_count": self.min_count,
+                "max_size": self.max_size,
+            }
+            ends = tuple(self._block_ends)
+            gathered = (
+                accumulators.VocabularyOfBlocks(ends=ends, **settings)
+                if ends
+                else accumulators.Vocabulary(**settings)
             )
             found[name] = found[name].join(gathered) if name in found else gathered
         return dict(found)
@@ -145,13 +112,21 @@ class Categorical(Ids):
         return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: the categories of its embedding}."""
-        return {
-            self._name(output): types.RowNames(
-                names=self._entries(output, fitted)[0], axis=0, and_unknown=True
-            )
-            for output in self.columns
-        }
+        """Return {column or table: the categories of its embedding}; of a block of rows its own."""
+        found: dict[str, types.RowNames] = {}
+        for output in self.columns:
+            name, entries = self._name(output), self._entries(output, fitted)[0]
+            names = types.RowNames(names=entries, axis=0, and_unknown=True)
+            starts, ends = (0, *self._block_ends), (*self._block_ends, None)
+            if self.embedding is None:
+                found[name] = names
+            elif not self._block_ends:
+                found[name] = names._replace(are_grouped=True)
+            else:
+                for block, (first, last) in enumerate(zip(starts, ends, strict=True)):
+                    own = names._replace(first=first, last=last, and_unknown=last is None)
+                    found[f"{name}/block_{block}"] = own
+        return found
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -160,7 +135,12 @@ class Categorical(Ids):
         entries, size = self._entries(output, fitted)
         ids = tf.ragged.map_flat_values(_table(entries, self.num_unknown).lookup, tokens)
         size += self.num_unknown
-        return self._look_up(output, ids, size)
+        return self._look_up(output, ids, size, self._counts(output, fitted))
+
+    def _counts(self, output: str, fitted: types.Statistics) -> Sequence[int]:
+        """Return how often the training split holds the categories of each block."""
+        is_fitted = self.vocabulary is None and self._block_ends
+        return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
 
     def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or the file of it, and its size."""
@@ -206,7 +186,7 @@ def _initializer(entries: tuple[str, ...] | str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hashed(Ids):
+class Hashed(tables.Embedded, tables.Ids):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories are hashed like all others.
@@ -218,19 +198,26 @@ class Hashed(Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one embedding, in
         `features/<table>`. None gives each field its own.
+      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
     num_buckets: int
     prefix: str = "hashed"
 
-    _of_table = ("num_buckets",)
+    _of_table = ("num_buckets", "embedding")
 
     def __post_init__(self):
         super().__post_init__()
         checks.whole("Hashed.num_buckets", self.num_buckets, 2)
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {column or table: what its rows stand for}, where it is smaller than its ids."""
+        del fitted
+        return self._name_groups(map(self._name, self.columns), self._of_table)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -242,7 +229,7 @@ class Hashed(Ids):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Identity(Ids):
+class Identity(tables.Embedded, tables.Ids):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
     All that lies outside [0, size) shares one place of its own.
@@ -254,19 +241,26 @@ class Identity(Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it: one embedding, in
         `features/<table>`. None gives each field its own.
+      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
     size: int
     prefix: str = "identity"
 
-    _of_table = ("size",)
+    _of_table = ("size", "embedding")
 
     def __post_init__(self):
         super().__post_init__()
         checks.whole("Identity.size", self.size, 1)
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {column or table: what its rows stand for}, where it is smaller than its ids."""
+        del fitted
+        return self._name_groups(map(self._name, self.columns), self._of_table)
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics

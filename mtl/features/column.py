@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.variables import freezing
+from mtl.layers import half_tables
+from mtl.variables import freezing, sharding
 
 POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
@@ -98,14 +99,20 @@ class Lookup(types.Column):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
     """
 
     dimension: int | None = 8
     pooling: str = "mean"
     initial_stddev: float | None = None
+    storage: str = half_tables.FLOAT32
 
     def _check_lookup(self) -> None:
         kind = type(self).__name__
+        checks.one_of(f"{kind}.storage", self.storage, half_tables.STORAGES)
+        fits = self.storage == half_tables.FLOAT32 or self.dimension is not None
+        rule = f"stay {half_tables.FLOAT32!r} where nothing is embedded"
+        checks.require(fits, f"{kind}.storage", rule, self.storage)
         if self.dimension is not None:
             rule = "be a whole number, or None for one-hot"
             checks.is_a(f"{kind}.dimension", self.dimension, int, rule)
@@ -119,7 +126,12 @@ class Lookup(types.Column):
 
     def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `vectors`."""
-        return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+        with self._store():
+            return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+
+    def _store(self) -> contextlib.AbstractContextManager[Any]:
+        """Have tables that are created within it hold numbers of the type that is set."""
+        return sharding.store_tables(tf.as_dtype(self.storage))
 
 
 def name(prefix: str, *fields: str) -> str:
@@ -218,12 +230,23 @@ def vectors(
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
         rule = f"have at most {_MAX_ONE_HOT} ids to be one-hot"
         checks.require(size <= _MAX_ONE_HOT, f"features.{output}", rule, size, fix)
-        found = tf.ragged.map_flat_values(tf.one_hot, ids, size)
-    else:
-        found = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension, stddev=stddev)
+        return embed(ids, lambda own: tf.one_hot(own, size), size, pooling)
+    width = dimension
+
+    def look_up(own: tf.Tensor) -> tf.Tensor:
+        return layers.embedding(own, size, width, stddev=stddev)
+
+    return embed(ids, look_up, width, pooling)
+
+
+def embed(
+    ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
+) -> tf.Tensor:
+    """Turn ids into [B, width] by a function from [...] to [..., width], pooled as in `vectors`."""
+    found = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return found
-    return tf.ensure_shape(_pool(found, pooling), [None, dimension or size])
+    return tf.ensure_shape(_pool(found, pooling), [None, width])
 
 
 def _pool(looked_up: Values, pooling: str) -> tf.Tensor:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import accumulators, categorical, statistics
+from mtl.features import accumulators, statistics, tables
 from mtl.variables import freezing
 
 
@@ -23,9 +23,9 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
     for column in columns:
         for field in [field for read in column.columns.values() for field in read]:
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
-    tables = _check_tables(columns)
+    shared = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
-    counts = collections.Counter([*names, *tables])
+    counts = collections.Counter([*names, *shared])
     twice = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
     checks.require(not twice, "features.columns", "have a name each", twice, fix)
@@ -41,7 +41,7 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
     """Fail unless columns that share a table have its settings in common; return the tables."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for column in _with_parts(columns):
-        if not isinstance(column, categorical.Ids) or column.table is None:
+        if not isinstance(column, tables.Ids) or column.table is None:
             continue
         kind, shared = type(column).__name__, column.shared
         other, settings = found.setdefault(column.table, (kind, shared))

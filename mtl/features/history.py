@@ -20,6 +20,7 @@ from mtl import checks, layers, types
 from mtl.features import accumulators, column, growth
 from mtl.step import shown
 from mtl.variables import freezing
+from mtl.variables import row_names as row_names_lib
 
 tf1 = tf.compat.v1
 
@@ -132,7 +133,8 @@ class History(types.Column):
         """Return {column or table: what its rows stand for} of the columns of events."""
         found: dict[str, types.RowNames] = {}
         for part in self.events:
-            found |= types.read_member(part, types.Column, "row_names")(fitted)
+            own = types.read_member(part, types.Column, "row_names")(fitted)
+            found = row_names_lib.join(found, own)
         return found
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from mtl.layers import quantization
+from mtl.layers import half_tables, quantization
 from mtl.step import draws, replicas
 from mtl.variables import freezing, pruned, sharding
 
@@ -258,4 +258,4 @@ def embedding(
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = tf1.truncated_normal_initializer(stddev=stddev)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
-    return pruned.mask_rows(tf.nn.embedding_lookup(table, ids), table, ids)
+    return pruned.mask_rows(half_tables.look_up(table, ids), table, ids)

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced
-from mtl.optimization import schedules, wrapped
+from mtl.optimization import adagrad, schedules, wrapped
 from mtl.step import gradients as gradients_lib
-from mtl.variables import freezing, patterns, pruned
+from mtl.variables import freezing, patterns, pruned, sharding
 
 tf1 = tf.compat.v1
 
@@ -122,7 +122,10 @@ def apply_groups(
         # Before its first step neither weights nor optimizer state are read.
         reached = freezing.is_reached(group.first_step)
         moves = when if reached is True else reached if when is True else when & reached
-        operations.append(reduced.apply_reduced(_masking(optimizer(rate), members), members, moves))
+        built = _masking(optimizer(rate), members)
+        _tell_tables(built, members)
+        _require_half_tables(built, type(optimizer).__name__, members)
+        operations.append(reduced.apply_reduced(built, members, moves))
     return operations
 
 
@@ -141,12 +144,37 @@ def moves_all_rows(
 
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
-    built = optimizer(tf.constant(0.0))
-    while isinstance(built, wrapped.Wrapped):
-        built = built.inner
+    built = wrapped.innermost(optimizer(tf.constant(0.0)))
     # A subclass that overrides this method, as LazyAdam, moves only the rows it is given.
     is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
     return getattr(built, "moves_all_rows", is_adams)
+
+
+def _tell_tables(
+    optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
+) -> None:
+    """Tell an optimizer whose state of tables has another shape which variables they are."""
+    inner = wrapped.innermost(optimizer)
+    if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
+        sparse = (variable for own, variable in pairs if isinstance(own, tf.IndexedSlices))
+        inner.tables = set(map(patterns.shard_name, sparse))
+
+
+def _require_half_tables(
+    optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
+) -> None:
+    """Fail if a table of 16 bits is moved by what would take it for one of 32."""
+    for gradient, variable in pairs:
+        if not sharding.is_half(variable):
+            continue
+        where = f"the optimizer of {patterns.variable_name(variable)!r}, which has 16 bits,"
+        rule = "be one of LazyAdam, RowWiseAdagrad"
+        fits = getattr(wrapped.innermost(optimizer), "moves_half_tables", False)
+        checks.require(fits, where, rule, name, "Update.optimizers chooses one by pattern.")
+        where = f"the gradient of {patterns.variable_name(variable)!r}, which has 16 bits,"
+        fix = "A penalty of the loss reaches all rows: see Update.regularization."
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        checks.require(is_sparse, where, "be one of looked-up rows", "a dense one", fix)
 
 
 def _masking(

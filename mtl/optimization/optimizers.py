@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.optimization import adam
+from mtl.optimization import adagrad, adam
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -98,10 +98,27 @@ class Adagrad(_Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.positive("Adagrad.initial_accumulator", self.initial_accumulator)
+        where = f"{type(self).__name__}.initial_accumulator"
+        checks.positive(where, self.initial_accumulator)
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.AdagradOptimizer(learning_rate, self.initial_accumulator)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowWiseAdagrad(Adagrad):
+    """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for a row of a table.
+
+    So its state is a number a row where that of `Adagrad` is as large as the table. It is the exact
+    row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row that is looked up several
+    times in a batch adds the square of its summed gradient. Variables with a dense gradient have
+    the state, and take the steps, of `Adagrad`. The attributes are those of `Adagrad`; where
+    gradients of rows are small, as those of a mean over a batch, set `initial_accumulator` far
+    below 0.1, or `a` hardly moves.
+    """
+
+    def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
+        return adagrad.RowWiseAdagradOptimizer(learning_rate, self.initial_accumulator)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,8 @@ def _penalty(
 ) -> tuple[types.Gradient, tf.Tensor]:
     """Return the gradient and the value of one variable's penalty; sparse where `gradient` is."""
     if isinstance(gradient, tf.IndexedSlices):
-        weights = tf.gather(variable, gradient.indices)
+        # A table may have 16 bits, and its gradient has 32.
+        weights = tf.cast(tf.gather(variable, gradient.indices), gradient.dtype)
     else:
         weights = tf.convert_to_tensor(variable)
     slope = l1 * tf.sign(weights) + l2 * weights

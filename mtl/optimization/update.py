@@ -17,7 +17,7 @@ from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
 from mtl.step import gradients as gradients_lib
-from mtl.variables import averaging, patterns
+from mtl.variables import averaging, patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -100,6 +100,7 @@ class Update(types.Update):
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
             monitors["regularization"] = penalty
+        self._require_average(variables)
         with tf1.variable_scope("update"):
             guarded = finite.guard_update(
                 self.if_not_finite, losses or {}, gradients, variables, step
@@ -129,6 +130,12 @@ class Update(types.Update):
                 # Counted last: schedules, draws and freezing read the number of this step before.
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
+
+    def _require_average(self, variables: Sequence[tf.Variable]) -> None:
+        """Fail if a table of 16 bits is to be averaged: what an average moves by is too little."""
+        small = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
+        rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
+        checks.require(not (small and self.average), "Update.average", rule, self.average)
 
     def _rows_before(
         self,

@@ -40,6 +40,13 @@ class Wrapped(tf.compat.v1.train.Optimizer):
         return self.inner._finish(update_ops, name_scope)
 
 
+def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Optimizer:
+    """Return the optimizer that all others are wrapped around."""
+    while isinstance(optimizer, Wrapped):
+        optimizer = optimizer.inner
+    return optimizer
+
+
 class Masked(Wrapped):
     """Puts back what a mask leaves out, to the bit, whatever the state and the decay."""
 

@@ -314,6 +314,9 @@ def _create(
     fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
     checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
+    fix = "Its table has 16 bits: see the setting storage of its column."
+    is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
+    checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
     state = {
         **settings,

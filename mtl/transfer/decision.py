@@ -119,7 +119,9 @@ class Decision:
             self._row_names_there(name, old),
         )
         fit = row_names_lib.fit_shape
-        if here and there and fit(here, shape) and fit(there, old_shape):
+        if here and there and (here.are_grouped or there.are_grouped):
+            self._require_equal_groups(name, here, there)
+        elif here and there and fit(here, shape) and fit(there, old_shape):
             axis = here.axis % len(shape)
             if _others(shape, axis) == _others(old_shape, there.axis % len(old_shape)):
                 names, own = map(row_names_lib.read_names, (there, here))
@@ -136,6 +138,16 @@ class Decision:
             rule = f"have its shape {shape} in {self.source.path} too"
             checks.fail(f"variable {name!r}", rule, old_shape, fix)
         return None
+
+    def _require_equal_groups(self, name: str, here: types.RowNames, there: types.RowNames) -> None:
+        """Fail unless rows that stand for several names stand for the same ones there."""
+        own, others = map(row_names_lib.read_names, (here, there))
+        are_sets = here.are_a_set and there.are_a_set
+        is_part = set(own) <= set(others) or set(own) >= set(others)
+        is_same = here.are_grouped == there.are_grouped and (is_part if are_sets else own == others)
+        rule = f"have the same vocabulary, hash and embedding in {self.source.path}"
+        fix = "Its rows stand for several values each: exclude it with WarmStart.exclude."
+        checks.require(is_same, f"variable {name!r}", rule, "others", fix)
 
     def _row_names_there(self, name: str, old: str) -> types.RowNames | None:
         here = row_names_lib.find_row_names(self.named, name)

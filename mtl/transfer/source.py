@@ -49,6 +49,10 @@ class Source:
     def _reader(self) -> Any:
         return tf.train.load_checkpoint(self.path)
 
+    def dtype(self, name: str) -> tf.DType:
+        """Return the type of the numbers of a variable."""
+        return self._reader.get_variable_to_dtype_map()[name]
+
     def trained_name(self, name: str) -> str:
         """Under which name the value lies that the source was evaluated with."""
         return averaging.name_in(self._reader, name)

@@ -31,17 +31,15 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     Raises:
       UserError: if the source is damaged.
     """
+    variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
     moved = [entry for entry in made.warmed() if entry.rows is not None]
     written = {}
     for entry in made.warmed():
         if entry.rows is None:
-            value = made.source.read_value(entry.saved)
-            if _is_written(made, entry):
-                written[entry.name] = value
+            value, dtype = made.source.read_value(entry.saved), variables[entry.name].dtype
+            if _is_written(made, entry, dtype):
+                written[entry.name] = value.astype(dtype.as_numpy_dtype)
     if moved:
-        variables = {
-            patterns.variable_name(variable): variable for variable in tf1.global_variables()
-        }
         with tf1.Session(graph=tf1.get_default_graph()) as session:
             own = session.run([variables[entry.name].initial_value for entry in moved])
         written |= {
@@ -58,14 +56,15 @@ def initialize_variables(made: plan.Plan, model_dir: str) -> None:
     for variable in tf1.global_variables():
         variables[patterns.variable_name(variable)].append(variable)
     for entry in made.warmed():
-        if _is_written(made, entry):
+        if _is_written(made, entry, variables[entry.name][0].dtype):
             _read_from(_rows_path(model_dir), entry.name, variables[entry.name])
         else:
             _read_from(made.source.path, entry.saved, variables[entry.name])
 
 
-def _is_written(made: plan.Plan, entry: plan.Entry) -> bool:
-    return entry.rows is not None or made.source.is_behind(entry.saved)
+def _is_written(made: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
+    is_other = made.source.dtype(entry.saved) != dtype.base_dtype  # A table of 16 bits, or of 32.
+    return entry.rows is not None or made.source.is_behind(entry.saved) or is_other
 
 
 def _rows_path(model_dir: str) -> str:
@@ -86,6 +85,7 @@ def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: st
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]
+    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For their mean.
     unknown = old[rows.num_named :]
     if not rows.is_state:
         if new_rows == "zeros":

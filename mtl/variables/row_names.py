@@ -20,6 +20,8 @@ _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a
 _FOLDERS = ("statistics", "assets")
 # Where the file above lies in a SavedModel.
 _EXTRA = "assets.extra"
+# Written where it is not as usual.
+_OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
@@ -33,9 +35,10 @@ def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
 def read_names(names: types.RowNames) -> list[str]:
     """Return the names, as strings."""
     if not isinstance(names.names, str):
-        return [str(name) for name in names.names]
+        return [str(name) for name in names.names][names.first : names.last]
     with tf.io.gfile.GFile(names.names, "rb") as file:
-        return [name.decode(errors="surrogateescape") for name in split_lines(file.read())]
+        lines = split_lines(file.read())[names.first : names.last]
+    return [name.decode(errors="surrogateescape") for name in lines]
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -48,6 +51,18 @@ def split_lines(data: bytes) -> list[bytes]:
     return found if found[-1] else found[:-1]
 
 
+def join(
+    named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
+) -> dict[str, types.RowNames]:
+    """Return {scope: names} of both; of a table in both, names that are a set are joined."""
+    joined = dict(named)
+    for scope, own in more.items():
+        before = joined.get(scope, own)
+        together = tuple(sorted({*before.names, *own.names})) if own.are_a_set else own.names
+        joined[scope] = own._replace(names=together)
+    return joined
+
+
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     """Write {scope: names} beside the checkpoints; names in files stay where they are."""
     entries = {scope: _entry(names) for scope, names in named.items()}
@@ -56,6 +71,9 @@ def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
 
 def _entry(names: types.RowNames) -> dict[str, Any]:
     entry = names._asdict()
+    for setting in _OF_SMALLER_TABLES:
+        if entry[setting] == types.RowNames._field_defaults[setting]:
+            del entry[setting]
     if isinstance(names.names, str):
         entry[checksums.KEY] = checksums.of_file(names.names)
     return entry

@@ -14,11 +14,14 @@ import contextlib
 import dataclasses
 import math
 import re
+import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from mtl import ambient
+from mtl.compat import graphs
+from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
@@ -35,9 +38,9 @@ class Sharding:
     servers: int
     min_bytes: int
 
-    def count_shards(self, shape: Sequence[int]) -> int:
-        """Return the number of shards of a float32 table of this shape."""
-        num_bytes = math.prod(shape) * tf.float32.size
+    def count_shards(self, shape: Sequence[int], dtype: tf.DType = tf.float32) -> int:
+        """Return the number of shards of a table of this shape."""
+        num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
@@ -48,15 +51,37 @@ class Sharding:
 def create_table(
     name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 ) -> tf.Variable:
-    """Return a float32 variable, or several that `tf.nn.embedding_lookup` takes for one."""
-    sharding = _SHARDING.get()
-    count = sharding.count_shards(shape) if sharding else 1
+    """Return a variable, or several that `tf.nn.embedding_lookup` takes for one.
+
+    It is of float32, unless `store_tables` says otherwise.
+    """
+    sharding, dtype = _SHARDING.get(), _STORAGE.get()
+    count = sharding.count_shards(shape, dtype) if sharding else 1
     with _IS_TABLE.set(True):
         if count == 1:
-            return tf1.get_variable(name, shape, tf.float32, initializer)
-        with _IS_CUTTING.set(True):
-            partitioner = tf1.fixed_size_partitioner(count)
-            return tf1.get_variable(name, shape, tf.float32, initializer, partitioner=partitioner)
+            table = tf1.get_variable(name, shape, dtype, initializer)
+        else:
+            with _IS_CUTTING.set(True):
+                cut = tf1.fixed_size_partitioner(count)
+                table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
+    if dtype == tf.bfloat16:
+        parts = [table] if count == 1 else list(table)
+        names = _HALF.setdefault(graphs.outermost_graph(), set())
+        names.update(map(patterns.shard_name, parts))
+    return table
+
+
+def is_half(variable: tf.Variable) -> bool:
+    """Return whether a variable is a table of 16 bits, or a shard of one."""
+    if variable.dtype.base_dtype != tf.bfloat16:
+        return False
+    # A network of a user's may have variables of 16 bits, whose gradients have 16 as well.
+    return patterns.shard_name(variable) in _HALF.get(graphs.outermost_graph(), ())
+
+
+def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]:
+    """Have tables that are created within it hold numbers of this type."""
+    return _STORAGE.set(dtype)
 
 
 def is_table() -> bool:
@@ -70,5 +95,8 @@ def table_name(name: str) -> str:
 
 
 _SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
+# The names of tables of 16 bits, by graph.
+_HALF: weakref.WeakKeyDictionary[tf.Graph, set[str]] = weakref.WeakKeyDictionary()
+_STORAGE = ambient.Ambient("storage", default=tf.float32)
 _IS_TABLE = ambient.Ambient("is table", default=False)
 _IS_CUTTING = ambient.Ambient("is cutting", default=False)

@@ -20,6 +20,7 @@ class Row:
       reference: one step of it, in NumPy.
       slots: the names of its state per variable.
       sparse_rows: whether rows that were not looked up stay as they are.
+      of_dense: `reference` of variables with a dense gradient; None where it is the same.
     """
 
     name: str
@@ -27,6 +28,11 @@ class Row:
     reference: Callable
     slots: tuple[str, ...] = ()
     sparse_rows: bool = True
+    of_dense: Callable | None = None
+
+    def __post_init__(self):
+        if self.of_dense is None:
+            object.__setattr__(self, "of_dense", self.reference)
 
 
 ADAM_SLOTS = ("Adam", "Adam_1")
@@ -51,6 +57,13 @@ ROWS = (
         optimizer=optimizers.Adagrad(learning_rate=RATE),
         reference=references.adagrad,
         slots=("Adagrad",),
+    ),
+    Row(
+        name="RowWiseAdagrad",
+        optimizer=optimizers.RowWiseAdagrad(learning_rate=RATE),
+        reference=references.row_wise_adagrad,
+        slots=("RowWiseAdagrad",),
+        of_dense=references.adagrad,
     ),
     Row(
         name="FTRL",

@@ -61,7 +61,7 @@ def test_every_optimizer_has_a_row():
 def test_equals_numpy(row, looped):
     result = training.train(_step_fn(row.optimizer), STEPS, looped).variables
     kernel_steps = [(np.arange(3), gradient) for gradient in KERNEL_GRADIENTS]
-    kernel = references.train(row.reference, KERNEL, kernel_steps, _rates(), True)
+    kernel = references.train(row.of_dense, KERNEL, kernel_steps, _rates(), True)
     table_steps = list(zip(IDS, ROW_GRADIENTS, strict=True))
     table = references.train(row.reference, TABLE, table_steps, _rates(), row.sparse_rows)
     np.testing.assert_allclose(result["network/kernel"], kernel, rtol=1e-6, atol=1e-6)

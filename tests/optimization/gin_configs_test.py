@@ -27,6 +27,7 @@ OPTIMIZERS = {
     "lazy_adam": optimizers.LazyAdam,
     "momentum": optimizers.Momentum,
     "rms_prop": optimizers.RMSProp,
+    "row_wise_adagrad": optimizers.RowWiseAdagrad,
     "sgd": optimizers.SGD,
 }
 CLIPPING, SURGERY = "update.Update.clipping", "model.MultiTaskModel.surgery"

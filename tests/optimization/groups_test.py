@@ -36,7 +36,7 @@ def test_factors_multiply_the_learning_rate(row):
     for name, rates in expected.items():
         # AdamW leaves biases undecayed.
         is_bias = name.endswith("bias") and row.name == "AdamW"
-        reference = references.adam() if is_bias else row.reference
+        reference = references.adam() if is_bias else row.of_dense
         value = references.train(reference, START, moves, rates, True)
         np.testing.assert_allclose(result[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
     assert result["global_step"] == STEPS

@@ -30,6 +30,12 @@ def adagrad(w, state, g, rate, t):
     w -= rate * g / np.sqrt(a)
 
 
+def row_wise_adagrad(w, state, g, rate, t):
+    del t
+    state["a"] = state.get("a", 0.1) + (g * g).mean()
+    w -= rate * g / np.sqrt(state["a"])
+
+
 def ftrl(l1, l2):
     def step(w, state, g, rate, t):
         del t

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, networks, transfer
+from mtl.features import embeddings
 from mtl.optimization import optimizers
 from mtl.runs import verbs
 from tests import tiny
@@ -148,6 +149,98 @@ def test_a_vocabulary_that_shrank_and_more_places_for_the_unknown(source, tmp_pa
         values[WORDS][0], tiny.variables(source)[WORDS][order.index("red")]
     )
     np.testing.assert_array_equal(values[WORDS][1:], plain[WORDS][1:])
+
+
+@pytest.mark.parametrize("words", [("blue", "green", "red"), ("red", "blue", "violet")], ids=str)
+def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source, tmp_path, words):
+    def make(storage, names):
+        column = features.Categorical(names=["word"], dimension=2, storage=storage)
+        made = tiny.make(splits=_words(*names), columns=[column], train_steps=1)
+        return dataclasses.replace(made, run=dataclasses.replace(made.run, checkpoint_steps=1))
+
+    here = tmp_path / "half"
+    half = _with(make("bfloat16", words), source=str(source), include=["^features/"])
+    values, _ = _start(half, here)
+    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
+    old, rows = tiny.variables(source)[WORDS], [w for w in words if w in order]
+    assert values[WORDS].dtype == tf.bfloat16.as_numpy_dtype
+    for word in rows:
+        expected = old[order.index(word)].astype(values[WORDS].dtype)
+        np.testing.assert_array_equal(values[WORDS][words.index(word)], expected)
+    if len(rows) < 3:
+        return
+    trained = tmp_path / "trained"
+    verbs.train(make("bfloat16", words), str(trained))
+    back = _with(make("float32", words[::-1]), source=str(trained), include=["^features/"])
+    values, _ = _start(back, tmp_path / "back")
+    np.testing.assert_array_equal(
+        values[WORDS][:3], tiny.variables(trained)[WORDS][:3][::-1].astype(np.float32)
+    )
+
+
+def _small_tables(splits=None, dimension=3, **settings):
+    """Blocks of 1 word and of all others, and a hash whose rows stand for several words."""
+    mixed = embeddings.MixedDimensions(ends=[1], dimensions=[2, 1])
+    pairs = {"names": ["word"], "dimension": dimension, "prefix": "pair", **settings}
+    small = embeddings.QuotientRemainder(num_remainders=2)
+    kind = features.Hashed if "num_buckets" in settings else features.Categorical
+    columns = [
+        features.Categorical(names=["word"], dimension=2, embedding=mixed),
+        kind(embedding=small, **pairs),
+    ]
+    return tiny.make(splits=splits, columns=columns, train_steps=2, checkpoint_steps=2)
+
+
+def test_rows_of_a_block_follow_their_tokens_and_projections_stay(tmp_path):
+    saved = tmp_path / "source"
+    verbs.train(_small_tables(_words("red", "blue", "green"), num_buckets=20), str(saved))
+    made = _small_tables(_words("red", "green", "grey", "blue"), num_buckets=20)
+    values, plain = _start(_with(made, source=str(saved)), tmp_path / "here")
+    old, scope = tiny.variables(saved), "features/categorical_word"
+    rows = {name: values[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
+    before = {name: old[f"{scope}/block_{name}/embedding"] for name in (0, 1)}
+    np.testing.assert_array_equal(rows[0], before[0])
+    # Of blue, green and the unknown; grey is new.
+    np.testing.assert_array_equal(rows[1][[2, 0, 3]], before[1])
+    np.testing.assert_array_equal(rows[1][1], plain[f"{scope}/block_1/embedding"][1])
+    for name in (f"{scope}/projection_1", "features/pair_word/quotient"):
+        np.testing.assert_array_equal(values[name], old[name])
+    outcomes = _outcomes(tmp_path / "here")
+    assert outcomes[f"{scope}/block_1/embedding"] == ("warmed", "3 of 4 rows by name")
+    # As many quotients and remainders, and other hashes.
+    other = _with(_small_tables(num_buckets=19), source=str(saved))
+    with pytest.raises(checks.UserError, match=r"pair_word/quotient' must have the same vocab"):
+        _start(other, tmp_path / "other")
+
+
+def test_a_table_of_many_fields_takes_more_of_them_and_none_of_another_name(tmp_path):
+    def make(prefix, *others):
+        own = [features.Unified(names=["word"], num_buckets=9, dimension=2, prefix=prefix)]
+        return tiny.make(columns=[*own, *others], train_steps=2, checkpoint_steps=2)
+
+    saved = tmp_path / "source"
+    for folder in ("more", "other"):
+        (tmp_path / folder).mkdir()
+    verbs.train(make("unified"), str(saved))
+    name = "features/unified/embedding"
+    more = features.Unified(names=["word"], num_buckets=9, dimension=2, prefix="again")
+    made = _with(make("unified", more), source=str(saved), include=["^features/"])
+    values, _ = _start(made, tmp_path / "more")
+    np.testing.assert_array_equal(values[name], tiny.variables(saved)[name])
+    with pytest.raises(checks.UserError, match="unified/embedding' must have the same vocabulary"):
+        _start(_with(make("other"), source=str(saved)), tmp_path / "other")
+
+
+def test_rows_that_stand_for_several_tokens_need_the_same_vocabulary(tmp_path):
+    saved = tmp_path / "source"
+    verbs.train(_small_tables(_words("red", "blue", "green")), str(saved))
+    same = _with(_small_tables(_words("red", "blue", "green")), source=str(saved))
+    values, _ = _start(same, tmp_path / "same")
+    name = "features/pair_word/remainder"
+    np.testing.assert_array_equal(values[name], tiny.variables(saved)[name])
+    other = _with(_small_tables(_words("red", "green", "blue")), source=str(saved))
+    with pytest.raises(checks.UserError, match="Its rows stand for several values each: exclude"):
+        _start(other, tmp_path / "other")
 
 
 def test_columns_of_the_last_layer_follow_their_classes(source, tmp_path):

@@ -90,8 +90,18 @@ WHOLE = sharding.Sharding(servers=0, min_bytes=1)
             },
             [0, 5, 8],
         ),
+        (
+            {
+                "update": update.Update(
+                    optimizer=optimizers.RowWiseAdagrad(learning_rate=0.05),
+                    regularization=regularization.Regularization(l2={"^features/": 0.1}),
+                    average=averaging.ExponentialAverage(decay=0.9),
+                )
+            },
+            list(range(WORDS)),
+        ),
     ],
-    ids=["PCGrad", "frozen", "until a step, and by row"],
+    ids=["PCGrad", "frozen", "until a step, and by row", "state of a number a row"],
 )
 def test_shards_train_as_the_whole_table_does(settings, rows, tmp_path, caplog):
     """Averaged, clipped by the table's norm, decayed; on from a checkpoint, and back to one."""

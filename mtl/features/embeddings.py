@@ -1,0 +1,237 @@
+"""Smaller tables: fewer rows than ids, or narrower rows for ids that are rare.
+
+features.Hashed.num_buckets = 10_000_000                 # ids, none of which takes a row
+features.Hashed.embedding = @embeddings.QuotientRemainder()
+
+features.Hashed.embedding = @embeddings.MultiHash()
+embeddings.MultiHash.num_buckets = 50_000
+
+features.Categorical.embedding = @embeddings.MixedDimensions()
+embeddings.MixedDimensions.ends = [1000, 10_000]
+
+Gradients are sparse, and a step costs the rows that it looks up.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+
+tf1 = tf.compat.v1
+
+MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
+# Any number that no other hash of the same ids has for a key.
+_KEY = 0x6D75_6C74_6968_6173
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuotientRemainder(types.Embedding):
+    """`quotient[i // m] * remainder[i % m]`: a vector of its own for each id, of two small tables.
+
+    H.-J. M. Shi et al., "Compositional Embeddings Using Complementary Partitions for
+    Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows stand for
+    `size` ids. No two ids have both rows in common, but each shares either row with many others.
+    A row of the tables stands for no token: rows do not follow names in a warm start.
+
+    The tables lie in `features/<column>/quotient` and `/remainder`. First values are drawn so that
+    a vector deviates as much as one of a plain table does.
+
+    Attributes:
+      num_remainders: `m`, the rows of `remainder`, at least 2 and fewer than there are ids; None
+        for the root of the number of ids, which gives the fewest rows.
+      combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
+    """
+
+    num_remainders: int | None = None
+    combine: str = MULTIPLY
+
+    def __post_init__(self):
+        if self.num_remainders is not None:
+            checks.whole("QuotientRemainder.num_remainders", self.num_remainders, 2)
+        checks.one_of("QuotientRemainder.combine", self.combine, (MULTIPLY, ADD, CONCAT))
+
+    def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
+        """Look up ids [...] of a table -> [..., D].
+
+        Raises:
+          UserError: there are no more ids than remainders, or "concat" is to give an odd dimension.
+        """
+        scope = tf1.get_variable_scope().name
+        remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
+        rule = f"be below {table.size}, the ids of {scope}"
+        # The default of 1 to 2 ids has as many remainders, which is right.
+        fits = self.num_remainders is None or remainders < table.size
+        checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
+        dimension, stddev = self._share_of(table, scope)
+        quotients = -(-table.size // remainders)
+        first = layers.embedding(ids // remainders, quotients, dimension, "quotient", stddev)
+        second = layers.embedding(ids % remainders, remainders, dimension, "remainder", stddev)
+        if self.combine == CONCAT:
+            return tf.concat([first, second], axis=-1)
+        return first * second if self.combine == MULTIPLY else first + second
+
+    def _share_of(self, table: types.Table, scope: str) -> tuple[int, float]:
+        """Return the dimension and the deviation of each of the two tables."""
+        stddev = table.first_deviation
+        if self.combine == CONCAT:
+            fix = "It joins two halves."
+            rule = f"have an even dimension under {CONCAT!r}"
+            checks.require(table.dimension % 2 == 0, scope, rule, table.dimension, fix)
+            return table.dimension // 2, stddev
+        return table.dimension, stddev**0.5 if self.combine == MULTIPLY else stddev / 2**0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiHash(types.Embedding):
+    """The sum of the rows that several hashes of an id choose in one table.
+
+    D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
+    2017, arXiv:1709.03933, without the importance weights of ids, which take a row for each id. Two
+    ids with all rows in common are rare: of `num_buckets` rows, two hashes make as many sets as
+    half of the square. A row stands for no token: rows do not follow names in a warm start.
+
+    The table lies in `features/<column>/embedding`. First values are drawn so that a vector
+    deviates as much as one of a plain table does.
+
+    Attributes:
+      num_buckets: the rows of the table, at least 2.
+      num_hashes: how many rows an id has, at least 2.
+    """
+
+    num_buckets: int
+    num_hashes: int = 2
+
+    def __post_init__(self):
+        checks.whole("MultiHash.num_buckets", self.num_buckets, 2)
+        checks.whole("MultiHash.num_hashes", self.num_hashes, 2)
+
+    def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
+        """Look up ids [...] of a table -> [..., D]."""
+        chosen = hash_tokens(tf.strings.as_string(ids), self.num_buckets, self.num_hashes, _KEY)
+        stddev = table.first_deviation / self.num_hashes**0.5
+        found = layers.embedding(chosen, self.num_buckets, table.dimension, stddev=stddev)
+        return tf.reduce_sum(found, axis=-2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixedDimensions(types.Embedding):
+    """Wide rows for frequent ids, and narrow ones for rare ids, which a matrix widens.
+
+    A. Ginart et al., "Mixed Dimension Embeddings with Application to Memory-Efficient
+    Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency are a block. With p,
+    how often the training split holds an id of a block in the mean, a block has the dimension
+    `round(dimension * (p / p_0) ** temperature)`, at least 1; block 0 is the most frequent. A block
+    of the full dimension has no matrix.
+
+    It is for `Categorical` columns, whose ids come by falling frequency; those of a vocabulary that
+    you give come in its order. The last block also holds the unknown.
+
+    The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. In a warm
+    start a row follows its token within a block; one that has moved to another block starts anew.
+
+    Attributes:
+      ends: the ranks at which a block ends, ascending from 1 on: with [100, 1000] the first block
+        has the 100 most frequent ids, the second 900, and the last all others.
+      dimensions: of the blocks, one more than `ends`, each from 1 up to the dimension of the
+        column; None for those of the formula, which a given vocabulary has no counts for.
+      temperature: in [0, 1]; 0 gives all blocks the full dimension, 1 makes it proportional to p.
+    """
+
+    ends: Sequence[int]
+    dimensions: Sequence[int] | None = None
+    temperature: float = 0.3
+
+    def __post_init__(self):
+        where = "MixedDimensions"
+        checks.is_a(f"{where}.ends", self.ends, (list, tuple), "be a list of ranks")
+        checks.require(len(self.ends) > 0, f"{where}.ends", "hold a rank", self.ends)
+        for end in self.ends:
+            checks.whole(f"{where}.ends", end, 1)
+        ascends = all(low < high for low, high in itertools.pairwise(self.ends))
+        checks.require(ascends, f"{where}.ends", "ascend", list(self.ends))
+        checks.number(f"{where}.temperature", self.temperature)
+        fits = 0 <= self.temperature <= 1
+        checks.require(fits, f"{where}.temperature", "be in [0, 1]", self.temperature)
+        if self.dimensions is None:
+            return
+        checks.is_a(f"{where}.dimensions", self.dimensions, (list, tuple), "be a list")
+        for dimension in self.dimensions:
+            checks.whole(f"{where}.dimensions", dimension, 1)
+        rule = f"have {len(self.ends) + 1} entries, one for each block"
+        fits = len(self.dimensions) == len(self.ends) + 1
+        checks.require(fits, f"{where}.dimensions", rule, list(self.dimensions))
+
+    @property
+    def block_ends(self) -> Sequence[int]:
+        """The ids at which all blocks but the last end."""
+        return self.ends
+
+    def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
+        """Look up ids [...] of a table -> [..., D].
+
+        Raises:
+          UserError: a block has no ids, or a dimension above that of the column.
+        """
+        scope = tf1.get_variable_scope().name
+        rule = f"be below {table.size}, the ids of {scope}"
+        checks.require(self.ends[-1] < table.size, "MixedDimensions.ends", rule, self.ends[-1])
+        flat = tf.reshape(ids, [-1])
+        block = tf.add_n([tf.cast(flat >= end, tf.int32) for end in self.ends])
+        count = len(self.ends) + 1
+        # Parts, not a choice among rows of all blocks: a row that nobody asks for has no gradient.
+        parts = tf.dynamic_partition(flat, block, count)
+        places = tf.dynamic_partition(tf.range(tf.size(flat)), block, count)
+        firsts, widths = [0, *self.ends], self._choose_dimensions(table, scope)
+        found = [
+            self._look_up(number, part - first, last - first, width, table)
+            for number, (part, first, last, width) in enumerate(
+                zip(parts, firsts, [*self.ends, table.size], widths, strict=True)
+            )
+        ]
+        rows = tf.dynamic_stitch(places, found)
+        return split_last(rows, ids, table.dimension)
+
+    def _choose_dimensions(self, table: types.Table, scope: str) -> list[int]:
+        """Return the dimension of each block."""
+        where, full = "MixedDimensions.dimensions", table.dimension
+        if self.dimensions is not None:
+            rule = f"be at most {full}, the dimension of {scope}"
+            checks.require(max(self.dimensions) <= full, where, rule, list(self.dimensions))
+            return list(self.dimensions)
+        fix = "A vocabulary that is given has no counts."
+        checks.require(bool(table.counts), where, f"be set for {scope}", None, fix)
+        sizes = [b - a for a, b in itertools.pairwise([0, *self.ends, table.size])]
+        means = [count / size for count, size in zip(table.counts, sizes, strict=True)]
+        scales = [(mean / means[0]) ** self.temperature for mean in means]
+        return [min(full, max(1, round(full * scale))) for scale in scales]
+
+    def _look_up(
+        self, number: int, ids: tf.Tensor, size: int, width: int, table: types.Table
+    ) -> tf.Tensor:
+        """Look up the ids [N] of a block -> [N, D]."""
+        with tf1.variable_scope(f"block_{number}"):
+            rows = layers.embedding(ids, size, width, stddev=table.first_deviation)
+        if width == table.dimension:
+            return rows
+        initializer = tf1.variance_scaling_initializer()
+        shape = [width, table.dimension]
+        return rows @ tf1.get_variable(f"projection_{number}", shape, tf.float32, initializer)
+
+
+def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
+    """Return all values of `vectors` as [..., width], of ids [...]."""
+    found = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
+    return tf.ensure_shape(found, [*ids.shape, width])
+
+
+def hash_tokens(tokens: tf.Tensor, num_buckets: int, num_hashes: int, key: int) -> tf.Tensor:
+    """Hash tokens [...] by several hashes of a key, an int64 -> int64 [..., num_hashes]."""
+    hashes = [
+        tf.strings.to_hash_bucket_strong(tokens, num_buckets, [key, number])
+        for number in range(num_hashes)
+    ]
+    return tf.stack(hashes, axis=-1)

@@ -1,0 +1,113 @@
+"""Tables of columns of ids: which columns share one, and whether it is smaller than one row an id.
+
+item/features.Hashed.names = ["item", "last_item"]
+item/features.Hashed.table = "item"                      # one table for both
+item/features.Hashed.embedding = @embeddings.QuotientRemainder()
+"""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features import column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ids(column.Lookup, column.PerField):
+    """Columns of ids, whose table several of them may share.
+
+    Attributes:
+      table: the name of the table, in `features/<table>`, that all columns share that name it; None
+        gives each field its own.
+    """
+
+    table: str | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_lookup()
+        if self.table is not None:
+            where = f"{type(self).__name__}.table"
+            checks.scope_name(where, self.table)
+            rule = "stay None where nothing is embedded"
+            checks.require(self.dimension is not None, where, rule, self.table)
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What columns of one table must have in common: {setting: value}."""
+        names = ("dimension", "initial_stddev", "storage", "trainable", *self._of_table)
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    @abc.abstractmethod
+    def _of_table(self) -> Sequence[str]:
+        """The settings that say what the rows of a table stand for."""
+
+    def _name(self, output: str) -> str:
+        """Return under which name the column `output` has its table, and what it learned."""
+        return self.table or output
+
+    def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
+        # Only one of the columns that share a table creates it.
+        reuse = tf.compat.v1.AUTO_REUSE if self.table else None
+        return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embedded(column.Lookup):
+    """Columns whose ids need not have a row each.
+
+    Attributes:
+      embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
+    """
+
+    embedding: types.Embedding | None = None
+
+    _is_ranked = False
+    """Whether ids come by falling frequency."""
+
+    def _check_lookup(self) -> None:
+        super()._check_lookup()
+        if self.embedding is None:
+            return
+        where = f"{type(self).__name__}.embedding"
+        checks.require_part(where, self.embedding, "embeddings.QuotientRemainder", arguments=2)
+        rule = "stay None where nothing is embedded"
+        checks.require(self.dimension is not None, where, rule, self.embedding)
+        rule = "not go by frequency, which Categorical alone knows"
+        checks.require(self._is_ranked or not self._block_ends, where, rule, self.embedding)
+
+    @property
+    def _block_ends(self) -> Sequence[int]:
+        """The ids at which blocks of rows end; none where rows stand for no single id."""
+        if self.embedding is None:
+            return ()
+        return types.read_member(self.embedding, types.Embedding, "block_ends")
+
+    def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
+        """Return {name: what its rows stand for} where a row stands for several ids.
+
+        The text of these settings tells that: other settings give an id other rows.
+        """
+        if self.embedding is None:
+            return {}
+        told = tuple(f"{setting} = {getattr(self, setting)!r}" for setting in settings)
+        return dict.fromkeys(names, types.RowNames(names=told, axis=0, are_grouped=True))
+
+    def _look_up(
+        self, output: str, ids: column.Values, size: int, counts: Sequence[int] = ()
+    ) -> tf.Tensor:
+        """Turn ids in [0, size) into [B, D], see `column.vectors`; counts are those of blocks."""
+        if self.embedding is None or self.dimension is None:
+            return super()._look_up(output, ids, size)
+        embedding, stddev = self.embedding, self.initial_stddev
+        table = types.Table(size=size, dimension=self.dimension, stddev=stddev, counts=counts)
+        with self._store():
+            return column.embed(
+                ids, lambda own: embedding(own, table), self.dimension, self.pooling
+            )

@@ -1,0 +1,93 @@
+"""One table of a fixed size for many fields, each of which has hashes of its own.
+
+features.Unified.names = ["item", "user", "city"]
+features.Unified.num_buckets = 100_000
+features.Unified.num_lookups = 2
+"""
+
+import dataclasses
+import hashlib
+from typing import cast
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.features import column, embeddings, tables
+from mtl.variables import row_names as row_names_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unified(tables.Ids):
+    """Strings or integers by hash, in a table that all such columns share: [B, ...] -> [B, k D].
+
+    B. Coleman et al., "Unified Embedding: Battle-Tested Feature Representations for Web-Scale ML
+    Systems", 2023, arXiv:2305.12102: a value has `num_lookups` rows, each of a hash that depends on
+    the field, and its vector joins them. Values of different fields share rows by chance alone, and
+    the network learns to tell them apart, as each field enters it by weights of its own. One number
+    says how large all tables are together; a field of many values is given more lookups.
+
+    A row stands for no token, and a field's hashes depend on the name of its column.
+
+    Attributes:
+      names: the fields.
+      num_buckets: the rows of the table.
+      num_lookups: rows of a value. It may differ between columns of one table.
+      dimension: of a row; a column is `num_lookups` times as wide.
+      pooling: of fields with several values: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the table's first values, drawn from a normal
+        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      prefix: starts the column's name, `<prefix>_<field>`.
+      table: the name of the table, `features/<table>/embedding`; None gives each field its own.
+      salt: what hashes depend on in place of the column's name. Fields of one salt give equal
+        values equal rows, as an item that is shown and the items of a history should have.
+    """
+
+    num_buckets: int
+    num_lookups: int = 2
+    prefix: str = "unified"
+    table: str | None = "unified"
+    salt: str | None = None
+
+    _of_table = ("num_buckets",)
+
+    def __post_init__(self):
+        checks.whole("Unified.dimension", self.dimension, 1)
+        super().__post_init__()
+        checks.whole("Unified.num_buckets", self.num_buckets, 2)
+        checks.whole("Unified.num_lookups", self.num_lookups, 1)
+        if self.salt is not None:
+            checks.is_a("Unified.salt", self.salt, str, "be a text or None")
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {table: what its hashes depend on}."""
+        del fitted
+        found: dict[str, types.RowNames] = {}
+        for output in self.columns:
+            salt = output if self.salt is None else self.salt
+            names = types.RowNames(names=(salt,), axis=0, are_grouped=True, are_a_set=True)
+            found = row_names_lib.join(found, {self._name(output): names})
+        return found
+
+    def _encode(
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
+    ) -> tf.Tensor:
+        tokens = column.tokens("Unified", features, field)
+        dimension = cast(int, self.dimension)  # All that `__post_init__` lets pass.
+        width = dimension * self.num_lookups
+        key = _make_key(output if self.salt is None else self.salt)
+
+        def look_up(own: tf.Tensor) -> tf.Tensor:
+            rows = embeddings.hash_tokens(own, self.num_buckets, self.num_lookups, key)
+            stddev = self.initial_stddev
+            found = layers.embedding(rows, self.num_buckets, dimension, stddev=stddev)
+            return embeddings.split_last(found, own, width)
+
+        with self._store():
+            return column.embed(tokens, look_up, width, self.pooling)
+
+
+def _make_key(text: str) -> int:
+    """Return the same number from 0 up to 2^63 for a text, on every machine."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

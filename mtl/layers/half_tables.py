@@ -1,0 +1,79 @@
+"""Tables of 16 bits: looked up and trained in float32, and rounded at random where they are stored.
+
+features.Hashed.storage = "bfloat16"
+
+A gradient reaches the optimizer in float32, as sums over a batch need it. Where a row is written it
+is rounded up or down with the probability that leaves its mean as it is: bfloat16 has 8 bits of
+precision, and a step of less than half of the last of them would vanish at each write.
+"""
+
+import zlib
+
+import tensorflow as tf
+
+from mtl.variables import patterns, sharding
+
+tf1 = tf.compat.v1
+
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+STORAGES = (FLOAT32, BFLOAT16)
+
+_GATHER, _CAST = "GatherOfHalfTable", "CastOfHalfTable"
+_LAST_16_BITS = 0xFFFF
+
+
+def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    """Look up ids [...] in a table -> float32 [..., D]; so is the gradient of the table."""
+    if table.dtype.base_dtype != tf.bfloat16:
+        return tf.nn.embedding_lookup(table, ids)
+    names = {"ResourceGather": _GATHER, "Cast": _CAST}
+    with tf1.get_default_graph().gradient_override_map(names):
+        return tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)
+
+
+@tf.RegisterGradient(_CAST)
+def _cast_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
+    """Hand a gradient on in float32."""
+    del op
+    return upstream
+
+
+@tf.RegisterGradient(_GATHER)
+def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
+    """Return the gradient of the table, float32, and none of the ids."""
+    table, ids = op.inputs
+    shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
+    values = tf.reshape(upstream, [-1, op.outputs[0].shape[-1]])
+    return [tf.IndexedSlices(values, tf.reshape(ids, [-1]), shape), None]
+
+
+def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
+    """Subtract a change, float32 [N, D], from the rows of N different indices."""
+    if not sharding.is_half(variable):
+        return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
+    # In order, so that a row draws the same however the batch was cut.
+    order = tf.argsort(indices)
+    indices, change = tf.gather(indices, order), tf.gather(change, order)
+    rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
+    rounded = round_at_random(rows, _make_seed(variable))
+    return tf.group(variable.scatter_update(tf.IndexedSlices(rounded, indices)))
+
+
+def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Round float32 to one of the two bfloat16 beside it, in the mean to the value itself."""
+    # A bfloat16 is the first half of a float32. Of the second half h, 0 <= h < 2^16, a random
+    # number carries over with the probability h / 2^16.
+    drawn = tf.random.stateless_uniform(
+        tf.shape(values), seed, minval=0, maxval=_LAST_16_BITS + 1, dtype=tf.int32
+    )
+    bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32) + drawn, ~_LAST_16_BITS)
+    return tf.cast(tf.bitcast(bits, tf.float32), tf.bfloat16)
+
+
+def _make_seed(variable: tf.Variable) -> tf.Tensor:
+    """Make a seed [2] int32 of the run, the table and the step, the same on every replica."""
+    run_seed = tf1.get_default_graph().seed or 0
+    name = patterns.shard_name(variable)
+    own = (run_seed ^ zlib.crc32(f"storage/{name}".encode())) & 0x7FFFFFFF
+    step = tf1.train.get_global_step()
+    return tf.stack([own, tf.cast(step, tf.int32)])

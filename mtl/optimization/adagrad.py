@@ -1,0 +1,58 @@
+"""Adagrad with one accumulator for each row of a table, as `tf.compat.v1.train.Optimizer`.
+
+    from mtl.optimization import optimizers
+    update.Update.optimizers = {"^features/": @optimizers.RowWiseAdagrad()}
+    optimizers.RowWiseAdagrad.learning_rate = 0.05
+
+A subclass of TensorFlow's own Adagrad, which dense gradients go to.
+"""
+
+from collections.abc import Collection, Sequence
+
+import tensorflow as tf
+
+from mtl.layers import half_tables
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+_NAME, _SLOT = "RowWiseAdagrad", "accumulator"
+
+
+class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
+    """Adagrad whose state of a table is a vector, an entry for each row.
+
+    Attributes:
+      tables: the names (`patterns.shard_name`) of the variables with such state; it has to be set
+        before the optimizer is applied, as state is created before a gradient is seen.
+    """
+
+    moves_half_tables = True
+
+    def __init__(self, learning_rate: tf.Tensor, initial_accumulator: float):
+        super().__init__(learning_rate, initial_accumulator, name=_NAME)
+        self.tables: Collection[str] = ()
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        is_table = [patterns.shard_name(variable) in self.tables for variable in var_list]
+        pairs = list(zip(var_list, is_table, strict=True))
+        super()._create_slots([variable for variable, own in pairs if not own])
+        first = tf1.constant_initializer(self._initial_accumulator_value)
+        for variable in (variable for variable, own in pairs if own):
+            rows = variable.shape[:1]
+            self._get_or_make_slot_with_initializer(variable, first, rows, tf.float32, _SLOT, _NAME)
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
+    ) -> tf.Operation:
+        accumulator = self.get_slot(var, _SLOT)
+        if patterns.shard_name(var) not in self.tables:
+            return super()._resource_apply_sparse(grad, var, indices)
+        others = list(range(1, grad.shape.rank))
+        squares = tf.reduce_mean(tf.square(grad), others)
+        grown = accumulator.scatter_add(tf.IndexedSlices(squares, indices))
+        with tf.control_dependencies([grown]):
+            total = tf.gather(accumulator, indices)
+        scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
+        change = grad * tf.reshape(scale, [-1] + [1] * len(others))
+        return half_tables.move_rows(var, change, indices)

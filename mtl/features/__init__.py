@@ -13,6 +13,7 @@ from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
 from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
+from mtl.features.text import Text
 
 __all__ = [
     "AutoDis",
@@ -27,6 +28,7 @@ __all__ = [
     "Periodic",
     "PiecewiseLinear",
     "Statistics",
+    "Text",
     "adopt_statistics",
     "check_columns",
     "encode_columns",

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,9 +117,16 @@ class Lookup(types.Column):
             fix = "One-hot inputs have no embedding."
             checks.require(self.dimension is not None, where, "stay None", given, fix)
 
-    def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
+    def _look_up(
+        self,
+        output: str,
+        ids: Values,
+        size: int,
+        initializer: Callable[..., tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `vectors`."""
-        return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+        dimension, stddev = self.dimension, self.initial_stddev
+        return vectors(output, ids, size, dimension, self.pooling, stddev, initializer)
 
 
 def name(prefix: str, *fields: str) -> str:
@@ -208,6 +215,7 @@ def vectors(
     dimension: int | None,
     pooling: str,
     stddev: float | None = None,
+    initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Turn ids in [0, size) into [B, D], by an embedding of `dimension`; one-hot if it is None.
 
@@ -220,7 +228,8 @@ def vectors(
         checks.require(size <= _MAX_ONE_HOT, f"features.{output}", rule, size, fix)
         found = tf.ragged.map_flat_values(tf.one_hot, ids, size)
     else:
-        found = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension, stddev=stddev)
+        start = {"stddev": stddev, "initializer": initializer}
+        found = tf.ragged.map_flat_values(layers.embedding, ids, size, dimension, **start)
     if ids.shape.rank == 1:
         return found
     return tf.ensure_shape(_pool(found, pooling), [None, dimension or size])

@@ -7,6 +7,7 @@ from mtl import experiment, features, heads, histories, model, networks, spec
 from mtl.balancing import methods
 from mtl.compat import estimator
 from mtl.data import csv, long_tail, pipeline
+from mtl.features import tokenizers
 from mtl.heads import classifiers
 from mtl.layers import quantization
 from mtl.optimization import clipping, optimizers, update
@@ -90,6 +91,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Identity": lambda: {"names": ["x"], "size": 10},
     "Image": lambda: {"names": ["x"]},
     "Numeric": lambda: {"names": ["x"]},
+    "Text": lambda: {
+        "names": ["x"],
+        "tokenizer": tokenizers.Bytes(),
+        "encoder": histories.Pooling(),
+    },
     "AutoDis": lambda: {"names": ["x"]},
     "Periodic": lambda: {"names": ["x"]},
     "PiecewiseLinear": lambda: {"names": ["x"]},

@@ -13,7 +13,6 @@ The file is read once, when the run starts: the vectors of the vocabulary's toke
 
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _VALUES = "vectors"
+_GREATEST = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -143,20 +143,20 @@ def _split(where: str, path: str, dimension: int, number: int, line: bytes) -> t
     """Return the word of a line, and its numbers."""
     spaces = line.count(b" ")
     word, _, values = line.partition(b" ")
+    fits = spaces >= dimension
     if spaces > dimension:  # Words may hold spaces; a number too many is no word.
         *words, values = line.split(b" ", spaces - dimension + 1)
         word = b" ".join(words)
-        spaces -= b"." in words[-1] and _is_number(words[-1])
-    fits = spaces >= dimension and word != b""
+        fits = not (b"." in words[-1] and _is_number(words[-1]))
     rule = f"hold a word and {dimension} numbers (dimension) in each line"
     fix = f"In line {number} of {path}."
-    checks.require(fits, where, rule, line[:80].decode(errors="replace"), fix)
+    checks.require(fits and word != b"", where, rule, line[:80].decode(errors="replace"), fix)
     return word, values
 
 
 def _parse(where: str, path: str, number: int, values: bytes) -> list[float]:
     parts = values.split(b" ")
-    good = all(map(_is_number, parts)) and all(math.isfinite(np.float32(part)) for part in parts)
+    good = all(map(_is_number, parts)) and all(abs(float(part)) <= _GREATEST for part in parts)
     given = values[:80].decode(errors="replace")
     fix = f"In line {number} of {path}."
     checks.require(good, where, "hold finite numbers behind each word", given, fix)

@@ -20,7 +20,8 @@ def read_file(where: str, path: str) -> list[bytes]:
     Raises:
       UserError: if there is no such file, or if a line is empty or stands there twice.
     """
-    checks.require(tf.io.gfile.exists(path), where, "be an existing file", path)
+    exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    checks.require(exists, where, "be an existing file", path)
     with tf.io.gfile.GFile(path, "rb") as file:
         lines = row_names.split_lines(file.read())
     good = lines and all(lines) and len(set(lines)) == len(lines)

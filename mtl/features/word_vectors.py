@@ -128,7 +128,8 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     Raises:
       UserError: which line of the file is wrong.
     """
-    checks.require(tf.io.gfile.exists(path), where, "be an existing file", path)
+    exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    checks.require(exists, where, "be an existing file", path)
     places = {token: place for place, token in enumerate(tokens)}
     vectors = np.full([len(tokens), dimension], np.nan, np.float32)
     for number, line in _read_lines(where, path, dimension):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from mtl.features.tokenizers import splitting
+
 # A longer word is unknown, as for BERT.
 MOST_CHARACTERS = 100
 INSIDE = b"##"
@@ -60,14 +62,15 @@ def cut_words(
     # Most words are pieces themselves.
     whole = tf.where(is_long, unknown, table.lookup(words))
     is_done = is_long | (whole < pieces.size)
-    done = tf.boolean_mask(whole, is_done)[:, tf.newaxis]
-    others = _cut_others(tf.boolean_mask(words, ~is_done), table, pieces)
-    tokens = tf.concat([tf.RaggedTensor.from_tensor(done), others], axis=0)
-    place, place_of_other = (
-        tf.cumsum(tf.cast(chosen, tf.int64), exclusive=True) for chosen in (is_done, ~is_done)
-    )
-    behind = tf.shape(done, tf.int64)[0] + place_of_other
-    return tf.gather(tokens, tf.where(is_done, place, behind))
+    done, others = splitting.find_true(is_done), splitting.find_true(~is_done)
+    tokens = _cut_others(tf.gather(words, others), table, pieces)
+    # The tokens of both in one list, and of each word where it stands there.
+    values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
+    behind = tf.size(done, tf.int64)
+    splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)
+    both = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    places = tf.math.invert_permutation(tf.concat([done, others], axis=0))
+    return tf.gather(both, places)
 
 
 def _cut_others(
@@ -83,9 +86,10 @@ def _cut_others(
     is_first = tf.equal(tf.range(tf.size(ids, tf.int64)), letters.first)
     is_token = tf.where(is_cut, is_piece, is_first)
     ids = tf.where(is_cut, ids, tf.constant(pieces.unknown, tf.int64))
+    tokens = splitting.find_true(is_token)
     return tf.RaggedTensor.from_value_rowids(
-        tf.boolean_mask(ids, is_token),
-        tf.boolean_mask(letters.word_of, is_token),
+        tf.gather(ids, tokens),
+        tf.gather(letters.word_of, tokens),
         nrows=points.nrows(),
         validate=False,
     )
@@ -114,7 +118,8 @@ def _find_longest(
     count = tf.size(letters.word_of, tf.int64)
 
     def look_up(length, places, ids, lengths):
-        places = tf.boolean_mask(places, places + length <= tf.gather(letters.end, places))
+        is_within = places + length <= tf.gather(letters.end, places)
+        places = tf.gather(places, splitting.find_true(is_within))
         begin = tf.gather(letters.begins, places)
         end = tf.gather(letters.ends, places + length - 1)
         texts = tf.strings.substr(
@@ -123,11 +128,11 @@ def _find_longest(
         is_first = tf.equal(places, tf.gather(letters.first, places))
         mark = tf.where(is_first, b"", INSIDE)
         found = table.lookup(tf.strings.join([mark, texts]))
-        is_piece = found < pieces.size
-        at = tf.boolean_mask(places, is_piece)[:, tf.newaxis]
-        ids = tf.tensor_scatter_nd_update(ids, at, tf.boolean_mask(found, is_piece))
-        known = tf.fill(tf.shape(at)[:1], length)
-        return length + 1, places, ids, tf.tensor_scatter_nd_update(lengths, at, known)
+        known = splitting.find_true(found < pieces.size)
+        at = tf.gather(places, known)[:, tf.newaxis]
+        ids = tf.tensor_scatter_nd_update(ids, at, tf.gather(found, known))
+        longest = tf.fill(tf.shape(known), length)
+        return length + 1, places, ids, tf.tensor_scatter_nd_update(lengths, at, longest)
 
     none = tf.zeros(tf.expand_dims(count, 0), tf.int64)
     any_number = tf.TensorShape([None])
@@ -154,9 +159,9 @@ def _follow(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Te
 
     def advance(places, is_piece):
         step = steps(places)
-        at = tf.boolean_mask(places, step > 0)[:, tf.newaxis]
-        marks = tf.fill(tf.shape(at)[:1], True)
-        return places + step, tf.tensor_scatter_nd_update(is_piece, at, marks)
+        at = tf.gather(places, splitting.find_true(step > 0))
+        marks = tf.ones_like(at, tf.bool)
+        return places + step, tf.tensor_scatter_nd_update(is_piece, at[:, tf.newaxis], marks)
 
     places, is_piece = tf.while_loop(
         lambda places, _: tf.reduce_any(steps(places) > 0),

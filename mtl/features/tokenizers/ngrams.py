@@ -64,7 +64,9 @@ class CharacterNgrams(types.Tokenizer):
         lengths = letters.row_lengths()
         is_apart = tf.reduce_all(tf.not_equal(lengths[:, tf.newaxis], list(self.sizes)), axis=1)
         whole = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(marked, is_apart), tf.cast(is_apart, tf.int64), validate=False
+            tf.gather(marked, splitting.find_true(is_apart)),
+            tf.cast(is_apart, tf.int64),
+            validate=False,
         )
         ngrams = [tf.strings.ngrams(letters, size, separator="") for size in self.sizes]
         tokens = tf.concat([*ngrams, whole], axis=1)

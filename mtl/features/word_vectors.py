@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.variables import row_names
+from mtl.features import vocabulary
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -59,8 +59,10 @@ class WordVectors(types.Accumulator):
         """
         learned = os.path.join(directory, f"vocabulary_{self.column}.txt")
         given = learned if self.given is None else self.given
-        names = row_names.read_names(types.RowNames(names=given, axis=0))
-        tokens = [name.encode(errors="surrogateescape") for name in names]
+        if isinstance(given, str):
+            tokens = vocabulary.read_file(f"the vocabulary of {self.column}", given)
+        else:
+            tokens = [token.encode() for token in given]
         vectors = read_vectors(self.where, self.path, self.dimension, tokens)
         found = int(np.isfinite(vectors[:, 0]).sum())
         rule = f"hold a vector of a token of {self.column}"

@@ -147,9 +147,14 @@ def test_files_that_are_none_of_vectors(fit, write, lines, says):
     assert str(raised.value).startswith("Categorical.word_vectors must hold ")
 
 
-def test_a_file_that_is_not_there(fit):
-    with pytest.raises(checks.UserError, match="word_vectors must be an existing file, got 'no'"):
-        fit([_categorical("no")], {"x": ROWS})
+def test_a_file_that_is_not_there(fit, write, tmp_path):
+    for path in ("no", str(tmp_path)):
+        says = "Categorical.word_vectors must be an existing file, got"
+        with pytest.raises(checks.UserError, match=says):
+            fit([_categorical(path)], {"x": ROWS})
+    says = "the vocabulary of categorical_x must be an existing file, got 'no'"
+    with pytest.raises(checks.UserError, match=says):
+        fit([_categorical(write(LINES), vocabulary="no")], {"x": ROWS})
 
 
 def test_one_hot_columns_have_no_vectors():

@@ -45,6 +45,8 @@ class OfWords(types.Tokenizer):
 
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
         """Return the tokens."""
+        if self.vocabulary is not None:
+            self._read_given()  # Whoever takes the names only, later, knows no setting to blame.
         return types.RowNames(names=self._entries(name, fitted), axis=0, and_unknown=True)
 
     def _entries(self, name: str, fitted: types.Statistics) -> str:

@@ -138,6 +138,13 @@ def test_texts_without_a_frequent_character_are_refused(fit):
         _learn(fit, ["a", "b", ""])
 
 
+def test_a_vocabulary_that_is_not_there_is_refused_by_all_that_read_it():
+    tokenizer = tokenizers.WordPiece(vocabulary="no")
+    for read in (tokenizer.num_tokens, tokenizer.row_names):
+        with pytest.raises(checks.UserError, match="WordPiece.vocabulary must be an existing file"):
+            read("text_x", NOTHING)
+
+
 def test_a_vocabulary_of_a_cased_model_is_refused_where_letters_become_small(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[UNK]\nthe\nThe\n")

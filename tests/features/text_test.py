@@ -85,6 +85,18 @@ def test_a_row_does_not_hang_on_others_and_gradients_of_tables_are_sparse(encode
     assert np.abs(shuffled - together[0]).max() > 1e-3  # The order of tokens counts.
 
 
+def test_a_row_of_the_table_moves_as_often_as_its_token_counts():
+    texts = ["abca", "", "a\0", "xxxxxxxx"]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        fed = {"x": tf.constant(texts)}
+        encoded = features.encode_columns([_text(max_tokens=5)], fed, NOTHING)["text_x"]
+        (gradient,) = tf.gradients(encoded, tf1.trainable_variables())
+        found = session.run(tf.convert_to_tensor(gradient))
+    kept = b"".join(text.encode()[:5] for text in texts)
+    counts = np.bincount(np.frombuffer(kept, np.uint8), minlength=256)
+    np.testing.assert_array_equal(found, np.stack([counts, counts], axis=1))
+
+
 def test_rows_of_the_table_have_names_and_other_variables_have_none(fit):
     column = _text(tokenizer=tokenizers.Words(min_count=1))
     fitted = fit([column], {"x": np.array(["b a b"], object)})

@@ -12,7 +12,10 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.features import accumulators, vocabulary
-from mtl.features.tokenizers import splitting
+from mtl.features.tokenizers import characters, splitting
+
+# A token or two that no text has do no harm.
+_MOST_LOST = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,16 +64,23 @@ class OfWords(types.Tokenizer):
         Raises:
           UserError: if it is no vocabulary, or if it holds tokens that no text has.
         """
-        where = f"{type(self).__name__}.vocabulary"
-        lines = vocabulary.read_file(where, cast(str, self.vocabulary))
+        kind = type(self).__name__
+        lines = vocabulary.read_file(f"{kind}.vocabulary", cast(str, self.vocabulary))
         if self.lowercase:
-            texts = [line.decode(errors="replace") for line in lines]
-            # Special tokens of BERT, such as [UNK], stand in brackets.
-            large = [t for t in texts if t != t.lower() and not (t[0] == "[" and t[-1] == "]")]
-            rule = f"hold no capital letter where {type(self).__name__}.lowercase is True"
-            fix = "Set lowercase = False, or give the vocabulary of an uncased model."
-            checks.require(not large, where, rule, large[:1], fix)
+            lost = [text for line in lines if _is_lost(text := line.decode(errors="replace"))]
+            rule = f"hold no capital letters and accents where {kind}.lowercase is True"
+            fix = f"{len(lost)} of {len(lines)} tokens have some. Set lowercase = False."
+            fits = len(lost) <= _MOST_LOST * len(lines)
+            checks.require(fits, f"{kind}.vocabulary", rule, lost[:1], fix)
         return lines
+
+
+def _is_lost(token: str) -> bool:
+    """Return whether a token is found in no text whose letters have become small."""
+    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which no text holds anyway.
+    if token.isascii():
+        return not is_special and token != token.lower()
+    return token != characters.clean(token, lowercase=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

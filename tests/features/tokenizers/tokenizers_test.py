@@ -60,9 +60,16 @@ def test_words_of_a_file(tmp_path):
     path.write_text("dog\nCat\n")
     cased = tokenizers.Words(vocabulary=str(path), lowercase=False)
     assert cased.num_tokens("text_x", NOTHING) == 3
-    says = r"Words.vocabulary must hold no capital letter where .*, got \['Cat'\]. Set lowercase"
+    says = (
+        r"Words.vocabulary must hold no capital .*, got \['Cat'\]. 1 of 2 tokens .*. Set lowercase"
+    )
     with pytest.raises(checks.UserError, match=says):
         tokenizer.num_tokens("text_x", NOTHING)
+    path.write_text("café\n[UNK]\n")
+    with pytest.raises(checks.UserError, match=r"got \['café'\]. 1 of 2 tokens"):
+        tokenizer.num_tokens("text_x", NOTHING)
+    path.write_text("Cat\n" + "\n".join(f"w{n}" for n in range(99)))
+    assert tokenizer.num_tokens("text_x", NOTHING) == 101
 
 
 @pytest.mark.parametrize(

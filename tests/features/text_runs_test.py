@@ -136,7 +136,7 @@ def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path, vectors):
 def test_rows_of_a_warm_start_follow_their_tokens_and_a_changed_file_is_refused(tmp_path):
     path, other = tmp_path / "vocab.txt", tmp_path / "other.txt"
     path.write_text("red\n##dish\ngreen\nblue\n")
-    other.write_text("blue\nyellow\nred\n[UNK]\ngreen\n")
+    other.write_text("blue\n##ish\nred\n[UNK]\ngreen\n")
     settings = {"train_steps": 2, "checkpoint_steps": 2, "encoder": histories.Pooling()}
     made, first = _make(vocabulary=str(path), **settings), str(tmp_path / "first")
     verbs.train(made, first)
@@ -161,7 +161,7 @@ def test_rows_of_a_warm_start_follow_their_tokens_and_a_changed_file_is_refused(
     # The vocabulary of another run, under a name that is checked by nobody.
     shorter = _make(vocabulary=str(other), **settings)
     pathlib.Path(first, "given_files.json").unlink()
-    other.write_text("blue\nred\n")
+    other.write_text("blue\n##red\n")
     says = r"of another architecture: 'features/text_word/embedding' has shape \[5, 4\] there and"
     with pytest.raises(checks.UserError, match=says):
         verbs.evaluate(shorter, first)

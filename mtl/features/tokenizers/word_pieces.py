@@ -78,5 +78,9 @@ class WordPiece(words.OfWords):
             entry = fitted.for_column(name)
             return greedy.Pieces(entry["size"], entry["longest"], entry["size"])
         lines = self._read_given()
+        has_insides = any(line.startswith(greedy.INSIDE) for line in lines)
+        rule = "hold pieces that begin with ##, for the inside of words"
+        fix = "Vocabularies of whole words are for Words."
+        checks.require(has_insides, "WordPiece.vocabulary", rule, self.vocabulary, fix)
         unknown = lines.index(_UNKNOWN) if _UNKNOWN in lines else len(lines)
         return greedy.Pieces(len(lines), piece_learning.find_longest(lines), unknown)

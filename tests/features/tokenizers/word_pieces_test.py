@@ -151,5 +151,8 @@ def test_a_vocabulary_of_a_cased_model_is_refused_where_letters_become_small(tmp
     tokenizer = tokenizers.WordPiece(vocabulary=str(path))
     with pytest.raises(checks.UserError, match=r"got \['The'\]. 1 of 3 tokens"):
         tokenizer.num_tokens("text_x", NOTHING)
-    path.write_text("[UNK]\nthe\n")
-    assert tokenizer.num_tokens("text_x", NOTHING) == 2
+    path.write_text("[UNK]\nthe\n##s\n")
+    assert tokenizer.num_tokens("text_x", NOTHING) == 3
+    path.write_text("[UNK]\nthe\n▁s\n")
+    with pytest.raises(checks.UserError, match="must hold pieces that begin with ##"):
+        tokenizer.num_tokens("text_x", NOTHING)

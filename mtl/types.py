@@ -214,6 +214,36 @@ class HistoryEncoder(Protocol):
         return False
 
 
+class Tokenizer(Protocol):
+    """Cuts texts into tokens, in the graph: what is served are the texts as they are."""
+
+    @abc.abstractmethod
+    def __call__(self, texts: tf.Tensor, name: str, fitted: Statistics) -> tf.RaggedTensor:
+        """Return the ids of tokens, strings [B] -> int64 [B, (L)] in [0, num_tokens).
+
+        `name` is what was learned is kept under.
+        """
+
+    @abc.abstractmethod
+    def num_tokens(self, name: str, fitted: Statistics) -> int:
+        """Return how many ids there are, those of unknown tokens included."""
+
+    def accumulator(self, field: str, read: Callable[[Tensors], tf.Tensor]) -> Accumulator | None:
+        """Return what learns of the texts [N] that `read` takes of a batch; None for nothing."""
+        del field, read
+        return None
+
+    def row_names(self, name: str, fitted: Statistics) -> RowNames | None:
+        """Return which tokens the ids stand for; None where they have no names."""
+        del name, fitted
+        return None
+
+    @property
+    def file(self) -> str | None:
+        """The file that its settings name, whose checksum is kept."""
+        return None
+
+
 class Towers(dict[str, tf.Tensor]):
     """{task: [B, H]}, with the outputs that tasks share and all of them are made of.
 

@@ -15,6 +15,7 @@ from mtl.features.image import Image
 from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
 from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
+from mtl.features.text import Text
 from mtl.features.unified import Unified
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Periodic",
     "PiecewiseLinear",
     "Statistics",
+    "Text",
     "Unified",
     "adopt_statistics",
     "check_columns",

@@ -11,17 +11,15 @@ item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a sma
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.compat import graphs
-from mtl.features import accumulators, column, tables
+from mtl.features import accumulators, column, tables, vocabulary, word_vectors
 from mtl.spec import literals
-from mtl.variables import row_names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +47,8 @@ class Categorical(tables.Embedded, tables.Ids):
       table: the name of a table that all columns share that name it: one vocabulary and one
         embedding, in `features/<table>`. None gives each field its own.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`: the first values
+        of the categories that it knows; the others start as without it.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -56,8 +56,16 @@ class Categorical(tables.Embedded, tables.Ids):
     max_size: int | None = None
     num_unknown: int = 1
     prefix: str = "categorical"
+    word_vectors: str | None = None
 
-    _of_table = ("vocabulary", "min_count", "max_size", "num_unknown", "embedding")
+    _of_table = (
+        "vocabulary",
+        "min_count",
+        "max_size",
+        "num_unknown",
+        "embedding",
+        "word_vectors",
+    )
     _is_ranked = True
 
     def __post_init__(self):
@@ -78,6 +86,11 @@ class Categorical(tables.Embedded, tables.Ids):
         elif self.vocabulary is not None:
             rule = "be a list, the path of a file or None"
             checks.is_a("Categorical.vocabulary", self.vocabulary, str, rule)
+        where = "Categorical.word_vectors"
+        word_vectors.check(where, self.word_vectors, self.dimension)
+        fits = self.embedding is None or self.word_vectors is None
+        rule = "stay None where embedding gives ids no row each"
+        checks.require(fits, where, rule, self.word_vectors)
 
     def _listed(self) -> tuple[str, ...]:
         """Return the categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
@@ -85,7 +98,12 @@ class Categorical(tables.Embedded, tables.Ids):
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: what gathers its vocabulary}."""
+        """Return {column or table: what gathers its vocabulary, and vectors for it}."""
+        names = dict.fromkeys(map(self._name, self.columns))
+        of_file = {word_vectors.key(name): self._vectors(name) for name in names}
+        return {**self._vocabularies(), **({} if self.word_vectors is None else of_file)}
+
+    def _vocabularies(self) -> dict[str, types.Accumulator]:
         if self.vocabulary is not None:
             return {}
         found: dict[str, accumulators.Vocabulary] = {}
@@ -105,11 +123,24 @@ class Categorical(tables.Embedded, tables.Ids):
             found[name] = found[name].join(gathered) if name in found else gathered
         return dict(found)
 
+    def _vectors(self, name: str) -> types.Accumulator:
+        is_list = isinstance(self.vocabulary, (list, tuple))
+        return word_vectors.WordVectors(
+            where="Categorical.word_vectors",
+            path=cast(str, self.word_vectors),
+            dimension=cast(int, self.dimension),
+            column=name,
+            given=self._listed() if is_list else cast(str | None, self.vocabulary),
+        )
+
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary}, where one is given."""
-        path = self.vocabulary
-        return dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
+        """{column: the file of its vocabulary}, where one is given, and that of its vectors."""
+        path, vectors = self.vocabulary, self.word_vectors
+        of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
+        if vectors is None:
+            return of_words
+        return {**of_words, **{word_vectors.key(output): vectors for output in self.columns}}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: the categories of its embedding}; of a block of rows its own."""
@@ -133,14 +164,25 @@ class Categorical(tables.Embedded, tables.Ids):
     ) -> tf.Tensor:
         tokens = column.tokens("Categorical", features, field)
         entries, size = self._entries(output, fitted)
-        ids = tf.ragged.map_flat_values(_table(entries, self.num_unknown).lookup, tokens)
+        table = vocabulary.create_table(entries, self.num_unknown)
+        ids = tf.ragged.map_flat_values(table.lookup, tokens)
         size += self.num_unknown
-        return self._look_up(output, ids, size, self._counts(output, fitted))
+        counts, initializer = self._counts(output, fitted), self._initializer(output, fitted)
+        return self._look_up(output, ids, size, initializer, counts)
 
     def _counts(self, output: str, fitted: types.Statistics) -> Sequence[int]:
         """Return how often the training split holds the categories of each block."""
         is_fitted = self.vocabulary is None and self._block_ends
         return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
+
+    def _initializer(
+        self, output: str, fitted: types.Statistics
+    ) -> Callable[..., tf.Tensor] | None:
+        """Return what starts the table from the word vectors, if there are any."""
+        if self.word_vectors is None:
+            return None
+        stddev = self.initial_stddev or cast(int, self.dimension) ** -0.5
+        return word_vectors.make_initializer(fitted, self._name(output), stddev)
 
     def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or the file of it, and its size."""
@@ -150,39 +192,11 @@ class Categorical(tables.Embedded, tables.Ids):
             entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
         path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
-        exists = tf.io.gfile.exists(path)
-        checks.require(exists, "Categorical.vocabulary", "be an existing file", path)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            lines = row_names.split_lines(file.read())
-        good = lines and all(lines) and len(set(lines)) == len(lines)
-        rule = "be a file with one category a line, none empty and none twice"
-        checks.require(bool(good), "Categorical.vocabulary", rule, path)
-        return path, len(lines)
+        return path, len(vocabulary.read_file("Categorical.vocabulary", path))
 
 
 def _tokens(features: types.Tensors, field: str) -> np.ndarray:
     return column.flat(column.tokens("Categorical", features, field)).numpy()
-
-
-def _table(entries: tuple[str, ...] | str, num_unknown: int) -> tf.lookup.StaticVocabularyTable:
-    """Build the table of a vocabulary, or of a file with one; it is made once in a graph."""
-    # A key that is no string stays out of saved graphs.
-    kept = graphs.outermost_graph().get_collection_ref((entries, num_unknown))
-    if not kept:
-        # Tables belong to the outermost graph, where the session initialises them, once.
-        with tf.init_scope():
-            kept.append(tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown))
-    return kept[0]
-
-
-def _initializer(entries: tuple[str, ...] | str) -> Any:
-    if isinstance(entries, tuple):
-        ids = list(range(len(entries)))
-        return tf.lookup.KeyValueTensorInitializer(list(entries), ids, tf.string, tf.int64)
-    index = tf.lookup.TextFileIndex
-    return tf.lookup.TextFileInitializer(
-        entries, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

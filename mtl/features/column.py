@@ -124,10 +124,17 @@ class Lookup(types.Column):
             fix = "One-hot inputs have no embedding."
             checks.require(self.dimension is not None, where, "stay None", given, fix)
 
-    def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
+    def _look_up(
+        self,
+        output: str,
+        ids: Values,
+        size: int,
+        initializer: Callable[..., tf.Tensor] | None = None,
+    ) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `vectors`."""
+        dimension, stddev = self.dimension, self.initial_stddev
         with self._store():
-            return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+            return vectors(output, ids, size, dimension, self.pooling, stddev, initializer)
 
     def _store(self) -> contextlib.AbstractContextManager[Any]:
         """Have tables that are created within it hold numbers of the type that is set."""
@@ -220,6 +227,7 @@ def vectors(
     dimension: int | None,
     pooling: str,
     stddev: float | None = None,
+    initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Turn ids in [0, size) into [B, D], by an embedding of `dimension`; one-hot if it is None.
 
@@ -234,7 +242,7 @@ def vectors(
     width = dimension
 
     def look_up(own: tf.Tensor) -> tf.Tensor:
-        return layers.embedding(own, size, width, stddev=stddev)
+        return layers.embedding(own, size, width, stddev=stddev, initializer=initializer)
 
     return embed(ids, look_up, width, pooling)
 

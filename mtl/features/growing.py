@@ -11,7 +11,7 @@ import dataclasses
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import categorical, column, key_table
+from mtl.features import column, key_table, tables
 
 tf1 = tf.compat.v1
 
@@ -21,7 +21,7 @@ _MAX_CAPACITY = 2**31 - 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Growing(categorical.Ids):
+class Growing(tables.Ids):
     """Strings or integers, each with a row of its own once it has come: [B], [B, n], [B, (L)].
 
     Nothing is fitted before training, and no two keys share a row. A key that a training step sees
@@ -47,6 +47,7 @@ class Growing(categorical.Ids):
       pooling: of fields with several values: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
         distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
+      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of a table that all columns share that name it, in `features/<table>`. None
         gives each field its own.

@@ -260,7 +260,7 @@ class _Table:
             return tf.where(goes, tf.cast(came, tf.float64), never)
         if self.part.eviction == "norm":
             vectors = tf.nn.embedding_lookup(_find_table(self.scope), rows)
-            return tf.cast(tf.norm(vectors, axis=-1), tf.float64)
+            return tf.cast(tf.norm(tf.cast(vectors, tf.float32), axis=-1), tf.float64)
         return never
 
     def _reset(self, rows: tf.Tensor) -> list[_Write]:
@@ -277,7 +277,7 @@ class _Table:
                 own = rows - shard.first
                 is_here = (own >= 0) & (own < table.shape[0])
                 own, values = tf.boolean_mask(own, is_here), tf.boolean_mask(values, is_here)
-            writes.append(_Write(table, values, own))
+            writes.append(_Write(table, tf.cast(values, table.dtype), own))
             writes += [
                 _Write(slot, _start_slot(slot, values), own)
                 for slot in slots.list_slots(table)
@@ -333,7 +333,7 @@ def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
         total = next(v for v in tf1.global_variables() if averaging.is_total(v))
         return tf.fill(shape, total.read_value())  # Their average is as of now.
     if averaging.is_state(name):
-        return tf.identity(weights)
+        return tf.cast(weights, slot.dtype)
     return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
 
 

@@ -118,10 +118,14 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
         rule = f"be learned as here in {source}"
         fix = "Set WarmStart.statistics = False, or give the column its settings there."
         checks.require(same, f"features.{name}", rule, theirs.entries.get(name), fix)
-        file = theirs.for_column(name).get("file")
-        if file:
-            tf.io.gfile.copy(theirs.path(file), ours.path(file), overwrite=True)
-            storage.sync([ours.path(file)])
+        entry = theirs.for_column(name)
+        vectors = entry.get("vectors")  # A checkpoint, of several files.
+        paths = storage.listed(source, f"{vectors}.") if vectors else []
+        paths += [theirs.path(entry["file"])] if "file" in entry else []
+        for path in paths:
+            own = ours.path(os.path.basename(path))
+            tf.io.gfile.copy(path, own, overwrite=True)
+            storage.sync([own])
     entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
     _write(entries, directory)
 

@@ -8,7 +8,7 @@ item/features.Hashed.embedding = @embeddings.QuotientRemainder()
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -100,11 +100,16 @@ class Embedded(column.Lookup):
         return dict.fromkeys(names, types.RowNames(names=told, axis=0, are_grouped=True))
 
     def _look_up(
-        self, output: str, ids: column.Values, size: int, counts: Sequence[int] = ()
+        self,
+        output: str,
+        ids: column.Values,
+        size: int,
+        initializer: Callable[..., tf.Tensor] | None = None,
+        counts: Sequence[int] = (),
     ) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `column.vectors`; counts are those of blocks."""
         if self.embedding is None or self.dimension is None:
-            return super()._look_up(output, ids, size)
+            return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev
         table = types.Table(size=size, dimension=self.dimension, stddev=stddev, counts=counts)
         with self._store():

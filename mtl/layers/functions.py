@@ -249,13 +249,15 @@ def embedding(
     dimension: int,
     name: str = "embedding",
     stddev: float | None = None,
+    initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Look up ids in [0, vocabulary_size), [...] -> [..., dimension].
 
     The gradient of the table is IndexedSlices. It starts from a normal distribution of this
-    standard deviation, `dimension ** -0.5` if it is None, cut off at two of them.
+    standard deviation, `dimension ** -0.5` if it is None, cut off at two of them; or as
+    `initializer` says.
     """
     stddev = dimension**-0.5 if stddev is None else stddev
-    initializer = tf1.truncated_normal_initializer(stddev=stddev)
+    initializer = initializer or tf1.truncated_normal_initializer(stddev=stddev)
     table = sharding.create_table(name, [vocabulary_size, dimension], initializer)
     return pruned.mask_rows(half_tables.look_up(table, ids), table, ids)

@@ -227,7 +227,7 @@ class _Walk:
             return [given] if is_plain else None
         if kind in ("Max", "Mean"):
             axes, rank = self._value(operation.inputs[1]), operation.inputs[0].shape.rank
-            is_over_places = axes is not None and rank and rank - 1 not in axes % rank
+            is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
             return [given] if is_over_places else None
         return self._flatten(operation, given) if kind == "Reshape" else None
 

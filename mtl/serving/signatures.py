@@ -8,6 +8,7 @@ lean                       tf.Examples -> the chosen ones of these
 raw, raw/lean, raw/<task>  the same predictions for features as tensors
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -59,12 +60,18 @@ def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.
             for key, value in defaults.items() if is_raw(name) else ():
                 signature.defaults[key].CopyFrom(value)
         _forget_asset_paths(meta_graph)
+        _forget_source_paths(meta_graph)
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
     """Take the signatures out of the graph, and return them."""
-    items = meta_graph.signature_def.items()
-    written = {name: signature.SerializeToString() for name, signature in items}
+    # To Estimator the one text of a model is a tf.Example, which the call Classify takes.
+    predict = tf.saved_model.PREDICT_METHOD_NAME
+    written = {
+        name: signature.SerializeToString()
+        for name, signature in meta_graph.signature_def.items()
+        if signature.method_name == predict or not is_raw(_final_name(name))
+    }
     meta_graph.signature_def.clear()
     return written
 
@@ -97,3 +104,13 @@ def _forget_asset_paths(meta_graph: Any) -> None:
         for old, new in names.items():
             if "shared_name" in node.attr:  # Asking for it would create it.
                 node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new)
+
+
+def _forget_source_paths(meta_graph: Any) -> None:
+    """Take out where tables would start from: what is served has values already."""
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    for node in nodes.values():
+        path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None
+        if path is not None and path.op == "Const":  # That of a saver is fed.
+            (prefix,) = path.attr["value"].tensor.string_val
+            path.attr["value"].tensor.string_val[0] = os.path.basename(prefix)

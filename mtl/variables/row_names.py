@@ -125,8 +125,8 @@ def seal(model_dir: str) -> None:
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:
-    """Return the names of the innermost scope that holds the variable, if any."""
-    scopes = [scope for scope in named if variable.startswith(scope)]
+    """Return the names of the innermost scope that holds the variable or is it, if any."""
+    scopes = [scope for scope in named if f"{variable}/".startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
 

@@ -7,6 +7,7 @@ from mtl import experiment, features, heads, histories, model, networks, spec
 from mtl.balancing import methods
 from mtl.compat import estimator
 from mtl.data import csv, long_tail, pipeline
+from mtl.features import tokenizers
 from mtl.heads import classifiers
 from mtl.layers import quantization
 from mtl.optimization import clipping, optimizers, update
@@ -94,6 +95,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Unified": lambda: {"names": ["x"], "num_buckets": 10},
     "MixedDimensions": lambda: {"ends": [1]},
     "MultiHash": lambda: {"num_buckets": 10},
+    "Text": lambda: {
+        "names": ["x"],
+        "tokenizer": tokenizers.Bytes(),
+        "encoder": histories.Pooling(),
+    },
     "AutoDis": lambda: {"names": ["x"]},
     "Periodic": lambda: {"names": ["x"]},
     "PiecewiseLinear": lambda: {"names": ["x"]},

@@ -8,7 +8,8 @@ import gin
 import numpy as np
 import pytest
 
-from mtl import features, heads, networks, spec
+from mtl import features, heads, histories, networks, spec
+from mtl.features import tokenizers
 from mtl.serving import loaded
 from tests.conformance import heads as head_rows
 from tests.conformance import networks as network_rows
@@ -98,6 +99,33 @@ def test_regress_gives_a_number_a_row(every_head):
     predicted, found = every_head
     wanted = predicted["regression/value"]
     assert_equal(found["regression/regress", "outputs"].reshape(-1), wanted)
+
+
+@pytest.mark.medium
+def test_a_model_of_one_text_serves_it_as_it_is(tmp_path):
+    """Estimator takes the one text for an example, which Classify would take."""
+    made = exports.Untrained(
+        directory=str(tmp_path / "run"),
+        columns=[
+            features.Text(
+                names=["title"],
+                tokenizer=tokenizers.CharacterNgrams(num_buckets=20),
+                encoder=histories.Pooling(),
+            )
+        ],
+        network=networks.SharedBottom(trunk=networks.MLP(layers=[5])),
+        heads=[heads.MultiClass(name="about", classes=["a", "b"]), heads.Regression(name="size")],
+        spec=spec.Spec(features={"title": "string"}, labels={}),
+        values={"title": np.array([f"title {n % 7} " * (n % 3) for n in range(NUM_ROWS)])},
+    )
+    path = made.export(tmp_path / "export")
+    with loaded.load_export(path) as model:
+        raw = {name for name in model.signatures if name.startswith("raw")}
+        assert raw == {"raw", "raw/about", "raw/size"}
+        assert "about/classify" in model.signatures and "size/regress" in model.signatures
+        found = model(sorted(raw), {"title": made.values["title"]})
+    for name, wanted in made.predictions().items():
+        assert_equal(found["raw", name], wanted)
 
 
 @pytest.fixture

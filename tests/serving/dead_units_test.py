@@ -142,6 +142,16 @@ def test_several_towers_keep_what_one_of_them_reads():
     assert _remove(build) == [(4, 2), (4, 2), (4, 4)]
 
 
+def test_channels_are_followed_through_a_maximum_over_one_axis():
+    def build(x):
+        hidden = tf.nn.relu(
+            tf.nn.conv2d(x, without(weights(1, 1, 2, 5), columns=[0, 3]), 1, "SAME")
+        )
+        return tf.reduce_max(tf.reduce_max(hidden, axis=1), axis=1) @ weights(5, 3)
+
+    assert _remove(build, (4, 4, 2)) == [(1, 1, 2, 3), (3, 3)]
+
+
 @pytest.mark.parametrize(
     "reader",
     [

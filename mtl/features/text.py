@@ -1,0 +1,148 @@
+"""Texts as inputs: cut into tokens in the graph, and encoded like a history of events.
+
+features.Text.names = ["title"]
+features.Text.tokenizer = @tokenizers.WordPiece()
+features.Text.encoder = @histories.Convolution()
+features.Text.max_tokens = 200
+"""
+
+import dataclasses
+import functools
+from typing import cast
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.features import column, word_vectors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text(column.PerField):
+    """Texts by the vectors of their tokens, in order: strings [B], [B, n] or [B, (L)] -> [B, H].
+
+    The texts of a list are one text, with a space between them. A text without a token, such as the
+    empty one, is what the encoder makes of no events. Bytes that are no UTF-8 are left out by all
+    tokenizers but `Bytes`.
+
+    Attributes:
+      names: the fields; each has its own vocabulary, embedding and encoder.
+      tokenizer: from texts to ids, such as `tokenizers.WordPiece`.
+      encoder: from the vectors of tokens to one, such as `histories.Convolution`, without a target.
+      dimension: of the vectors of tokens, in `features/<column>/embedding`.
+      max_tokens: how many tokens of a text count, the first ones; None for all. It bounds the
+        memory that a long text takes, which grows with its square in a transformer.
+      place_dimension: of an embedding of the place of a token, counted from the beginning, that is
+        joined to its vector; needs `max_tokens`. None for none.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`: the first values
+        of the tokens that it knows; the others start as without it.
+      prefix: starts the column's name, `<prefix>_<field>`.
+      trainable: False leaves its variables as they are, those of the encoder too.
+    """
+
+    tokenizer: types.Tokenizer
+    encoder: types.HistoryEncoder
+    dimension: int = 32
+    max_tokens: int | None = None
+    place_dimension: int | None = None
+    word_vectors: str | None = None
+    prefix: str = "text"
+
+    def __post_init__(self):
+        super().__post_init__()
+        example, attributes = "tokenizers.WordPiece", ["num_tokens"]
+        checks.require_part("Text.tokenizer", self.tokenizer, example, 3, attributes)
+        checks.require_part("Text.encoder", self.encoder, "histories.Convolution", arguments=2)
+        needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
+        rule = "be an encoder that compares events with nothing"
+        fix = "Take Pooling, Convolution, GRU or Transformer."
+        checks.require(not needs, "Text.encoder", rule, type(self.encoder).__name__, fix)
+        checks.whole("Text.dimension", self.dimension, 1)
+        if self.max_tokens is not None:
+            checks.whole("Text.max_tokens", self.max_tokens, 1)
+        if self.place_dimension is not None:
+            checks.whole("Text.place_dimension", self.place_dimension, 1)
+            rule = "be set where places are embedded"
+            checks.require(self.max_tokens is not None, "Text.max_tokens", rule, self.max_tokens)
+        word_vectors.check("Text.word_vectors", self.word_vectors, self.dimension)
+        has_words = self.word_vectors is None or self._file or self._accumulator("")
+        fix = f"{type(self.tokenizer).__name__} has none."
+        rule = "stay None where tokens have no vocabulary"
+        checks.require(bool(has_words), "Text.word_vectors", rule, self.word_vectors, fix)
+
+    @property
+    def _file(self) -> str | None:
+        """The file of the tokenizer's vocabulary, where one is given."""
+        return types.read_member(self.tokenizer, types.Tokenizer, "file")
+
+    def _accumulator(self, field: str) -> types.Accumulator | None:
+        """Return what the tokenizer has to learn of a field."""
+        read = functools.partial(_read_texts, field=field)
+        return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return {column: what gathers its vocabulary}, and what finds vectors for it."""
+        found: dict[str, types.Accumulator] = {}
+        for output, (field,) in self.columns.items():
+            own = self._accumulator(field)
+            if own is not None:
+                found[output] = own
+            if self.word_vectors is not None:
+                found[word_vectors.key(output)] = word_vectors.WordVectors(
+                    where="Text.word_vectors",
+                    path=self.word_vectors,
+                    dimension=self.dimension,
+                    column=output,
+                    given=self._file,
+                )
+        return found
+
+    @property
+    def files(self) -> dict[str, str]:
+        """{column: the file of its vocabulary}, where one is given, and that of its vectors."""
+        found: dict[str, str] = {}
+        for output in self.columns:
+            found |= {output: self._file} if self._file else {}
+            if self.word_vectors is not None:
+                found[word_vectors.key(output)] = self.word_vectors
+        return found
+
+    def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
+        """Return {the embedding of a column: its tokens}, where tokens have names."""
+        of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
+        found = {output: of_tokens(output, fitted) for output in self.columns}
+        # Of the table alone: the encoder's variables lie beside it.
+        return {f"{output}/embedding": names for output, names in found.items() if names}
+
+    def _encode(
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
+    ) -> tf.Tensor:
+        ids = self.tokenizer(_read_texts(features, field), output, fitted)
+        if self.max_tokens is not None:
+            ids = ids[:, : self.max_tokens]
+        start = None
+        if self.word_vectors is not None:
+            start = word_vectors.make_initializer(fitted, output, self.dimension**-0.5)
+        size = self.tokenizer.num_tokens(output, fitted)
+        vectors = layers.embedding(ids.flat_values, size, self.dimension, initializer=start)
+        if self.place_dimension is not None:
+            firsts = tf.gather(ids.row_splits, ids.value_rowids())
+            places = tf.range(tf.size(firsts, firsts.dtype)) - firsts
+            most = cast(int, self.max_tokens)
+            of_places = layers.embedding(places, most, self.place_dimension, "place")
+            vectors = tf.concat([vectors, of_places], axis=1)
+        tokens = tf.RaggedTensor.from_row_splits(vectors, ids.row_splits, validate=False)
+        return self.encoder(tokens, None)
+
+
+def _read_texts(features: types.Tensors, field: str) -> tf.Tensor:
+    """Return one text for each row, strings [B]."""
+    values = features[field]
+    if values.dtype != tf.string:
+        fix = f"It holds {values.dtype.name}: give it to a column of numbers or categories."
+        checks.fail("Text.names", "name fields of strings", field, fix)
+    if values.shape.rank == 1:
+        return values
+    fix = f"Its batches have shape {values.shape}."
+    rule = "name fields of texts or of lists of texts"
+    checks.require(values.shape.rank == 2, "Text.names", rule, field, fix)
+    return tf.strings.reduce_join(values, axis=1, separator=" ")

@@ -1,0 +1,12 @@
+"""Tokenizers: from texts to ids, in the graph.
+
+features.Text.tokenizer = @tokenizers.WordPiece()
+tokenizers.WordPiece.size = 8000
+"""
+
+from mtl.features.tokenizers.byte_values import Bytes
+from mtl.features.tokenizers.ngrams import CharacterNgrams
+from mtl.features.tokenizers.word_pieces import WordPiece
+from mtl.features.tokenizers.words import Words
+
+__all__ = ["Bytes", "CharacterNgrams", "WordPiece", "Words"]

@@ -1,0 +1,122 @@
+r"""What text becomes before it is cut into words: every character by itself, from tables.
+
+tables = characters.read_tables(lowercase=True)
+characters.clean("Émile\u200b", lowercase=True)               # "emile"
+
+It is what the tokenizer of BERT does (J. Devlin et al., "BERT: Pre-training of Deep Bidirectional
+Transformers for Language Understanding", NAACL 2019, arXiv:1810.04805): control characters, U+FFFD
+and private ones go, spaces of all kinds and line breaks become a space. Lower-casing also takes
+accents away: the canonical decomposition without its marks (Mn). Nothing looks at neighbours, so
+that a table holds all of it, and the graph that is served needs no library. The tables follow the
+Unicode version of the Python that builds the graph; an export holds them.
+"""
+
+import dataclasses
+import functools
+import itertools
+import unicodedata
+
+import numpy as np
+
+# What a character is to the cut into words.
+LETTER, SPACE, ALONE = 0, 1, 2
+
+_END = 0x110000
+_PAGE = 256
+# Ten planes between these hold no character in any version.
+_IN_USE = (range(0x40000), range(0xE0000, _END))
+_ALWAYS_SPACES = "\t\n\r"
+# Each ideograph is a word: BERT's ranges.
+_IDEOGRAPHS = (
+    range(0x3400, 0x4DC0),
+    range(0x4E00, 0xA000),
+    range(0xF900, 0xFB00),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2B740),
+    range(0x2B740, 0x2B820),
+    range(0x2B820, 0x2CEB0),
+    range(0x2F800, 0x2FA20),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paged:
+    """A number for each code point, in pages of 256 of which equal ones are kept once.
+
+    Attributes:
+      pages: int32 [P, 256].
+      page_of: int32 [4352], which page a code point's upper bits mean.
+    """
+
+    pages: np.ndarray
+    page_of: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """What the graph looks up.
+
+    Attributes:
+      row_of: the row of `expansions` that a code point becomes; 0 where it stays as it is.
+      expansions: int32 [E, K], code points; -1 where there are fewer than K.
+      kinds: LETTER, SPACE or ALONE, of what came out.
+    """
+
+    row_of: Paged
+    expansions: np.ndarray
+    kinds: Paged
+
+
+def clean(text: str, lowercase: bool) -> str:
+    """Return the text as the graph sees it before it cuts words."""
+    return "".join(_clean_one(character, lowercase) for character in text)
+
+
+def _clean_one(character: str, lowercase: bool) -> str:
+    """Return what one character becomes: none, one or several."""
+    category = unicodedata.category(character)
+    if character in _ALWAYS_SPACES or category[0] == "Z":
+        return " "
+    if category in ("Cc", "Cf", "Co", "Cs") or character == "\ufffd":
+        return ""
+    if not lowercase:
+        return character
+    parts = unicodedata.normalize("NFD", character)
+    return "".join(part.lower() for part in parts if unicodedata.category(part) != "Mn")
+
+
+def _kind(character: str) -> int:
+    if character == " ":
+        return SPACE
+    category = unicodedata.category(character)[0]
+    is_punctuation = category == "P" or (character.isascii() and category == "S")
+    return ALONE if is_punctuation else LETTER
+
+
+@functools.cache
+def read_tables(lowercase: bool) -> Tables:
+    """Build the tables; it takes a fifth of a second, once in a process."""
+    rows: dict[str, int] = {"\0": 0}  # Which is removed itself: no character becomes it.
+    row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)
+    for point in itertools.chain(*_IN_USE):
+        character = chr(point)
+        if unicodedata.category(character) == "Cn":
+            continue
+        kinds[point] = _kind(character)
+        cleaned = _clean_one(character, lowercase)
+        if cleaned != character:
+            row_of[point] = rows.setdefault(cleaned, len(rows))
+    for ideographs in _IDEOGRAPHS:
+        kinds[ideographs.start : ideographs.stop] = ALONE
+    expansions = np.full([len(rows), max(map(len, rows))], -1, np.int32)
+    for made, row in rows.items():
+        expansions[row, : len(made)] = [ord(character) for character in made]
+    return Tables(_cut_pages(row_of), expansions, _cut_pages(kinds))
+
+
+def _cut_pages(values: np.ndarray) -> Paged:
+    places: dict[bytes, int] = {}
+    pages = values.reshape(-1, _PAGE)
+    page_of = [places.setdefault(page.tobytes(), len(places)) for page in pages]
+    kept = np.frombuffer(b"".join(places), values.dtype).reshape(-1, _PAGE)
+    return Paged(kept, np.asarray(page_of, np.int32))

@@ -1,0 +1,171 @@
+"""Cuts words into the longest pieces of a vocabulary, in the graph: all words of a batch at once.
+
+ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
+
+A loop over the lengths of pieces finds the longest one that begins at each character; a loop over
+the pieces of a word then goes from one to the next. Neither goes over words.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl.features.tokenizers import splitting
+
+# A longer word is unknown, as for BERT.
+MOST_CHARACTERS = 100
+INSIDE = b"##"
+
+
+class Pieces(NamedTuple):
+    """A vocabulary of pieces.
+
+    Attributes:
+      size: how many there are.
+      longest: the characters of the longest, without the mark of those inside of a word.
+      unknown: the id of a word that cannot be cut.
+    """
+
+    size: int
+    longest: int
+    unknown: int
+
+
+class _Letters(NamedTuple):
+    """The characters [M] of words.
+
+    Attributes:
+      word_of: which word each belongs to, int64.
+      first, end: where that word begins, and where the next one does, int64.
+      begins, ends: the bytes of a character within its word, int64.
+    """
+
+    word_of: tf.Tensor
+    first: tf.Tensor
+    end: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+
+
+def cut_words(
+    words: tf.Tensor, table: tf.lookup.StaticVocabularyTable, pieces: Pieces
+) -> tf.RaggedTensor:
+    """Cut words, strings [U] -> int64 [U, (P)].
+
+    Args:
+      words: none of them empty.
+      table: from pieces to ids; what is no piece has the id `pieces.size`.
+      pieces: what the table holds.
+    """
+    unknown = tf.constant(pieces.unknown, tf.int64)
+    is_long = tf.strings.length(words, unit="UTF8_CHAR") > MOST_CHARACTERS
+    # Most words are pieces themselves.
+    whole = tf.where(is_long, unknown, table.lookup(words))
+    is_done = is_long | (whole < pieces.size)
+    done, others = splitting.find_true(is_done), splitting.find_true(~is_done)
+    tokens = _cut_others(tf.gather(words, others), table, pieces)
+    # The tokens of both in one list, and of each word where it stands there.
+    values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
+    behind = tf.size(done, tf.int64)
+    splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)
+    both = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    places = tf.math.invert_permutation(tf.concat([done, others], axis=0))
+    return tf.gather(both, places)
+
+
+def _cut_others(
+    words: tf.Tensor, table: tf.lookup.StaticVocabularyTable, pieces: Pieces
+) -> tf.RaggedTensor:
+    """Cut words that are no pieces themselves, strings [N] -> int64 [N, (P)]."""
+    points, begins = tf.strings.unicode_decode_with_offsets(words, "UTF-8")
+    letters = _describe(words, points.row_splits, begins)
+    ids, lengths = _find_longest(words, letters, table, pieces)
+    is_piece, is_cut = _follow(points.row_splits, lengths)
+    is_cut = tf.gather(is_cut, letters.word_of)
+    # The first character of a word that cannot be cut stands for its unknown token.
+    is_first = tf.equal(tf.range(tf.size(ids, tf.int64)), letters.first)
+    is_token = tf.where(is_cut, is_piece, is_first)
+    ids = tf.where(is_cut, ids, tf.constant(pieces.unknown, tf.int64))
+    tokens = splitting.find_true(is_token)
+    return tf.RaggedTensor.from_value_rowids(
+        tf.gather(ids, tokens),
+        tf.gather(letters.word_of, tokens),
+        nrows=points.nrows(),
+        validate=False,
+    )
+
+
+def _describe(words: tf.Tensor, row_splits: tf.Tensor, begins: tf.RaggedTensor) -> _Letters:
+    word_of = begins.value_rowids()
+    first, end = tf.gather(row_splits, word_of), tf.gather(row_splits, word_of + 1)
+    size = tf.gather(tf.cast(tf.strings.length(words), tf.int64), word_of)
+    place = tf.range(tf.size(word_of, tf.int64))
+    following = tf.concat([begins.flat_values[1:], size[-1:]], axis=0)
+    ends = tf.where(place + 1 < end, following, size)
+    return _Letters(word_of, first, end, begins.flat_values, ends)
+
+
+def _find_longest(
+    words: tf.Tensor,
+    letters: _Letters,
+    table: tf.lookup.StaticVocabularyTable,
+    pieces: Pieces,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return of the longest piece that begins at each character its id and length, int64 [M].
+
+    The length is 0 where no piece begins.
+    """
+    count = tf.size(letters.word_of, tf.int64)
+
+    def look_up(length, places, ids, lengths):
+        is_within = places + length <= tf.gather(letters.end, places)
+        places = tf.gather(places, splitting.find_true(is_within))
+        begin = tf.gather(letters.begins, places)
+        end = tf.gather(letters.ends, places + length - 1)
+        texts = tf.strings.substr(
+            tf.gather(words, tf.gather(letters.word_of, places)), begin, end - begin
+        )
+        is_first = tf.equal(places, tf.gather(letters.first, places))
+        mark = tf.where(is_first, b"", INSIDE)
+        found = table.lookup(tf.strings.join([mark, texts]))
+        known = splitting.find_true(found < pieces.size)
+        at = tf.gather(places, known)[:, tf.newaxis]
+        ids = tf.tensor_scatter_nd_update(ids, at, tf.gather(found, known))
+        longest = tf.fill(tf.shape(known), length)
+        return length + 1, places, ids, tf.tensor_scatter_nd_update(lengths, at, longest)
+
+    none = tf.zeros(tf.expand_dims(count, 0), tf.int64)
+    any_number = tf.TensorShape([None])
+    _, _, ids, lengths = tf.while_loop(
+        lambda length, places, *_: (length <= pieces.longest) & (tf.size(places) > 0),
+        look_up,
+        (tf.constant(1, tf.int64), tf.range(count), none, none),
+        shape_invariants=(tf.TensorShape([]), any_number, any_number, any_number),
+    )
+    return ids, lengths
+
+
+def _follow(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Go from piece to piece of each word: which characters begin one, bool [M]; and bool [N].
+
+    The latter says which words are pieces up to their end.
+    """
+    ends = row_splits[1:]
+    # What stands behind the last word has no length.
+    padded = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
+
+    def steps(places: tf.Tensor) -> tf.Tensor:
+        return tf.where(places < ends, tf.gather(padded, places), tf.zeros_like(places))
+
+    def advance(places, is_piece):
+        step = steps(places)
+        at = tf.gather(places, splitting.find_true(step > 0))
+        marks = tf.ones_like(at, tf.bool)
+        return places + step, tf.tensor_scatter_nd_update(is_piece, at[:, tf.newaxis], marks)
+
+    places, is_piece = tf.while_loop(
+        lambda places, _: tf.reduce_any(steps(places) > 0),
+        advance,
+        (row_splits[:-1], tf.zeros_like(lengths, tf.bool)),
+    )
+    return is_piece, tf.equal(places, ends)

@@ -1,0 +1,74 @@
+"""Parts of words by hash: a spelling that was never seen shares most of them with one that was.
+
+features.Text.tokenizer = @tokenizers.CharacterNgrams()
+tokenizers.CharacterNgrams.sizes = [3, 4, 5]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features.tokenizers import splitting
+
+_BEGIN, _END = ord("<"), ord(">")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CharacterNgrams(types.Tokenizer):
+    """Makes tokens of the n-grams of the characters of each word, and of the word, by hash.
+
+    P. Bojanowski et al., "Enriching Word Vectors with Subword Information" (fastText), TACL 2017,
+    arXiv:1607.04606. A word stands between `<` and `>`: with the size 3, "where" is <wh, whe, her,
+    ere, re> and <where>. Unlike there, the whole word is hashed as well, and `Words` says how a
+    text is cut into words. Nothing is learned, and nothing is unknown. The n-grams of a word come
+    by size, then the word if none of them is the word itself.
+
+    Attributes:
+      sizes: of the n-grams, in characters, with the two marks.
+      num_buckets: of the hash; several times the number of n-grams keeps collisions rare.
+      lowercase: whether letters become small and lose their accents first.
+    """
+
+    sizes: Sequence[int] = (3, 4, 5)
+    num_buckets: int = 1 << 16
+    lowercase: bool = True
+
+    def __post_init__(self):
+        where = "CharacterNgrams.sizes"
+        checks.is_a(where, self.sizes, (list, tuple), "be a list of sizes")
+        checks.require(len(self.sizes) > 0, where, "hold a size", self.sizes)
+        for size in self.sizes:
+            checks.whole(where, size, 1)
+        is_each_once = len(set(self.sizes)) == len(self.sizes)
+        checks.require(is_each_once, where, "hold each size once", self.sizes)
+        checks.whole("CharacterNgrams.num_buckets", self.num_buckets, 2)
+        checks.is_a("CharacterNgrams.lowercase", self.lowercase, bool, "be True or False")
+
+    def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
+        """Return the buckets of n-grams, strings [B] -> int64 [B, (L)]."""
+        del name, fitted
+        words = splitting.split_words(texts, self.lowercase)
+        return splitting.cut_distinct(words, self._cut)
+
+    def num_tokens(self, name: str, fitted: types.Statistics) -> int:
+        """Return the number of buckets."""
+        del name, fitted
+        return self.num_buckets
+
+    def _cut(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Return the buckets of each word, strings [U] -> int64 [U, (N)]."""
+        marked = tf.strings.join([chr(_BEGIN), words, chr(_END)])
+        letters = tf.strings.unicode_split(marked, "UTF-8")
+        lengths = letters.row_lengths()
+        is_apart = tf.reduce_all(tf.not_equal(lengths[:, tf.newaxis], list(self.sizes)), axis=1)
+        whole = tf.RaggedTensor.from_row_lengths(
+            tf.gather(marked, splitting.find_true(is_apart)),
+            tf.cast(is_apart, tf.int64),
+            validate=False,
+        )
+        ngrams = [tf.strings.ngrams(letters, size, separator="") for size in self.sizes]
+        tokens = tf.concat([*ngrams, whole], axis=1)
+        hashed = tf.strings.to_hash_bucket_fast(tokens.flat_values, self.num_buckets)
+        return tokens.with_flat_values(hashed)

@@ -1,0 +1,129 @@
+"""Learns a vocabulary of word pieces from the training split, with the library `tokenizers`.
+
+gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count=2, lowercase=True)
+gathered.update(features)                                # for each batch
+gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
+
+What is counted are the words that the graph will cut. The library breaks ties by the order of the
+single characters, which it takes from a hash map with a random seed: given to it in an order of
+ours, the same counts give the same pieces.
+"""
+
+import collections
+import dataclasses
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features.tokenizers import greedy, splitting
+
+# How often a word stands in one text that the library is given.
+_COPIES = 1000
+
+
+@dataclasses.dataclass(kw_only=True)
+class Pieces(types.Accumulator):
+    """Counts the words of a field, and learns pieces of them.
+
+    Attributes:
+      source: what is read, in words.
+      read: features -> strings [N].
+      size: the most pieces to learn.
+      min_count: how often a character or a pair must occur.
+      lowercase: as `splitting.split_words` takes it.
+    """
+
+    source: str
+    read: Callable[[types.Tensors], tf.Tensor] = dataclasses.field(repr=False)
+    size: int
+    min_count: int
+    lowercase: bool
+
+    def __post_init__(self):
+        self._counts: collections.Counter[bytes] = collections.Counter()
+
+    def update(self, fields: types.Tensors) -> None:
+        """Count the words of a batch.
+
+        Raises:
+          UserError: if the library is not installed.
+        """
+        _import_library()  # Before a pass over the data, and not behind it.
+        words = splitting.split_words(self.read(fields), self.lowercase)
+        self._counts.update(words.flat_values.numpy().tolist())
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Write the pieces, one a line, and return their file, number and greatest length."""
+        counts = {word.decode(): count for word, count in self._counts.items()}
+        pieces = learn_pieces(counts, self.size, self.min_count)
+        rule = f"see a character {self.min_count} times (min_count)"
+        fix = "Lower min_count, or leave the field out."
+        checks.require(len(pieces) > 0, f"features.{column}", rule, 0, fix)
+        name = f"vocabulary_{column}.txt"
+        with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
+            file.write(b"".join(piece + b"\n" for piece in pieces))
+        return {"file": name, "size": len(pieces), "longest": find_longest(pieces)}
+
+
+def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[bytes]:
+    """Return at most `size` pieces of words that occur so often, in order."""
+    words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
+    singles = _count_singles(words)
+    ranked = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))
+    alphabet = [piece for piece in ranked if singles[piece] >= min_count][:size]
+    known = set(alphabet)
+    words = {word: n for word, n in words.items() if known.issuperset(_singles(word))}
+    library = _import_library()
+    # The library counts every character as the beginning of a word, too.
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=min_count,
+        show_progress=False,
+        special_tokens=alphabet,
+        continuing_subword_prefix=greedy.INSIDE.decode(),
+    )
+    learner = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+    learner.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(_repeat(words), trainer)
+    places = learner.get_vocab()
+    return [piece.encode() for piece in sorted(places, key=places.__getitem__)]
+
+
+def find_longest(pieces: Iterable[bytes]) -> int:
+    """Return the characters of the longest piece, without the mark of those inside of a word."""
+    return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
+
+
+def _singles(word: str) -> Iterator[str]:
+    """Yield the pieces of one character that make the word, and those that the library adds."""
+    yield from word
+    yield from (f"{greedy.INSIDE.decode()}{character}" for character in word[1:])
+
+
+def _count_singles(words: Mapping[str, int]) -> dict[str, int]:
+    found: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for piece in _singles(word):
+            found[piece] += count
+    return found
+
+
+def _repeat(words: Mapping[str, int]) -> Iterator[str]:
+    """Yield texts that hold each word as often as it was counted."""
+    for word, count in words.items():
+        for _ in range(count // _COPIES):
+            yield " ".join([word] * _COPIES)
+        yield " ".join([word] * (count % _COPIES))
+
+
+def _import_library() -> Any:
+    try:
+        return importlib.import_module("tokenizers")
+    except ImportError:
+        rule = "name a file where the library `tokenizers` is not installed"
+        fix = "pip install 'mtl[text]' brings it."
+        checks.fail("WordPiece.vocabulary", rule, None, fix)

@@ -1,0 +1,138 @@
+"""Words as tokens, by a vocabulary.
+
+features.Text.tokenizer = @tokenizers.Words()
+tokenizers.Words.max_size = 20000
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features import accumulators, vocabulary
+from mtl.features.tokenizers import characters, splitting
+
+# A token or two that no text has do no harm.
+_MOST_LOST = 0.01
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfWords(types.Tokenizer):
+    """A tokenizer that cuts texts into words first, and knows tokens by a vocabulary.
+
+    Attributes:
+      vocabulary: the path of a file with one token a line, in place of those that the training
+        split holds. A run refuses a file that has changed since it was started.
+      min_count: how often a token must occur in the training split to be in the vocabulary.
+      lowercase: whether letters become small and lose their accents first.
+    """
+
+    vocabulary: str | None = None
+    min_count: int = 2
+    lowercase: bool = True
+
+    def __post_init__(self):
+        kind = type(self).__name__
+        if self.vocabulary is not None:
+            rule = "be the path of a file or None"
+            checks.is_a(f"{kind}.vocabulary", self.vocabulary, str, rule)
+        checks.whole(f"{kind}.min_count", self.min_count, 1)
+        checks.is_a(f"{kind}.lowercase", self.lowercase, bool, "be True or False")
+
+    @property
+    def file(self) -> str | None:
+        """The file of the vocabulary, where one is given."""
+        return self.vocabulary
+
+    def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
+        """Return the tokens."""
+        if self.vocabulary is not None:
+            self._read_given()  # Whoever takes the names only, later, knows no setting to blame.
+        return types.RowNames(names=self._entries(name, fitted), axis=0, and_unknown=True)
+
+    def _entries(self, name: str, fitted: types.Statistics) -> str:
+        """Return the file of the vocabulary."""
+        if self.vocabulary is None:
+            return fitted.path(fitted.for_column(name)["file"])
+        return self.vocabulary
+
+    def _read_given(self) -> list[bytes]:
+        """Return the tokens of the file that is given.
+
+        Raises:
+          UserError: if it is no vocabulary, or if it holds tokens that no text has.
+        """
+        kind = type(self).__name__
+        lines = vocabulary.read_file(f"{kind}.vocabulary", cast(str, self.vocabulary))
+        if self.lowercase:
+            lost = [text for line in lines if _is_lost(text := line.decode(errors="replace"))]
+            rule = f"hold no capital letters and accents where {kind}.lowercase is True"
+            fix = f"{len(lost)} of {len(lines)} tokens have some. Set lowercase = False."
+            fits = len(lost) <= _MOST_LOST * len(lines)
+            checks.require(fits, f"{kind}.vocabulary", rule, lost[:1], fix)
+        return lines
+
+
+def _is_lost(token: str) -> bool:
+    """Return whether a token is found in no text whose letters have become small."""
+    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which no text holds anyway.
+    if token.isascii():
+        return not is_special and token != token.lower()
+    return token != characters.clean(token, lowercase=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Words(OfWords):
+    """Makes a token of each word, by vocabulary; words are cut as BERT's basic tokenizer does.
+
+    Spaces part words; a punctuation mark and an ideograph are words of their own. Unknown words
+    have places of their own behind those of the vocabulary. See `characters` for what else becomes
+    of letters.
+
+    Attributes:
+      vocabulary: the path of a file with one word a line, in place of the words that the training
+        split holds. A run refuses a file that has changed since it was started.
+      min_count: how often a word must occur in the training split to be in the vocabulary. 2,
+        since what occurs once is as good as unknown, and trains the vector of the unknown.
+      max_size: the most words to keep, the frequent ones; None keeps all.
+      num_unknown: places for unknown words, which a hash spreads over them.
+      lowercase: whether letters become small and lose their accents first.
+    """
+
+    max_size: int | None = None
+    num_unknown: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.whole("Words.num_unknown", self.num_unknown, 1)
+        if self.max_size is not None:
+            checks.whole("Words.max_size", self.max_size, 1)
+
+    def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
+        """Return the words, strings [B] -> int64 [B, (L)]."""
+        words = splitting.split_words(texts, self.lowercase)
+        table = vocabulary.create_table(self._entries(name, fitted), self.num_unknown)
+        return words.with_flat_values(table.lookup(words.flat_values))
+
+    def num_tokens(self, name: str, fitted: types.Statistics) -> int:
+        """Return the size of the vocabulary and the places of unknown words."""
+        given = self.vocabulary is not None
+        size = len(self._read_given()) if given else fitted.for_column(name)["size"]
+        return size + self.num_unknown
+
+    def accumulator(
+        self, field: str, read: Callable[[types.Tensors], tf.Tensor]
+    ) -> types.Accumulator | None:
+        """Return what counts the words of a field."""
+        if self.vocabulary is not None:
+            return None
+
+        def read_words(features: types.Tensors):
+            return splitting.split_words(read(features), self.lowercase).flat_values.numpy()
+
+        source = f"{'small' if self.lowercase else 'all'} words of {field}"
+        return accumulators.Vocabulary(
+            reads={source: read_words}, min_count=self.min_count, max_size=self.max_size
+        )

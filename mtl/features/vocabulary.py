@@ -1,0 +1,67 @@
+"""Vocabularies in the graph: files with one token a line, and their lookup tables.
+
+size = len(vocabulary.read_file("Categorical.vocabulary", "jobs.txt"))
+ids = vocabulary.create_table("jobs.txt", num_unknown=1).lookup(tokens)
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.compat import graphs
+from mtl.variables import row_names
+
+
+def read_file(where: str, path: str) -> list[bytes]:
+    """Return the tokens of a file with one a line, as the lookup tables of TensorFlow read it.
+
+    Raises:
+      UserError: if there is no such file, or if a line is empty or stands there twice.
+    """
+    exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    checks.require(exists, where, "be an existing file", path)
+    with tf.io.gfile.GFile(path, "rb") as file:
+        lines = row_names.split_lines(file.read())
+    good = lines and all(lines) and len(set(lines)) == len(lines)
+    rule = "be a file with one category a line, none empty and none twice"
+    checks.require(bool(good), where, rule, path)
+    return lines
+
+
+def create_table(
+    entries: tuple[str, ...] | str, num_unknown: int
+) -> tf.lookup.StaticVocabularyTable:
+    """Build the table of a vocabulary, or of a file with one; it is made once in a graph.
+
+    It gives tokens their places, and others one of `num_unknown` places behind these, by a hash.
+    """
+
+    def create() -> tf.lookup.StaticVocabularyTable:
+        return tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown)
+
+    return make_once((entries, num_unknown), create)
+
+
+def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
+    """Return what `make` makes in the outermost graph, the same one for each call with this key."""
+    if tf.executing_eagerly():
+        return make()
+    # A key that is no string stays out of saved graphs.
+    kept = graphs.outermost_graph().get_collection_ref((key,))
+    if not kept:
+        # Tables belong to the outermost graph, where the session initialises them, once.
+        with tf.init_scope():
+            kept.append(make())
+    return kept[0]
+
+
+def _initializer(entries: tuple[str, ...] | str) -> Any:
+    if isinstance(entries, tuple):
+        ids = list(range(len(entries)))
+        return tf.lookup.KeyValueTensorInitializer(list(entries), ids, tf.string, tf.int64)
+    index = tf.lookup.TextFileIndex
+    return tf.lookup.TextFileInitializer(
+        entries, tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )

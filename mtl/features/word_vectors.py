@@ -1,0 +1,191 @@
+"""Vectors of words from a file, as the first values of a table.
+
+features.Categorical.word_vectors = "glove.6B.50d.txt"
+features.Categorical.dimension = 50
+
+A line of the file is a word and its numbers, parted by spaces; a first line of two whole numbers,
+how many words and how many numbers, may stand before them: the text formats of GloVe (J.
+Pennington, R. Socher, C. Manning, EMNLP 2014) and of word2vec and fastText.
+
+The file is read once, when the run starts: the vectors of the vocabulary's tokens then lie in
+`<model_dir>/statistics`, and a run that goes on needs no more.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.features import vocabulary
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+_VALUES = "vectors"
+_GREATEST = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(kw_only=True)
+class WordVectors(types.Accumulator):
+    """Finds the vectors of a vocabulary, when that is complete.
+
+    Attributes:
+      where: the setting that names the file.
+      path: the file.
+      dimension: of the vectors.
+      column: under which name the vocabulary is kept.
+      given: the tokens, or a file of them, of a vocabulary that is not learned.
+    """
+
+    where: str = dataclasses.field(repr=False)
+    path: str = dataclasses.field(repr=False)
+    dimension: int
+    column: str = dataclasses.field(repr=False)
+    given: Sequence[str] | str | None = dataclasses.field(repr=False)
+
+    def update(self, fields: types.Tensors) -> None:
+        """Learn nothing of a batch."""
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Write the vectors that were found, and return their file and number.
+
+        Raises:
+          UserError: if the file is none of vectors of this dimension, or knows no token.
+        """
+        learned = os.path.join(directory, f"vocabulary_{self.column}.txt")
+        given = learned if self.given is None else self.given
+        if isinstance(given, str):
+            tokens = vocabulary.read_file(f"the vocabulary of {self.column}", given)
+        else:
+            tokens = [token.encode() for token in given]
+        vectors = read_vectors(self.where, self.path, self.dimension, tokens)
+        found = int(np.isfinite(vectors[:, 0]).sum())
+        rule = f"hold a vector of a token of {self.column}"
+        fix = "Its words may be written in another way, such as with capital letters."
+        checks.require(found > 0, self.where, rule, self.path, fix)
+        share = f"{found} of {len(tokens)} tokens, {found / len(tokens):.0%},"
+        _log.info("features/%s: %s start from %s", self.column, share, self.path)
+        file = f"word_vectors_{self.column}"
+        tf.raw_ops.SaveV2(
+            prefix=os.path.join(directory, file),
+            tensor_names=[_VALUES],
+            shape_and_slices=[""],
+            tensors=[tf.constant(vectors)],
+        )
+        return {"vectors": file, "size": len(tokens), "found": found}
+
+
+def key(column: str) -> str:
+    """Return the name under which the statistics keep what was found for a column or table."""
+    return f"{column}/word_vectors"
+
+
+def check(where: str, path: str | None, dimension: int | None) -> None:
+    """Fail unless `path` is the path of a file, or None, and there is an embedding for it."""
+    if path is not None:
+        checks.is_a(where, path, str, "be the path of a file of vectors or None")
+        rule = "stay None where nothing is embedded"
+        checks.require(dimension is not None, where, rule, path)
+
+
+def make_initializer(
+    fitted: types.Statistics, column: str, stddev: float
+) -> Callable[..., tf.Tensor]:
+    """Return an initialiser of a table: the vectors where they are known.
+
+    Other rows start from a normal distribution of this standard deviation that is cut off at two.
+    """
+    entry = fitted.for_column(key(column))
+    prefix, size = fitted.path(entry["vectors"]), entry["size"]
+    others = tf1.truncated_normal_initializer(stddev=stddev)
+
+    def initialize(shape, dtype=tf.float32, partition_info=None):
+        own = others(shape, dtype=dtype, partition_info=partition_info)
+        first = partition_info.var_offset[0] if partition_info else 0
+        count = max(0, min(size - first, shape[0]))
+        if count == 0:
+            return own
+        part = f"{size} {shape[1]} {first},{count}:0,{shape[1]}"
+        # What a saver reads, too: an op that reads any file would be a risk to who serves it.
+        (vectors,) = tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=[_VALUES], shape_and_slices=[part], dtypes=[tf.float32]
+        )
+        # A table may have 16 bits; vectors lie in the file in 32.
+        vectors = tf.cast(tf.ensure_shape(vectors, [count, shape[1]]), dtype)
+        known = tf.where(tf.math.is_nan(vectors), own[:count], vectors)
+        return tf.concat([known, own[count:]], axis=0)
+
+    return initialize
+
+
+def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes]) -> np.ndarray:
+    """Return the vectors of tokens, float32 [V, dimension]; NaN for tokens that the file lacks.
+
+    Of a word that stands there twice the first line counts.
+
+    Raises:
+      UserError: which line of the file is wrong.
+    """
+    exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
+    checks.require(exists, where, "be an existing file", path)
+    places = {token: place for place, token in enumerate(tokens)}
+    vectors = np.full([len(tokens), dimension], np.nan, np.float32)
+    for number, line in _read_lines(where, path, dimension):
+        word, values = _split(where, path, dimension, number, line)
+        place = places.pop(word, None)
+        if place is not None:
+            vectors[place] = _parse(where, path, number, values)
+    return vectors
+
+
+def _split(where: str, path: str, dimension: int, number: int, line: bytes) -> tuple[bytes, bytes]:
+    """Return the word of a line, and its numbers."""
+    spaces = line.count(b" ")
+    word, _, values = line.partition(b" ")
+    fits = spaces >= dimension
+    if spaces > dimension:  # Words may hold spaces; a number too many is no word.
+        *words, values = line.split(b" ", spaces - dimension + 1)
+        word = b" ".join(words)
+        fits = not (b"." in words[-1] and _is_number(words[-1]))
+    rule = f"hold a word and {dimension} numbers (dimension) in each line"
+    fix = f"In line {number} of {path}."
+    checks.require(fits and word != b"", where, rule, line[:80].decode(errors="replace"), fix)
+    return word, values
+
+
+def _parse(where: str, path: str, number: int, values: bytes) -> list[float]:
+    parts = values.split(b" ")
+    good = all(map(_is_number, parts)) and all(abs(float(part)) <= _GREATEST for part in parts)
+    given = values[:80].decode(errors="replace")
+    fix = f"In line {number} of {path}."
+    checks.require(good, where, "hold finite numbers behind each word", given, fix)
+    return [float(part) for part in parts]
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_lines(where: str, path: str, dimension: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of vectors with their numbers, after a look at the first one."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        for number, line in enumerate(iter(file.readline, b""), 1):
+            line = line.rstrip(b" \r\n")
+            if number == 1:
+                parts = line.split(b" ")
+                is_header = len(parts) == 2 and all(part.isdigit() for part in parts)
+                width = int(parts[1]) if is_header else len(parts) - 1
+                rule = f"hold vectors of {dimension} numbers (dimension)"
+                checks.require(width == dimension, where, rule, width, f"In line 1 of {path}.")
+                if is_header:
+                    continue
+            yield number, line

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from mtl import checks, layers, types
+from mtl import ambient, checks, layers, types
 from mtl.variables import freezing
 
 POOLINGS = ("sum", "mean", "sqrtn")
@@ -120,6 +120,19 @@ class Lookup(types.Column):
     def _look_up(self, output: str, ids: Values, size: int) -> tf.Tensor:
         """Turn ids in [0, size) into [B, D], see `vectors`."""
         return vectors(output, ids, size, self.dimension, self.pooling, self.initial_stddev)
+
+
+def train_columns(when: bool = True) -> contextlib.AbstractContextManager[bool]:
+    """Have columns within it encode for a training step."""
+    return _ARE_TRAINING.set(when)
+
+
+def are_training() -> bool:
+    """Return whether columns encode for a training step, and not as in evaluation."""
+    return _ARE_TRAINING.get()
+
+
+_ARE_TRAINING = ambient.Ambient("columns are training", default=False)
 
 
 def name(prefix: str, *fields: str) -> str:

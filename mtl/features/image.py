@@ -3,6 +3,7 @@
 features.Image.names = ["photo"]
 features.Image.shape = (64, 64, 3)              # of decoded PNG or JPEG strings
 features.Image.normalization = "z_score"
+features.Image.augmentations = [@augmentations.Flip()]   # in training alone
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.features import accumulators, column
+from mtl.step import draws
 
 _NORMALIZATIONS = ("unit", "z_score", "per_image")
 
@@ -29,12 +31,15 @@ class Image(column.PerField):
         mean and deviation of each image, at least 1 / sqrt(H W C), so contrast is lost.
       greatest: the largest value that a pixel can have; 255 suits uint8.
       shape: (H, W, C) of encoded images, which are scaled to it; None for pixels.
+      augmentations: what changes images at random in training, such as `augmentations.Flip`, one
+        after the other, before they are normalised. Statistics are of images as they are.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
     normalization: str = "unit"
     greatest: float = 255.0
     shape: Sequence[int] | None = None
+    augmentations: Sequence[types.Augmentation] = ()
     prefix: str = "image"
 
     def __post_init__(self):
@@ -49,6 +54,11 @@ class Image(column.PerField):
                 "be (height, width, channels)",
                 self.shape,
             )
+
+        checks.is_a("Image.augmentations", self.augmentations, (list, tuple), "be a list")
+        for part in self.augmentations:
+            where, example = "Image.augmentations", "augmentations.Flip"
+            checks.require_part(where, part, example, arguments=2, attributes=["num_draws"])
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: what gathers the moments of its channels}."""
@@ -67,12 +77,29 @@ class Image(column.PerField):
     ) -> tf.Tensor:
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
         pixels = self._pixels(features, field)
+        if self.augmentations and column.are_training():
+            pixels = self._augment(pixels, output)
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
             entry = fitted.for_column(output)
             mean = np.array(entry["mean"], np.float32)
             return (pixels - mean) * column.inverse(entry["stddev"])
+        return pixels
+
+    def _augment(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
+        """Change every image [B, H, W, C] by draws of its own."""
+        size = pixels.shape[0]
+        # Rows of a training batch are counted; the events of a history are not.
+        rule = "be empty where images are not one a row"
+        checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
+        for number, part in enumerate(self.augmentations):
+            drawn = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
+            changed = part(pixels, drawn)
+            fits = changed.shape.is_compatible_with(pixels.shape) and changed.dtype == pixels.dtype
+            where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
+            checks.require(fits, where, rule, tuple(changed.shape))
+            pixels = tf.ensure_shape(changed, pixels.shape)
         return pixels
 
     def _channels(self, features: types.Tensors, field: str) -> np.ndarray:

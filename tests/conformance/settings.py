@@ -65,6 +65,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Csv": lambda: {"files": {"train": "x.csv"}},
     "TfRecord": lambda: {"files": {"train": "x.tfrecord"}},
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},
+    "ImageFiles": lambda: {"source": _source(), "fields": ["x"]},
     "LongTail": lambda: {"source": _source(), "label": "y"},
     "Numbered": lambda: {"source": _source()},
     "Subset": lambda: {"source": _source(), "share": 0.5},
@@ -80,6 +81,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "Bucketized": lambda: {"names": ["x"]},
     "Categorical": lambda: {"names": ["x"]},
+    "ColorJitter": lambda: {"brightness": 0.1},
     "Crossed": lambda: {"crosses": [["x", "z"]]},
     "Hashed": lambda: {"names": ["x"], "num_buckets": 10},
     "History": lambda: {

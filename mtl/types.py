@@ -120,6 +120,11 @@ class Column(Protocol):
         del fitted
         return {}
 
+    def check(self, features: Mapping[str, PythonValue]) -> str | None:
+        """Check the fields of one record, texts as bytes; return what is wrong, or None."""
+        del features
+        return None
+
     @property
     def files(self) -> Mapping[str, str]:
         """The files that its settings name: {column: path}. Their checksums are kept."""

@@ -8,13 +8,14 @@ features.Image.augmentations = [@augmentations.Flip()]   # in training alone
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl.features import accumulators, column
+from mtl.files import images
 from mtl.step import draws
 
 _NORMALIZATIONS = ("unit", "z_score", "per_image")
@@ -72,6 +73,18 @@ class Image(column.PerField):
             for output, (field,) in self.columns.items()
         }
 
+    def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
+        """Return which field of one record holds no image that can be decoded, and why."""
+        channels = self.shape[2] if self.shape is not None else 0
+        for field in self.names:
+            encoded = features.get(field)
+            reason = images.explain(encoded, channels) if isinstance(encoded, bytes) else ""
+            if reason:
+                kind = f"{images.RULE}, of {channels} channels"
+                got = f"{len(encoded)} bytes"  # type: ignore[arg-type]  # A reason is of bytes.
+                return f"field {field!r} must {kind}, got {got}. {reason}"
+        return None
+
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
@@ -123,10 +136,14 @@ class Image(column.PerField):
             fix = f"Field {field!r} holds strings; say to which size they are scaled."
             checks.fail("Image.shape", "be (height, width, channels)", None, fix)
         height, width, channels = self.shape
+        where = f"Image.shape for the encoded images of {field!r}"
+        checks.require(channels in (1, 3, 4), where, "have 1, 3 or 4 channels", tuple(self.shape))
 
         def decode(one: tf.Tensor) -> tf.Tensor:
             image = tf.io.decode_image(one, channels=channels, expand_animations=False)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
+        if tf.executing_eagerly():  # An image that ends the loop would leave words about its ops.
+            return tf.reshape([decode(one) for one in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

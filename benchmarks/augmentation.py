@@ -3,9 +3,9 @@
     python -m benchmarks.augmentation --seeds 3
 
 It trains `gin_configs/experiments/mnist_few.gin` on about 500 digits that each seed draws anew, and
-tests the last checkpoint on 5,000 others. Differences are to plain training on the same digits from
-the same first weights, in points, with their standard errors. Results lie in --output; those that
-are there are not measured again. MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
+tests the last checkpoint on 5,000 others. Differences are to plain training of the same network on
+the same digits from the same first weights, in points, with their standard errors. Results lie in
+--output; those that are there are not measured again. MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
 """
 
 import functools
@@ -27,11 +27,12 @@ from mtl.runs import verbs
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Runs of each row, paired by their seed.", allow_override=True
 )
-_ROWS = flags.DEFINE_list("augmentations", [], "Some of the rows. (default: all)")
+_ROWS = flags.DEFINE_list("augmentations", [], "Some rows, without commas. (default: all)")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs"
 _FILE = _FOLDER / "experiments" / "mnist_few.gin"
 _BASELINE = "none"
+_NO_NORM = "networks.Convnet.batch_norm = False"
 _LIST = "features.Image.augmentations = "
 # {row: (files of gin_configs/augmentation, further bindings)}; lists of augmentations add up.
 ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
@@ -59,6 +60,10 @@ ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "cutmix": (("cutmix",), ()),
     "crop and mixup": (("crop", "mixup"), ()),
     "crop and cutmix": (("crop", "cutmix"), ()),
+    "none, no batch norm": ((), (_NO_NORM,)),
+    "crop by 2, no batch norm": (("crop",), ("augmentations.Crop.padding = 2", _NO_NORM)),
+    "mixup 0.2, no batch norm": (("mixup",), (_NO_NORM,)),
+    "cutmix, no batch norm": (("cutmix",), (_NO_NORM,)),
 }
 
 
@@ -75,23 +80,31 @@ def measure(name: str, seed: int) -> dict[str, float]:
     return {"accuracy": accuracy, "seconds": time.perf_counter() - started}
 
 
+def find_baseline(name: str) -> str:
+    """Return the row of plain training of the same network."""
+    return _BASELINE + name.partition(",")[1] + name.partition(",")[2]
+
+
 def build_table(results: dict[str, list[float]]) -> str:
     """{row: accuracies by seed} -> a Markdown table."""
     lines = []
     for name, found in results.items():
-        apart = [own - base for own, base in zip(found, results[_BASELINE], strict=True)]
+        plain = results[find_baseline(name)]
+        apart = [own - base for own, base in zip(found, plain, strict=True)]
         error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-        points = "" if name == _BASELINE else f"{statistics.mean(apart):+.1f} ± {error:.1f}"
+        points = "" if found is plain else f"{statistics.mean(apart):+.1f} ± {error:.1f}"
         lines.append([name, f"{statistics.mean(found):.1f}", points])
     return rows.markdown(["augmentation", "accuracy", "points"], lines)
 
 
 def main() -> None:
     """Measure what is missing, and print the table."""
+    known = {name.replace(",", ""): name for name in ROWS}
     for name in _ROWS.value:
-        checks.one_of("--augmentations", name, ROWS)
+        checks.one_of("--augmentations", name, known)
     checks.at_least("--seeds", _SEEDS.value, 1)
-    names = [name for name in ROWS if name in (_BASELINE, *_ROWS.value) or not _ROWS.value]
+    chosen = {known[name] for name in _ROWS.value or known}
+    names = [name for name in ROWS if name in chosen | set(map(find_baseline, chosen))]
     results: dict[str, list[float]] = {name: [] for name in names}
     for seed, name in itertools.product(range(1, _SEEDS.value + 1), names):
         path = os.path.join(rows.output("augmentation"), f"{name}, seed {seed}.json")

@@ -28,9 +28,10 @@ def test_rows_that_name_files_become_a_model_of_images(tmp_path, monkeypatch):
     (tmp_path / "shapes.gin").write_text(_print("gin"))
     made = [sys.executable, "make_shapes.py"]
     subprocess.run(made, check=True, env=processes.environment(), capture_output=True)
-    experiment = config.load(["shapes.gin"], ["Run.train_steps = 300"])
+    experiment = config.load(["shapes.gin"], ["Run.checkpoint_steps = 600"])
     metrics, _ = verbs.train(experiment, "run")
-    assert metrics["shape/accuracy"] > 0.8
+    assert metrics["shape/accuracy"] > 0.75
+    assert metrics["size/r2"] > 0.8
     reader = scoring.Reader(
         spec=experiment.data.spec, settings=experiment.data.source, keep=["photo"]
     )

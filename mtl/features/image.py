@@ -78,11 +78,11 @@ class Image(column.PerField):
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
             encoded = features.get(field)
-            reason = images.explain(encoded, channels) if isinstance(encoded, bytes) else ""
-            if reason:
-                kind = f"{images.RULE}, of {channels} channels"
-                got = f"{len(encoded)} bytes"  # type: ignore[arg-type]  # A reason is of bytes.
-                return f"field {field!r} must {kind}, got {got}. {reason}"
+            if not isinstance(encoded, bytes):
+                continue
+            if reason := images.explain(encoded, channels):
+                rule = f"{images.RULE}, of {channels} channels"
+                return f"field {field!r} must {rule}, got {len(encoded)} bytes. {reason}"
         return None
 
     def _encode(

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, spec
-from mtl.data import csv, image_files, pipeline, subset
+from mtl.data import csv, image_files, pipeline, subset, tfrecord
 from mtl.scoring import batches, readers
 
 SPEC = spec.Spec(features={"photo": "string", "x": "float32"}, labels={"y": "int64"})
@@ -196,3 +196,24 @@ def test_a_row_to_score_that_names_no_image_is_told(photos, name):
             reader, chunk, _ = _score(name)
             told = reader.explain(chunk, batches.RefusedError("x"))
         assert told.startswith(f"{name} line {line}: {RULE}, got {path!r} in 'photos'. {reason}")
+
+
+def test_tfrecords_to_score_hold_paths_where_those_of_training_do(photos):
+    def write(path):
+        feature = {"photo": tf.train.Feature(bytes_list={"value": [path.encode()]})}
+        example = tf.train.Example(features=tf.train.Features(feature=feature))
+        with tf.io.TFRecordWriter("rows.tfrecord") as writer:
+            writer.write(example.SerializeToString())
+
+    inner = tfrecord.TfRecord(files={"train": "rows.tfrecord"})
+    source = image_files.ImageFiles(source=inner, fields=["photo"], folder="photos")
+    for settings, expected in ((source, ENCODED[1]), (_feed().source, b"a b/1.png")):
+        write("a b/1.png")
+        reader = readers.Reader(spec=SPEC, settings=settings)
+        (chunk,) = reader.chunks(["rows.tfrecord"])
+        assert _photos(reader.parse(chunk).examples) == [expected]
+    write("none.png")
+    reader = readers.Reader(spec=SPEC, settings=source)
+    (chunk,) = reader.chunks(["rows.tfrecord"])
+    with pytest.raises(checks.UserError, match="rows.tfrecord record 0: .*no such file"):
+        reader.parse(chunk)

@@ -112,6 +112,9 @@ class Experiment:
             example = "be built, such as @clip_audit.ClipAudit()"
             checks.is_a("Experiment.clip_audit", self.clip_audit, clip_audit_lib.ClipAudit, example)
             self.clip_audit.check(self.data.spec)
+            rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
+            is_apart = self.model.mixing is None
+            checks.require(is_apart, "Experiment.clip_audit", rule, self.clip_audit)
         self.serving.check(self.data.spec, self.model.tasks)
         balanced = self.data.sampler and self.data.sampler.balances
         for head in self.model.heads:

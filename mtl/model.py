@@ -17,6 +17,7 @@ from mtl import checks, compat, types
 from mtl import features as features_lib
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
+from mtl.example_gradients import proof
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
@@ -49,6 +50,8 @@ class MultiTaskModel:
       freezing: what does not move, for good or up to a step; nothing by default.
       quantization: whose weights and inputs have few values; nothing by default.
       pruning: which weights are cut while the network trains; none by default.
+      mixing: what mixes the rows of a batch in training, such as `mixing.Mixup`; None by default.
+        Every head has to know the loss of each row, as `types.ExampleHead` does.
     """
 
     columns: Sequence[types.Column]
@@ -60,6 +63,7 @@ class MultiTaskModel:
     freezing: freezing_lib.Freezing = freezing_lib.Freezing()
     quantization: quantization_lib.Quantization = quantization_lib.Quantization()
     pruning: Sequence[pruning_lib.Pruning] = ()
+    mixing: types.Mixing | None = None
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -93,6 +97,17 @@ class MultiTaskModel:
             checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        if self.mixing is not None:
+            self._check_mixing()
+
+    def _check_mixing(self) -> None:
+        """Fail unless what is mixed has a meaning for every head."""
+        where = "MultiTaskModel.mixing"
+        checks.require_part(where, self.mixing, "mixing.Mixup", arguments=1)
+        for head in self.heads:
+            rule = f"be None where the loss of a head is no sum over rows, as that of {head.name!r}"
+            knows = isinstance(head, types.ExampleHead)
+            checks.require(knows, where, rule, self.mixing, f"It is {type(head).__name__}.")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -265,7 +280,14 @@ class MultiTaskModel:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         # One pass through the network, or one for each slice of the batch on each replica.
         forward = functools.partial(self._pass_forward, statistics)
-        batch = whole_batch.build_batch(forward, self._sum_label_weights, features, labels, slices)
+        batch = whole_batch.build_batch(
+            forward,
+            self._sum_label_weights,
+            features,
+            labels,
+            slices,
+            are_rows_apart=self.mixing is None,
+        )
         of_network = monitors_lib.take()
         # Slices keep no activations: summing their losses before surgery takes a pass of its own.
         # Where no value of a loss decides, the first slice stands in for all.
@@ -310,7 +332,10 @@ class MultiTaskModel:
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
         with pruned_step.watch_inputs() as watched:
-            logits, shared = self._build_outputs(features, statistics, training=True)
+            logits, shared, mixture = self._build_outputs(features, statistics, training=True)
+        if mixture is not None:
+            mixed = self._mix_losses(logits, labels, mixture)
+            return whole_batch.ForwardPass(mixed, shared, watched=watched)
 
         def samples(count: int) -> list[types.Tensors]:
             return [
@@ -324,6 +349,18 @@ class MultiTaskModel:
         losses = self._compute_losses(logits, labels)
         return whole_batch.ForwardPass(losses, shared, samples, watched=watched)
 
+    def _mix_losses(
+        self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
+    ) -> dict[str, tf.Tensor]:
+        """Compute the losses of mixed rows: by their own labels, and by those of their partners."""
+        others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
+        own, of_partners = (
+            self._compute_losses(logits, labels),
+            self._compute_losses(logits, others),
+        )
+        share = mixture.share
+        return {task: share * own[task] + (1 - share) * of_partners[task] for task in own}
+
     def infer_logits(
         self, features: types.Tensors, statistics: features_lib.Statistics
     ) -> types.Tensors:
@@ -335,20 +372,38 @@ class MultiTaskModel:
 
     def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
-    ) -> tuple[types.Tensors, Sequence[tf.Tensor]]:
-        """Return the logits of every head, and the outputs of the network that tasks share."""
+    ) -> tuple[types.Tensors, Sequence[tf.Tensor], types.Mixture | None]:
+        """Return the logits of every head, what tasks share in the network, and how rows are mixed.
+
+        Nothing is mixed but in training.
+        """
         # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
         is_apart = training and not self.adds_losses
         with self.quantization.quantize_network(training), trunk.separate_tasks(is_apart):
-            towers = self.build_towers(features, statistics, training)
+            inputs = self._encode(features, statistics, training)
+            mixture = self.mixing(inputs) if self.mixing is not None and training else None
+            towers = self._build_network(mixture.inputs if mixture else inputs, training)
             logits = self.build_logits(towers)
-        return logits, towers.shared
+        return logits, towers.shared, mixture
 
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> types.Towers:
         """Encode the features and run the network, {field: [B, ...]} -> {task: [B, H]}."""
-        inputs = features_lib.encode_columns(self.columns, features, statistics)
+        return self._build_network(self._encode(features, statistics, training), training)
+
+    def _encode(
+        self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
+    ) -> dict[str, tf.Tensor]:
+        inputs = features_lib.encode_columns(self.columns, features, statistics, training)
+        if training:
+            changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
+            for name in [name for columns in changed for name in columns]:
+                # Each image is changed by its own draws, through ops that no proof knows.
+                inputs[name] = proof.declare(inputs[name])
+        return inputs
+
+    def _build_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
         with tf1.variable_scope("network"):
             return precision_lib.run_network(
                 lambda inside: self._run_network(inside, training), inputs, training

@@ -128,6 +128,11 @@ class Column(Protocol):
         del fitted
         return {}
 
+    def check(self, features: Mapping[str, PythonValue]) -> str | None:
+        """Check the fields of one record, texts as bytes; return what is wrong, or None."""
+        del features
+        return None
+
     @property
     def files(self) -> Mapping[str, str]:
         """The files that its settings name: {column: path}. Their checksums are kept."""
@@ -193,6 +198,22 @@ class Embedding(Protocol):
         return ()
 
 
+class Augmentation(Protocol):
+    """Changes images at random in training; what it draws is given to it."""
+
+    @property
+    @abc.abstractmethod
+    def num_draws(self) -> int:
+        """How many numbers it draws for an image."""
+
+    @abc.abstractmethod
+    def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        """Change each image by its own draws.
+
+        Pixels [B, H, W, C] in [0, 1] and uniform numbers in [0, 1), [B, num_draws] -> pixels.
+        """
+
+
 class HistoryEncoder(Protocol):
     """Makes one vector of the events of a row; its variables live in `features/<history>`."""
 
@@ -242,6 +263,32 @@ class Tokenizer(Protocol):
     def file(self) -> str | None:
         """The file that its settings name, whose checksum is kept."""
         return None
+
+
+class Mixture(NamedTuple):
+    """Rows of a batch, each mixed with a partner.
+
+    Attributes:
+      inputs: {column: [B, ...]}, mixed where a column takes part and the row's own elsewhere.
+      partners: [B] int32, a permutation: the partner of each row.
+      share: scalar in [0, 1], which of each row is its own; that of its partner is 1 - share.
+    """
+
+    inputs: Tensors
+    partners: tf.Tensor
+    share: tf.Tensor
+
+
+class Mixing(Protocol):
+    """Mixes the rows of a batch in training, between columns and network.
+
+    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. As
+    partners are a permutation, both losses have the same sum of weights below them.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, inputs: Tensors) -> Mixture:
+        """Draw partners and mix, {column: [B, D] or [B, H, W, C]} -> the mixture."""
 
 
 class Towers(dict[str, tf.Tensor]):

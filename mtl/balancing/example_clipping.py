@@ -74,7 +74,8 @@ class ExampleClipping(types.Surgery):
         whole = whole_batch.or_losses(batch, losses)
         examples = whole.first.examples
         if examples is None or not examples.count:
-            checks.fail("ExampleClipping", "get the rows of a batch", list(losses))
+            fix = "Rows that MultiTaskModel.mixing mixes are no examples: leave it out."
+            checks.fail("ExampleClipping", "get the rows of a batch", list(losses), fix)
         count = examples.count * whole.slices * replicas.count()
 
         def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:

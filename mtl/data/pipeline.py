@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
@@ -24,6 +25,12 @@ from mtl.spec import literals
 
 # What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
 _DATA_ERRORS = (*source_lib.REFUSALS, tf.errors.DataLossError, RuntimeError)
+# What a file that a record names can end a run with.
+FILE_ERRORS = (
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.FailedPreconditionError,
+)
 # The op that an error names which comes out of the reading of data.
 _READING = "IteratorGetNext"
 _LONGEST_REASON = 200
@@ -220,13 +227,18 @@ class Pipeline:
         checks.require(found > shard, f"split {split!r}", f"hold {need}", found)
 
     def diagnose(
-        self, error: Exception, split: str, heads: Sequence[types.Head] = ()
+        self,
+        error: Exception,
+        split: str,
+        heads: Sequence[types.Head] = (),
+        columns: Sequence[types.Column] = (),
     ) -> str | None:
         """Return the first bad record of a split in one line, after `error` ended a run, or None.
 
         It reads the split once more, record by record, so it takes seconds for each million bytes.
         """
-        if not isinstance(error, _DATA_ERRORS):
+        is_reading = _READING in source_lib.error_text(error)
+        if not isinstance(error, _DATA_ERRORS + (FILE_ERRORS if is_reading else ())):
             return None
         odd, records = None, iter(self.source.scan(split, self.spec))
         for location, values in records:
@@ -238,17 +250,20 @@ class Pipeline:
             # A number that is not finite is a mistake only where nothing else is.
             if not isinstance(values, str):
                 odd = odd or self._not_finite(location, values)
-        if _READING in source_lib.error_text(error):
-            return self._refused_alone(split)
+        default = types.Column.check
+        checking = [own for own in columns if getattr(type(own), "check", default) is not default]
+        if is_reading or checking:
+            refused = self._refused_alone(split, checking)
+            if refused or is_reading:
+                return refused
         return odd if _NUMERIC.search(str(error)) else None
 
-    def _refused_alone(self, split: str) -> str | None:
-        """Return the first record that cannot be read, though `scan` finds it good."""
+    def _refused_alone(self, split: str, columns: Sequence[types.Column]) -> str | None:
+        """Return the first record that a column or TensorFlow refuses, though `scan` does not."""
 
         @tf.autograph.experimental.do_not_convert
-        def decode(*record: Any) -> tuple[tf.Tensor, ...]:
-            values = self.source.decode(record[0], self.spec, True)
-            return tuple(tf.nest.flatten(values, expand_composites=True))
+        def decode(*record: Any) -> dict[str, tf.Tensor]:
+            return self.source.decode(record[0], self.spec, True)
 
         def one_by_one() -> tf.data.Dataset:
             return source_lib.batch(self.source.records(split), 1).map(decode)
@@ -258,6 +273,10 @@ class Pipeline:
             if isinstance(found, Exception):
                 reason = source_lib.explain_unreadable(found)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
+            one = {name: value[0] for name, value in found.items() if isinstance(value, np.ndarray)}
+            problem = next(filter(None, (column.check(one) for column in columns)), None)
+            if problem:
+                return f"{location}: {problem}"
         return None
 
     def _label_problem(self, values: Mapping[str, Any], heads: Sequence[types.Head]) -> str | None:

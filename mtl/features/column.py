@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from mtl import checks, layers, types
+from mtl import ambient, checks, layers, types
 from mtl.layers import half_tables
 from mtl.variables import freezing, sharding
 
@@ -139,6 +139,19 @@ class Lookup(types.Column):
     def _store(self) -> contextlib.AbstractContextManager[Any]:
         """Have tables that are created within it hold numbers of the type that is set."""
         return sharding.store_tables(tf.as_dtype(self.storage))
+
+
+def train_columns(when: bool = True) -> contextlib.AbstractContextManager[bool]:
+    """Have columns within it encode for a training step."""
+    return _ARE_TRAINING.set(when)
+
+
+def are_training() -> bool:
+    """Return whether columns encode for a training step, and not as in evaluation."""
+    return _ARE_TRAINING.get()
+
+
+_ARE_TRAINING = ambient.Ambient("columns are training", default=False)
 
 
 def name(prefix: str, *fields: str) -> str:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.features import accumulators, statistics, tables
+from mtl.features import column as columns_lib
 from mtl.variables import freezing
 
 
@@ -108,9 +109,12 @@ def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
 
 
 def encode_columns(
-    columns: Sequence[types.Column], features: types.Tensors, fitted: types.Statistics
+    columns: Sequence[types.Column],
+    features: types.Tensors,
+    fitted: types.Statistics,
+    training: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encode columns.
+    """Encode columns, in `training` with what they change at random.
 
     {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
 
@@ -122,7 +126,7 @@ def encode_columns(
     pairs = list(zip(columns, reads, strict=True))
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
-    with tf.compat.v1.variable_scope("features"):
+    with tf.compat.v1.variable_scope("features"), columns_lib.train_columns(training):
         for column, read in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
                 if not read:

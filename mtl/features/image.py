@@ -3,17 +3,20 @@
 features.Image.names = ["photo"]
 features.Image.shape = (64, 64, 3)              # of decoded PNG or JPEG strings
 features.Image.normalization = "z_score"
+features.Image.augmentations = [@augmentations.Flip()]   # in training alone
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl.features import accumulators, column
+from mtl.files import images
+from mtl.step import draws
 
 _NORMALIZATIONS = ("unit", "z_score", "per_image")
 
@@ -29,12 +32,15 @@ class Image(column.PerField):
         mean and deviation of each image, at least 1 / sqrt(H W C), so contrast is lost.
       greatest: the largest value that a pixel can have; 255 suits uint8.
       shape: (H, W, C) of encoded images, which are scaled to it; None for pixels.
+      augmentations: what changes images at random in training, such as `augmentations.Flip`, one
+        after the other, before they are normalised. Statistics are of images as they are.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
     normalization: str = "unit"
     greatest: float = 255.0
     shape: Sequence[int] | None = None
+    augmentations: Sequence[types.Augmentation] = ()
     prefix: str = "image"
 
     def __post_init__(self):
@@ -50,6 +56,11 @@ class Image(column.PerField):
                 self.shape,
             )
 
+        checks.is_a("Image.augmentations", self.augmentations, (list, tuple), "be a list")
+        for part in self.augmentations:
+            where, example = "Image.augmentations", "augmentations.Flip"
+            checks.require_part(where, part, example, arguments=2, attributes=["num_draws"])
+
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: what gathers the moments of its channels}."""
         if self.normalization != "z_score":
@@ -62,17 +73,46 @@ class Image(column.PerField):
             for output, (field,) in self.columns.items()
         }
 
+    def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
+        """Return which field of one record holds no image that can be decoded, and why."""
+        channels = self.shape[2] if self.shape is not None else 0
+        for field in self.names:
+            encoded = features.get(field)
+            if not isinstance(encoded, bytes):
+                continue
+            if reason := images.explain(encoded, channels):
+                rule = f"{images.RULE}, of {channels} channels"
+                return f"field {field!r} must {rule}, got {len(encoded)} bytes. {reason}"
+        return None
+
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
         pixels = self._pixels(features, field)
+        if self.augmentations and column.are_training():
+            pixels = self._augment(pixels, output)
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
             entry = fitted.for_column(output)
             mean = np.array(entry["mean"], np.float32)
             return (pixels - mean) * column.inverse(entry["stddev"])
+        return pixels
+
+    def _augment(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
+        """Change every image [B, H, W, C] by draws of its own."""
+        size = pixels.shape[0]
+        # Rows of a training batch are counted; the events of a history are not.
+        rule = "be empty where images are not one a row"
+        checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
+        for number, part in enumerate(self.augmentations):
+            drawn = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
+            changed = part(pixels, drawn)
+            fits = changed.shape.is_compatible_with(pixels.shape) and changed.dtype == pixels.dtype
+            where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
+            checks.require(fits, where, rule, tuple(changed.shape))
+            pixels = tf.ensure_shape(changed, pixels.shape)
         return pixels
 
     def _channels(self, features: types.Tensors, field: str) -> np.ndarray:
@@ -96,10 +136,14 @@ class Image(column.PerField):
             fix = f"Field {field!r} holds strings; say to which size they are scaled."
             checks.fail("Image.shape", "be (height, width, channels)", None, fix)
         height, width, channels = self.shape
+        where = f"Image.shape for the encoded images of {field!r}"
+        checks.require(channels in (1, 3, 4), where, "have 1, 3 or 4 channels", tuple(self.shape))
 
         def decode(one: tf.Tensor) -> tf.Tensor:
             image = tf.io.decode_image(one, channels=channels, expand_animations=False)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
+        if tf.executing_eagerly():  # An image that ends the loop would leave words about its ops.
+            return tf.reshape([decode(one) for one in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

@@ -1,16 +1,17 @@
 """What ended a run, in one line: a bad record, a damaged checkpoint, an assertion of the graph.
 
-with diagnosis.explain_run_errors(data, heads, "runs/a/model.ckpt-500", "train", "test"):
+with diagnosis.explain_run_errors(data, model, "runs/a/model.ckpt-500", "train", "test"):
     estimator.train(...)
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks
+from mtl import model as model_lib
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline, source
 
@@ -20,12 +21,16 @@ RUN_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.OutOfRangeError,
     UnicodeDecodeError,
+    *pipeline.FILE_ERRORS,
 )
 
 
 @contextlib.contextmanager
 def explain_run_errors(
-    data: pipeline.Pipeline, heads: Sequence[types.Head], checkpoint: str | None, *splits: str
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    checkpoint: str | None,
+    *splits: str,
 ) -> Iterator[None]:
     """Turn what a user can fix into a UserError: of these splits, and of the checkpoint read."""
     try:
@@ -33,7 +38,7 @@ def explain_run_errors(
     except RUN_ERRORS as error:
         if checkpoint:
             run_directory.require_intact(checkpoint)
-        problems = (data.diagnose(error, split, heads) for split in splits)
+        problems = (data.diagnose(error, split, model.heads, model.columns) for split in splits)
         asserted = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (asserted and asserted.group(1))
         if message:

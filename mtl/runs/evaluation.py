@@ -61,8 +61,8 @@ class Evaluator:
         experiment = self._experiment
         estimator = estimators.build_estimator(experiment, self._model_dir, checkpoint)
         split = experiment.data.eval_split
-        data, heads = experiment.data, experiment.model.heads
-        with diagnosis.explain_run_errors(data, heads, checkpoint, split):
+        data, model = experiment.data, experiment.model
+        with diagnosis.explain_run_errors(data, model, checkpoint, split):
             self.metrics = estimator.evaluate(
                 functools.partial(data.one_pass, split),
                 checkpoint_path=checkpoint,
@@ -130,7 +130,7 @@ def evaluate(
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     is_own = split == experiment.data.eval_split
     with (
-        diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path, split),
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
         tempfile.TemporaryDirectory() as scratch,
     ):
         experiment.distribution.resources.take()

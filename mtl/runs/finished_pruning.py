@@ -103,9 +103,7 @@ def choose_cut(
     before = read_masks(experiment, model_dir, checkpoint)
     masks: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
-    explained = diagnosis.explain_run_errors(
-        experiment.data, experiment.model.heads, checkpoint, split
-    )
+    explained = diagnosis.explain_run_errors(experiment.data, experiment.model, checkpoint, split)
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:

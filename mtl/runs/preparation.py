@@ -229,7 +229,7 @@ def _refit_classifier(
 ) -> None:
     statistics = fitting.load_statistics(model_dir)
     model, split = model.fitted(statistics), refit.split_of(data.train_split, data.eval_split)
-    explained = diagnosis.explain_run_errors(data, model.heads, None, split)
+    explained = diagnosis.explain_run_errors(data, model, None, split)
     with explained, tf.Graph().as_default():
         refit(model, data.one_pass(split), statistics, model_dir, train_steps)
 

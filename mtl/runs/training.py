@@ -159,8 +159,8 @@ class Training:
         estimator = self._build_estimator(checkpoint, training_hooks, *context.strategy)
         input_fn = functools.partial(self._build_input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
-        heads, split = self._experiment.model.heads, self._data.train_split
-        explained = diagnosis.explain_run_errors(self._data, heads, checkpoint, split)
+        model, split = self._experiment.model, self._data.train_split
+        explained = diagnosis.explain_run_errors(self._data, model, checkpoint, split)
         with explained, context.interruption.handle_signals():
             if not place.is_chief:
                 context.beat.publish_phase(members.TRAINING)

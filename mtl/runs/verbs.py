@@ -104,7 +104,7 @@ def predict(
             return data.one_pass(split, with_labels=False)
         return data.one_pass(split).map(lambda features, labels: {**features, **labels})
 
-    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path, split):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model, path, split):
         estimator = estimators.build_estimator(experiment, model_dir, path, keep)
         yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
@@ -177,7 +177,7 @@ def audit_clipping(
         guard.check(os.path.join(output, name))
     run_directory.require_writable("--output", output)
     data, model, run = experiment.data, experiment.model, experiment.run
-    with diagnosis.explain_run_errors(data, model.heads, latest, data.train_split):
+    with diagnosis.explain_run_errors(data, model, latest, data.train_split):
         checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
     return report.write(output, settings, others)
 
@@ -188,7 +188,7 @@ def open_scorer(
 ) -> Iterator[scoring.Checkpoint]:
     """Open what predicts every task for serialized tf.Examples, as a checkpoint does."""
     path = run_directory.checkpoint_path(model_dir, checkpoint)
-    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
             yield model
@@ -211,6 +211,6 @@ def export(
     path = run_directory.checkpoint_path(model_dir, checkpoint)
     storage.require_plain("--export_dir", export_dir)
     run_directory.require_writable("--export_dir", export_dir)
-    with diagnosis.explain_run_errors(experiment.data, experiment.model.heads, path):
+    with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         return estimators.build_exporter(experiment, model_dir)(estimator, export_dir, path, before)

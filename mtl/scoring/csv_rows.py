@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import csv
-from mtl.scoring import batches, examples, local
+from mtl.data import csv, image_files
+from mtl.scoring import batches, examples, image_rows, local
 
 _SPLIT = "input"
 
@@ -28,6 +28,7 @@ class Csv:
     keep: Sequence[str]
     batch_size: int
     settings: Any = None
+    images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
         self._source(path).parser(self._features_and_kept)
@@ -51,6 +52,7 @@ class Csv:
             raise checks.UserError(reason) from error
         arrays = {name: _array(values) for name, values in columns.items()}
         features = {name: arrays[name] for name in self.spec.features}
+        features = image_rows.read_columns(self.images, chunk, features)
         kept = {name: arrays[name] for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(features), kept=kept)
 
@@ -60,7 +62,7 @@ class Csv:
             values = parse(line)
             if isinstance(values, str):
                 return f"{chunk.path} line {number}: {values}"
-        return ""
+        return image_rows.find_problem(self.images, chunk, parse)
 
     @functools.cached_property
     def _source(self) -> Callable[[str], csv.Csv]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import files, source
-from mtl.scoring import batches, examples
+from mtl.data import files, image_files, source
+from mtl.scoring import batches, examples, image_rows
 
 # The types of JSON that need no look at each value, for types of which they have the range.
 _EXACT: Mapping[str, set[type]] = {
@@ -37,6 +37,7 @@ class JsonLines:
     spec: spec_lib.Spec
     keep: Sequence[str]
     batch_size: int
+    images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
         del path  # No row tells of another.
@@ -58,12 +59,13 @@ class JsonLines:
             if field.dtype == "float32" and _has_infinity(values):
                 _each(chunk, functools.partial(_check_text, field), chunk.rows)
             columns[name] = values
+        columns = image_rows.read_columns(self.images, chunk, columns)
         kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
-        del chunk  # Whatever is wrong with a line `parse` has said.
-        return ""
+        # Whatever else is wrong with a line `parse` has said.
+        return image_rows.find_problem(self.images, chunk, _object)
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:

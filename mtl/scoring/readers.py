@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import files
-from mtl.scoring import batches, csv_rows, json_rows, records, writers
+from mtl.scoring import batches, csv_rows, image_rows, json_rows, records, writers
 
 _SPLIT = "input"
 FORMATS = ("csv", "jsonl", "tfrecord")
@@ -46,7 +46,7 @@ class Reader:
     Attributes:
       spec: the features; without, TFRecord files are passed on as they are, and others refused.
       settings: a source such as `csv.Csv`, whose delimiter, columns and so on apply to files of
-        its format.
+        its format. Where an `ImageFiles` is around it, rows name files as they do in training.
       batch_size: how many rows the model gets at a time.
       keep: fields that come back with the predictions, such as ids; features or not.
       format_name: csv, jsonl or tfrecord; auto goes by the file's name.
@@ -141,9 +141,11 @@ class Reader:
             "spec": features,
             "keep": self.keep,
             "batch_size": self.batch_size,
+            "images": image_rows.find(self.settings),
         }
+        settings = image_rows.unwrap(self.settings)
         return {
-            "csv": csv_rows.Csv(**common, settings=self.settings),
+            "csv": csv_rows.Csv(**common, settings=settings),
             "jsonl": json_rows.JsonLines(**common),
-            "tfrecord": records.Records(**common, settings=self.settings),
+            "tfrecord": records.Records(**common, settings=settings),
         }

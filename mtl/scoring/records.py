@@ -15,8 +15,8 @@ from google.protobuf import message
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import source, tfrecord
-from mtl.scoring import batches, local
+from mtl.data import image_files, source, tfrecord
+from mtl.scoring import batches, image_rows, local
 
 _SPLIT = "input"
 _TYPES = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
@@ -33,6 +33,7 @@ class Records:
     keep: Sequence[str]
     batch_size: int
     settings: Any = None
+    images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
         del path  # No row tells of another.
@@ -51,7 +52,11 @@ class Records:
             raise checks.UserError(self._unreadable(unread, error)) from error
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        return batches.Batch(examples=chunk.rows, kept=self._kept(chunk) if self.keep else {})
+        kept = self._kept(chunk) if self.keep else {}
+        # Where training reads other rows than TFRecords, these hold what the model takes.
+        if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
+            return batches.Batch(examples=chunk.rows, kept=kept)
+        return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
         for number, record in zip(chunk.numbers, chunk.rows, strict=True):

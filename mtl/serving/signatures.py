@@ -19,6 +19,8 @@ from mtl import spec as spec_lib
 from mtl.compat import saved_model
 from mtl.serving import inputs, settings
 
+_PREDICT = tf.saved_model.PREDICT_METHOD_NAME
+
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
     """Return `model_fn`, whose predictions have the export outputs that `serving` asks for."""
@@ -51,7 +53,7 @@ def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.
         for name, value in inputs.raw_defaults(spec).items()
     }
     with saved_model.edited(directory) as meta_graph:
-        written = {_final_name(name): bytes_ for name, bytes_ in _taken(meta_graph).items()}
+        written = _taken(meta_graph)
         if not serving.chooses(settings.DEFAULT):
             written[settings.DEFAULT] = written.get(settings.LEAN, written[settings.DEFAULT])
         for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), written):
@@ -64,13 +66,13 @@ def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
-    """Take the signatures out of the graph, and return them."""
-    # To Estimator the one text of a model is a tf.Example, which the call Classify takes.
-    predict = tf.saved_model.PREDICT_METHOD_NAME
+    """Take the signatures out of the graph, and return them by their final names."""
+    items = [(_final_name(name), own) for name, own in meta_graph.signature_def.items()]
     written = {
         name: signature.SerializeToString()
-        for name, signature in meta_graph.signature_def.items()
-        if signature.method_name == predict or not is_raw(_final_name(name))
+        for name, signature in items
+        # Estimator takes a feature that is the only one, and a text, for serialized tf.Examples.
+        if not is_raw(name) or signature.method_name == _PREDICT
     }
     meta_graph.signature_def.clear()
     return written

@@ -3,10 +3,12 @@
 keep = tf.random.stateless_uniform(shape, draws.make_step_seed("dropout"))
 with draws.draw_for_slice(index):               # another slice of the batch draws other numbers
     layers.dropout(hidden, 0.1, "dropout", training=True)
+offsets = draws.draw_rows("crop", num_rows, 2)  # a row draws the same ones in whatever slice it is
 """
 
 import contextlib
 import zlib
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,12 +16,25 @@ from mtl import ambient
 
 tf1 = tf.compat.v1
 
-_SLICE_INDEX: ambient.Ambient[tf.Tensor | int] = ambient.Ambient("slice index", default=0)
+
+class _Slice(NamedTuple):
+    """The number of a slice among so many that are equally large."""
+
+    number: tf.Tensor | int = 0
+    total: int = 1
 
 
-def draw_for_slice(index: tf.Tensor | int) -> contextlib.AbstractContextManager[tf.Tensor | int]:
-    """Have layers within it draw for this slice of the batch: slices have draws of their own."""
-    return _SLICE_INDEX.set(index)
+_SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice())
+
+
+def draw_for_slice(
+    index: tf.Tensor | int, count: int = 1
+) -> contextlib.AbstractContextManager[object]:
+    """Have layers within it draw for this one of `count` slices of the batch.
+
+    Slices have draws of their own. `draw_rows` needs their number.
+    """
+    return _SLICE.set(_Slice(index, count))
 
 
 def make_step_seed(name: str) -> tf.Tensor:
@@ -31,9 +46,25 @@ def make_step_seed(name: str) -> tf.Tensor:
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
-    own = tf.cast(_SLICE_INDEX.get(), tf.int32) * 0x61C88647  # Wraps around; slices lie far apart.
+    own = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647  # Wraps around; slices lie far apart.
     own = tf.bitwise.bitwise_xor(own, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF)
     return tf.stack([own, step])
+
+
+def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
+    """Draw uniform numbers in [0, 1) for the rows of this slice, [num_rows, size].
+
+    They count by the run, the scope with `name`, the step and the place of the row in the batch of
+    all slices and replicas: how the batch is cut changes none of them.
+    """
+    own = _SLICE.get()
+    with draw_for_slice(0):
+        seed = make_step_seed(name)
+    # Drawn for all rows at once, as no generator of TensorFlow's takes a seed for each row.
+    drawn = tf.random.stateless_uniform([own.total * num_rows, size], seed)
+    if own.total == 1:
+        return drawn
+    return tf.slice(drawn, [own.number * num_rows, 0], [num_rows, size])
 
 
 def make_run_seed(name: str) -> tf.Tensor:

@@ -211,6 +211,7 @@ def build_batch(
     features: Any,
     labels: Any,
     slices: int,
+    are_rows_apart: bool = True,
 ) -> WholeBatch:
     """Build the batch of this replica in slices, together with those of all other replicas.
 
@@ -223,6 +224,8 @@ def build_batch(
       features: [B, ...] each, of this replica.
       labels: the same.
       slices: divides B.
+      are_rows_apart: whether a row goes through alone as it does among others. Without, parts do
+        not know their examples.
     """
     scope = tf1.get_variable_scope()
 
@@ -242,12 +245,15 @@ def build_batch(
         with (
             replicas.separate_replicas(when=count > 1),
             tf1.variable_scope(scope, reuse=reuse or scope.reuse),
-            draws.draw_for_slice(_draw_index(index, count)),
+            draws.draw_for_slice(_draw_index(index, count), count * replicas.count()),
         ):
             # A row is a slice of one row; it is numbered through all slices of this replica.
-            built = _attach_examples(
-                forward, own, lambda size, row: build_pass(index * size + row, count * size)
-            )
+            if are_rows_apart:
+                built = _attach_examples(
+                    forward, own, lambda size, row: build_pass(index * size + row, count * size)
+                )
+            else:
+                built = forward(*own)
         if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
             return built
 

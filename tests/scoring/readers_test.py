@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, scoring, spec
-from mtl.data import csv
+from mtl.data import csv, subset
 from mtl.scoring import batches as batches_lib
 from tests import tiny
 
@@ -73,6 +73,8 @@ def test_csv_as_the_experiment_reads_it_and_gzip(tmp_path):
     path = tmp_path / "in.csv.gz"
     path.write_bytes(gzip.compress(b"7;c;q;\n"))
     settings = csv.Csv(files={"x": "y"}, columns=["age", "id", "job", "tags"], delimiter=";")
+    # Also where another source is around it.
+    settings = subset.Subset(source=settings, share=0.5)
     (batch,) = read(reader(settings=settings, keep=["id", "age"]), path)
     assert batch.kept == {"id": [b"c"], "age": [7]}
     assert parsed([batch])["age"] == [7]

@@ -1,0 +1,119 @@
+"""Test accuracy of few labelled MNIST digits, with and without each augmentation.
+
+    python -m benchmarks.augmentation --seeds 3
+
+It trains `gin_configs/experiments/mnist_few.gin` on about 500 digits that each seed draws anew, and
+tests the last checkpoint on 5,000 others. Differences are to plain training of the same network on
+the same digits from the same first weights, in points, with their standard errors. Results lie in
+--output; those that are there are not measured again. MTL_DATA_DIR holds `mnist/t10k-*-ubyte.gz`.
+"""
+
+import functools
+import itertools
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from benchmarks import rows
+from launch import config
+from mtl import checks
+from mtl.runs import verbs
+
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Runs of each row, paired by their seed.", allow_override=True
+)
+_ROWS = flags.DEFINE_list("augmentations", [], "Some rows, without commas. (default: all)")
+
+_FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs"
+_FILE = _FOLDER / "experiments" / "mnist_few.gin"
+_BASELINE = "none"
+_NO_NORM = "networks.Convnet.batch_norm = False"
+_LIST = "features.Image.augmentations = "
+# {row: (files of gin_configs/augmentation, further bindings)}; lists of augmentations add up.
+ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    _BASELINE: ((), ()),
+    "crop by 2": (("crop",), ("augmentations.Crop.padding = 2",)),
+    "crop by 4": (("crop",), ()),
+    "cutout of 8": (("cutout",), ()),
+    "crop and cutout": (
+        ("crop", "cutout"),
+        (f"{_LIST}[@augmentations.Crop(), @augmentations.Cutout()]",),
+    ),
+    "flip": (("crop",), (f"{_LIST}[@augmentations.Flip()]",)),
+    "brightness and contrast 0.4": (
+        ("flip_crop_color",),
+        (
+            f"{_LIST}[@augmentations.ColorJitter()]",
+            "augmentations.ColorJitter.brightness = 0.4",
+            "augmentations.ColorJitter.contrast = 0.4",
+            "augmentations.ColorJitter.saturation = 0.0",
+            "augmentations.ColorJitter.hue = 0.0",
+        ),
+    ),
+    "mixup 0.2": (("mixup",), ()),
+    "mixup 1": (("mixup",), ("mixing.Mixup.alpha = 1.0",)),
+    "cutmix": (("cutmix",), ()),
+    "crop and mixup": (("crop", "mixup"), ()),
+    "crop and cutmix": (("crop", "cutmix"), ()),
+    "none, no batch norm": ((), (_NO_NORM,)),
+    "crop by 2, no batch norm": (("crop",), ("augmentations.Crop.padding = 2", _NO_NORM)),
+    "mixup 0.2, no batch norm": (("mixup",), (_NO_NORM,)),
+    "cutmix, no batch norm": (("cutmix",), (_NO_NORM,)),
+}
+
+
+def measure(name: str, seed: int) -> dict[str, float]:
+    """Train one row, and return its accuracy on the test split in percent, and its seconds."""
+    files, params = ROWS[name]
+    paths = [str(_FILE), *(str(_FOLDER / "augmentation" / f"{file}.gin") for file in files)]
+    folder = rows.data_dir("mnist")
+    common = [f'mnist_dir = "{folder}"', f"Run.seed = {seed}", f"subset.Subset.seed = {seed}"]
+    made, started = config.load(paths, [*common, *params]), time.perf_counter()
+    with tempfile.TemporaryDirectory() as model_dir:
+        metrics, _ = verbs.train(made, model_dir)
+    accuracy = 100 * float(metrics["digit/accuracy"])
+    return {"accuracy": accuracy, "seconds": time.perf_counter() - started}
+
+
+def find_baseline(name: str) -> str:
+    """Return the row of plain training of the same network."""
+    return _BASELINE + name.partition(",")[1] + name.partition(",")[2]
+
+
+def build_table(results: dict[str, list[float]]) -> str:
+    """{row: accuracies by seed} -> a Markdown table."""
+    lines = []
+    for name, found in results.items():
+        plain = results[find_baseline(name)]
+        apart = [own - base for own, base in zip(found, plain, strict=True)]
+        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+        points = "" if found is plain else f"{statistics.mean(apart):+.1f} ± {error:.1f}"
+        lines.append([name, f"{statistics.mean(found):.1f}", points])
+    return rows.markdown(["augmentation", "accuracy", "points"], lines)
+
+
+def main() -> None:
+    """Measure what is missing, and print the table."""
+    known = {name.replace(",", ""): name for name in ROWS}
+    for name in _ROWS.value:
+        checks.one_of("--augmentations", name, known)
+    checks.at_least("--seeds", _SEEDS.value, 1)
+    chosen = {known[name] for name in _ROWS.value or known}
+    names = [name for name in ROWS if name in chosen | set(map(find_baseline, chosen))]
+    results: dict[str, list[float]] = {name: [] for name in names}
+    for seed, name in itertools.product(range(1, _SEEDS.value + 1), names):
+        path = os.path.join(rows.output("augmentation"), f"{name}, seed {seed}.json")
+        found = rows.kept(path, functools.partial(measure, name, seed))
+        results[name].append(found["accuracy"])
+        told = f"{found['accuracy']:.1f}% ({found['seconds']:.0f} s)"
+        print(f"seed {seed}, {name}: {told}", flush=True)
+    print(build_table(results))
+
+
+if __name__ == "__main__":
+    rows.run(main)

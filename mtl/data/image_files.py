@@ -1,0 +1,171 @@
+"""A source of rows that name image files, whose bytes take the place of their paths.
+
+from mtl.data import image_files
+pipeline.Pipeline.source = @image_files.ImageFiles()
+image_files.ImageFiles.source = @csv.Csv()
+image_files.ImageFiles.fields = ["photo"]                # "string" in the Spec
+image_files.ImageFiles.folder = "data/photos"            # where paths start
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import source as source_lib
+from mtl.files import images, storage
+
+# Any bytes, as `\C` has it in TensorFlow's expressions: a name need not be UTF-8.
+_UPWARDS = r"(?s)(?:\C*/)?\.\.(?:/\C*)?"
+_ABSOLUTE = r"(?:/|\w+://)"
+_NUL = r"(?s)\C*\x00\C*"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageFiles(types.Source):
+    """A source whose rows name files: each path becomes the bytes of its file.
+
+    A model that is exported reads no file: its input is the encoded image, as of any field of
+    encoded images. `launch.predict --input` reads rows with paths as training does.
+
+    Files are read where batches are decoded, so that an epoch reads each file once, and no more
+    than a few batches lie in memory. Paths lie below `folder`, so that rows of strangers name no
+    other file.
+
+    Attributes:
+      source: of the rows, such as `csv.Csv`.
+      fields: the features that hold a path; "string" in the Spec, one in each row.
+      folder: where relative paths start, and what absolute ones lie in; "" is the current folder.
+    """
+
+    source: types.Source
+    fields: Sequence[str]
+    folder: str = ""
+
+    def __post_init__(self):
+        source_lib.check("ImageFiles.source", self.source)
+        checks.texts("ImageFiles.fields", self.fields, "be a list of fields")
+        checks.require(bool(self.fields), "ImageFiles.fields", "name a field", list(self.fields))
+        checks.unique("ImageFiles.fields", self.fields)
+        checks.is_a("ImageFiles.folder", self.folder, str, "be a path")
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the columns, where the source knows them."""
+        return getattr(self.source, "names", ())
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of the source; they hold paths."""
+        self.require_folder()
+        return self.source.records(split)
+
+    def shard(self, split: str, num_shards: int, shard: int) -> "ImageFiles | None":
+        """Return the source of every `num_shards`-th of its files; None if they cannot be dealt."""
+        deal = types.read_member(self.source, types.Source, "shard")
+        part = deal(split, num_shards, shard)
+        return part and dataclasses.replace(self, source=part)
+
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Decode a batch as the source does, and read the files: {field: bytes [B], ...}.
+
+        Raises:
+          InvalidArgumentError: when run, if a path lies outside of the folder.
+          NotFoundError: when run, if a file is not there.
+        """
+        values = self.source.decode(batch, spec, with_labels)
+        fields = [name for name in self.fields if name in spec.fields]
+        self._check_fields(spec, fields)
+        return {**values, **{name: self._read(values[name], name) for name in fields}}
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split record by record, and look whether each file is an image."""
+        for location, values in self.source.scan(split, spec):
+            yield location, values if isinstance(values, str) else self.read_row(values, spec)
+
+    def read_row(
+        self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
+    ) -> dict[str, types.PythonValue] | str:
+        """Return one row with bytes in place of paths, or what is wrong with a file."""
+        for name in self.fields:
+            checks.one_of("ImageFiles.fields", name, spec.features)
+        self._check_fields(spec, self.fields)
+        found: dict[str, types.PythonValue] = {}
+        for name in self.fields:
+            problem = self.find_problem(name, values[name])
+            if problem:
+                return problem
+            found[name] = self.read_file(name, values[name])
+        return {**values, **found}
+
+    def find_problem(self, name: str, path: Any) -> str:
+        """Return why the file that a field names is no image; "" if it is one."""
+        encoded = self.read_file(name, path)
+        if isinstance(encoded, str):
+            return encoded
+        reason = images.explain(encoded)
+        return self._describe(name, path, reason) if reason else ""
+
+    def read_file(self, name: str, path: Any) -> bytes | str:
+        """Return the bytes of the file that a field names, or in a str why it cannot be read."""
+        text = os.fsdecode(path)
+        is_absolute = re.match(_ABSOLUTE, text) is not None
+        is_odd = not text or "\0" in text or ".." in text.split("/")
+        if is_odd or (is_absolute and not (self._root and text.startswith(self._root))):
+            return self._describe(name, path, self._rule)
+        try:
+            with tf.io.gfile.GFile(text if is_absolute else self._root + text, "rb") as file:
+                return file.read()
+        except (OSError, tf.errors.OpError, UnicodeError) as error:
+            is_missing = isinstance(error, (FileNotFoundError, tf.errors.NotFoundError))
+            reason = (
+                "There is no such file."
+                if is_missing
+                else f"{source_lib.explain_unreadable(error)}."
+            )
+            return self._describe(name, path, reason)
+
+    def _describe(self, name: str, path: Any, reason: str) -> str:
+        folder = f" in {self.folder!r}" if self.folder else ""
+        return f"field {name!r} must {images.RULE}, got {os.fsdecode(path)!r}{folder}. {reason}"
+
+    def require_folder(self) -> None:
+        """Fail unless the folder is there."""
+        storage.require_path("ImageFiles.folder", self._root or ".")
+        is_there = tf.io.gfile.isdir(self._root or ".")
+        checks.require(is_there, "ImageFiles.folder", "be a folder that exists", self.folder)
+
+    @property
+    def _root(self) -> str:
+        """The folder with a slash behind it; "" for the current one."""
+        return os.path.join(os.path.expanduser(self.folder), "") if self.folder else ""
+
+    @property
+    def _rule(self) -> str:
+        where = f"the folder {self.folder!r}" if self.folder else "the current folder"
+        return f"It must be a path within {where} and without '..'."
+
+    def _check_fields(self, spec: spec_lib.Spec, names: Sequence[str]) -> None:
+        for name in names:
+            field = spec.fields[name]
+            is_path = field.dtype == "string" and not field.shape
+            rule = "name features of one text, 'string' in the Spec"
+            checks.require(is_path, "ImageFiles.fields", rule, name)
+
+    def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:
+        """Read the files of paths [B] -> [B]."""
+        inside = re.escape(self._root)
+        # As `read_file` decides, for a whole batch.
+        is_absolute = tf.strings.regex_full_match(paths, rf"(?s){_ABSOLUTE}\C*")
+        is_below = tf.strings.regex_full_match(paths, rf"(?s){inside}\C*") & bool(self._root)
+        is_odd = tf.equal(paths, "") | tf.strings.regex_full_match(paths, _NUL)
+        is_odd |= tf.strings.regex_full_match(paths, _UPWARDS) | (is_absolute & ~is_below)
+        message = f"field {name!r} must {images.RULE}. {self._rule}"
+        checked = tf.compat.v1.assert_equal(is_odd, False, message=message)
+        with tf.control_dependencies([checked]):
+            full = tf.where(is_absolute, paths, tf.strings.join([self._root, paths]))
+        return tf.map_fn(tf.io.read_file, full)

@@ -1,0 +1,220 @@
+"""Changes of images at random, in training alone: each image has draws of its own in every step.
+
+from mtl.features import augmentations
+features.Image.augmentations = [
+    @augmentations.Flip(), @augmentations.Crop(), @augmentations.Cutout()]
+augmentations.Crop.padding = 4
+augmentations.Cutout.size = 8
+
+Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. An image is
+changed by one part after the other, in the order of the list.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from mtl import checks, types
+
+_GREY = (0.2989, 0.587, 0.114)
+_DIRECTIONS = {"horizontal": 2, "vertical": 1}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flip(types.Augmentation):
+    """Mirrors a share of the images, left to right or top to bottom.
+
+    A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional
+    Neural Networks", 2012. A flipped digit or letter may be another one, or none.
+
+    Attributes:
+      rate: the probability that an image is mirrored, in (0, 1].
+      direction: "horizontal" swaps left and right, "vertical" top and bottom.
+    """
+
+    rate: float = 0.5
+    direction: str = "horizontal"
+
+    num_draws = 1
+
+    def __post_init__(self):
+        _check_share("Flip.rate", self.rate)
+        checks.one_of("Flip.direction", self.direction, _DIRECTIONS)
+
+    def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        """Mirror images: [B, H, W, C] and [B, 1] -> [B, H, W, C]."""
+        mirrored = tf.reverse(pixels, [_DIRECTIONS[self.direction]])
+        return tf.where(_spread(draws[:, 0] < self.rate), mirrored, pixels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crop(types.Augmentation):
+    """Pads all sides and cuts the image's own size out at a random place: a random shift.
+
+    The shift is a whole number of pixels, uniform in [-padding, padding], down and to the right
+    independently. As in K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
+    Recognition", 2016, arXiv:1512.03385, which pads CIFAR's 32 pixels by 4.
+
+    Attributes:
+      padding: pixels that are added on each side; above 0 and below both sides of the image.
+      fill: what they are, in [0, 1]; 0 is black.
+    """
+
+    padding: int = 4
+    fill: float = 0.0
+
+    num_draws = 2
+
+    def __post_init__(self):
+        checks.whole("Crop.padding", self.padding, 1)
+        _check_fill("Crop.fill", self.fill)
+
+    def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        """Shift images: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
+        _check_size("Crop.padding", self.padding, pixels)
+        _, height, width, _ = pixels.shape
+        shifts = _draw_whole(draws, 2 * self.padding + 1) - self.padding
+        # The pixel that each place takes its value from, as far as the image reaches.
+        rows = tf.range(height) - shifts[:, :1]  # [B, H]
+        columns = tf.range(width) - shifts[:, 1:]  # [B, W]
+        shifted = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
+        shifted = tf.gather(shifted, tf.clip_by_value(columns, 0, width - 1), batch_dims=1, axis=2)
+        is_inside = (
+            _is_within(rows, height)[:, :, tf.newaxis]
+            & (_is_within(columns, width)[:, tf.newaxis, :])
+        )
+        return tf.where(is_inside[..., tf.newaxis], shifted, self.fill)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cutout(types.Augmentation):
+    """Blanks a square, whose middle is any pixel of the image: a part of it may lie outside.
+
+    T. DeVries, G. W. Taylor, "Improved Regularization of Convolutional Neural Networks with
+    Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, which is their mean:
+    set `fill` to the mean for that.
+
+    Attributes:
+      size: the side of the square in pixels; below both sides of the image.
+      fill: what its pixels become, in [0, 1]; 0 is black.
+    """
+
+    size: int = 8
+    fill: float = 0.0
+
+    num_draws = 2
+
+    def __post_init__(self):
+        checks.whole("Cutout.size", self.size, 1)
+        _check_fill("Cutout.fill", self.fill)
+
+    def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        """Blank squares: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
+        _check_size("Cutout.size", self.size, pixels)
+        _, height, width, _ = pixels.shape
+        # From `size // 2` before the middle on; of an even size, the middle is right of it.
+        top = _draw_whole(draws[:, :1], height) - self.size // 2
+        left = _draw_whole(draws[:, 1:], width) - self.size // 2
+        rows = _is_within(tf.range(height) - top, self.size)  # [B, H]
+        columns = _is_within(tf.range(width) - left, self.size)  # [B, W]
+        is_cut = rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :]
+        return tf.where(is_cut[..., tf.newaxis], self.fill, pixels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColorJitter(types.Augmentation):
+    """Changes brightness, contrast, saturation and hue of each image, in this order.
+
+    Each factor f is uniform in [max(0, 1 - s), 1 + s] with s the setting, and the result is cut off
+    at 0 and 1. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m` with m the mean of
+    the grey image. Saturation is `f x + (1 - f) grey(x)`. Hue moves every colour by a number that
+    is uniform in [-hue, hue], as a share of the circle of colours. A. G. Howard, "Some Improvements
+    on Deep Convolutional Neural Network Based Image Classification", 2013, arXiv:1312.5402.
+
+    Attributes:
+      brightness: at least 0; 0 leaves it as it is.
+      contrast: at least 0.
+      saturation: at least 0; above 0 it needs images of three channels, red, green and blue.
+      hue: in [0, 0.5]; above 0 it needs them, too.
+    """
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+    num_draws = 4
+
+    def __post_init__(self):
+        settings = {
+            name: getattr(self, name) for name in ("brightness", "contrast", "saturation", "hue")
+        }
+        for name, value in settings.items():
+            checks.at_least(f"ColorJitter.{name}", value, 0)
+        checks.require(self.hue <= 0.5, "ColorJitter.hue", "be at most 0.5", self.hue)
+        rule = "change something"
+        checks.require(any(settings.values()), "ColorJitter", rule, settings)
+
+    def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+        """Change colours: [B, H, W, C] and [B, 4] -> [B, H, W, C]."""
+        for name in ("saturation", "hue"):
+            is_coloured = not getattr(self, name) or pixels.shape[3] == 3
+            rule = "stay 0 where images have not three channels"
+            checks.require(is_coloured, f"ColorJitter.{name}", rule, getattr(self, name))
+        draws = draws[:, :, tf.newaxis, tf.newaxis, tf.newaxis]
+        if self.brightness:
+            pixels = _blend(pixels, tf.zeros([]), self.brightness, draws[:, 0])
+        if self.contrast:
+            mean = tf.reduce_mean(_find_grey(pixels), axis=[1, 2, 3], keepdims=True)
+            pixels = _blend(pixels, mean, self.contrast, draws[:, 1])
+        if self.saturation:
+            pixels = _blend(pixels, _find_grey(pixels), self.saturation, draws[:, 2])
+        if self.hue:
+            hue, *others = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
+            hue = tf.math.floormod(hue + self.hue * (2 * draws[:, 3, :, :, 0] - 1), 1.0)
+            pixels = tf.image.hsv_to_rgb(tf.stack([hue, *others], axis=-1))
+        return pixels
+
+
+def _blend(pixels: tf.Tensor, other: tf.Tensor, spread: float, drawn: tf.Tensor) -> tf.Tensor:
+    """Return `f pixels + (1 - f) other`, cut off, with f of numbers drawn in [0, 1)."""
+    least = max(0.0, 1 - spread)
+    factors = least + (1 + spread - least) * drawn
+    return tf.clip_by_value(factors * pixels + (1 - factors) * other, 0.0, 1.0)
+
+
+def _find_grey(pixels: tf.Tensor) -> tf.Tensor:
+    """Return the grey images [B, H, W, 1]; of other than three channels the mean of them."""
+    if pixels.shape[3] == 3:
+        return tf.reduce_sum(pixels * tf.constant(_GREY), axis=-1, keepdims=True)
+    return tf.reduce_mean(pixels, axis=-1, keepdims=True)
+
+
+def _draw_whole(draws: tf.Tensor, count: int) -> tf.Tensor:
+    """Turn numbers in [0, 1) into whole ones in [0, count)."""
+    # The product of a number just below 1 may be rounded up.
+    return tf.minimum(tf.cast(draws * count, tf.int32), count - 1)
+
+
+def _is_within(places: tf.Tensor, size: int) -> tf.Tensor:
+    return (places >= 0) & (places < size)
+
+
+def _spread(values: tf.Tensor) -> tf.Tensor:
+    """Turn [B] into [B, 1, 1, 1]."""
+    return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
+
+
+def _check_share(where: str, value: float) -> None:
+    checks.positive(where, value)
+    checks.require(value <= 1, where, "be at most 1", value)
+
+
+def _check_fill(where: str, value: float) -> None:
+    checks.at_least(where, value, 0)
+    checks.require(value <= 1, where, "be at most 1", value, "Pixels are in [0, 1] here.")
+
+
+def _check_size(where: str, value: int, pixels: tf.Tensor) -> None:
+    _, height, width, _ = pixels.shape
+    checks.require(value < min(height, width), where, f"be below {height} and {width}", value)

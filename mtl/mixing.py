@@ -1,0 +1,174 @@
+"""Rows that are mixed with each other in training, inputs and losses: mixup and CutMix.
+
+from mtl import mixing
+model.MultiTaskModel.mixing = @mixing.Mixup()
+mixing.Mixup.alpha = 0.2
+mixing.Mixup.columns = ["image_photo"]                   # as they are encoded; all by default
+
+Every slice of a batch, and every replica, mixes its own rows: it draws one share for all of them
+and a partner for each. Draws are keyed by the run, the step and the slice.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.step import draws
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mixing(types.Mixing):
+    """What both have in common.
+
+    Attributes:
+      alpha: both parameters of the Beta distribution that shares are drawn from, above 0; 1 is
+        uniform, and near 0 most rows stay almost as they are.
+      rate: the probability that a step mixes, in (0, 1].
+      columns: the columns that are mixed, by name; None for all. The others stay those of the row.
+    """
+
+    alpha: float = 1.0
+    rate: float = 1.0
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self):
+        kind = type(self).__name__
+        checks.positive(f"{kind}.alpha", self.alpha)
+        checks.positive(f"{kind}.rate", self.rate)
+        checks.require(self.rate <= 1, f"{kind}.rate", "be at most 1", self.rate)
+        if self.columns is not None:
+            checks.texts(f"{kind}.columns", self.columns, "be a list of columns, or None for all")
+            checks.unique(f"{kind}.columns", self.columns)
+            rule = "name a column"
+            checks.require(bool(self.columns), f"{kind}.columns", rule, list(self.columns))
+
+    def _choose(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the columns that are mixed."""
+        names = inputs if self.columns is None else self.columns
+        for name in names:
+            checks.one_of(f"{type(self).__name__}.columns", name, inputs)
+        chosen = {name: inputs[name] for name in names}
+        rows = next(iter(chosen.values())).shape[0]
+        where, fix = "MultiTaskModel.mixing", "Each slice and each replica mixes its own rows."
+        checks.require(rows != 1, where, "have two rows at least to mix", rows, fix)
+        return chosen
+
+    def _draw_share(self) -> tf.Tensor:
+        """Draw the share of this slice, a scalar: from Beta(alpha, alpha), or 1 by `rate`."""
+        share = draw_beta(self.alpha, draws.make_step_seed("mixing/share"))
+        if self.rate == 1:
+            return share
+        drawn = tf.random.stateless_uniform([], draws.make_step_seed("mixing/rate"))
+        return tf.where(drawn < self.rate, share, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mixup(_Mixing):
+    """`x = l x_i + (1 - l) x_j` and `loss = l loss_i + (1 - l) loss_j`, l ~ Beta(alpha, alpha).
+
+    H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
+    2018, arXiv:1710.09412; one l for all rows, as in the authors' code. Any encoded column can be
+    mixed: images, numbers, vectors of tokens.
+
+    Attributes:
+      alpha: above 0; the paper takes 0.1 to 0.4 for ImageNet and 1 for CIFAR-10.
+      rate: the probability that a step mixes, in (0, 1].
+      columns: the columns that are mixed, by name; None for all. The others stay those of the row.
+    """
+
+    alpha: float = 0.2
+
+    def __call__(self, inputs: types.Tensors) -> types.Mixture:
+        """Mix every value: {column: [B, ...]} -> the mixture."""
+        chosen, share = self._choose(inputs), self._draw_share()
+        partners = _draw_partners(chosen)
+        mixed = {
+            name: share * values + (1 - share) * tf.gather(values, partners)
+            for name, values in chosen.items()
+        }
+        return types.Mixture({**inputs, **mixed}, partners, share)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CutMix(_Mixing):
+    """Puts a box of the partner into each image; a loss counts by the area of its image.
+
+    The box has sides of `sqrt(1 - l)` of the image's, l ~ Beta(alpha, alpha), and its middle is any
+    pixel, so that a part of it may lie outside; the share is one less its area within the image.
+    S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
+    Features", 2019, arXiv:1905.04899; one box for all rows, as in the authors' code.
+
+    Attributes:
+      alpha: above 0; the paper takes 1.
+      rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
+      columns: the columns that are mixed, by name; None for all. They must be images of one height
+        and width. The others stay those of the row.
+    """
+
+    def __call__(self, inputs: types.Tensors) -> types.Mixture:
+        """Put boxes into images: {column: [B, H, W, C]} -> the mixture."""
+        chosen = self._choose(inputs)
+        height, width = _find_size(chosen)
+        place = tf.random.stateless_uniform([2], draws.make_step_seed("mixing/place"))
+        is_box, share = cut_box(self._draw_share(), place, height, width)
+        partners = _draw_partners(chosen)
+        mixed = {
+            name: tf.where(is_box[..., tf.newaxis], tf.gather(values, partners), values)
+            for name, values in chosen.items()
+        }
+        return types.Mixture({**inputs, **mixed}, partners, share)
+
+
+def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
+    """Draw one number from Beta(alpha, alpha), a scalar of float32.
+
+    By logarithms of two numbers from Gamma(alpha): the numbers themselves are 0 for a small alpha.
+    """
+    # Gamma(a) is Gamma(a + 1) U^(1 / a), G. Marsaglia and W. W. Tsang, 2000.
+    gammas = tf.random.stateless_gamma(
+        [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
+    )
+    powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
+    logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
+    return tf.cast(tf.sigmoid(logarithms[0] - logarithms[1]), tf.float32)
+
+
+def cut_box(
+    share: tf.Tensor, place: tf.Tensor, height: int, width: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return what lies in the box, [H, W], and the share of the image outside of it.
+
+    Args:
+      share: l, a scalar in [0, 1].
+      place: of the middle, two numbers in [0, 1): down and to the right.
+      height: H.
+      width: W.
+    """
+    is_inside, side = [], tf.sqrt(1 - share)
+    for size, at in ((height, place[0]), (width, place[1])):
+        middle = tf.minimum(tf.cast(at * size, tf.int32), size - 1)
+        length = tf.cast(side * size, tf.int32)
+        first, last = middle - length // 2, middle + length // 2
+        is_inside.append((tf.range(size) >= first) & (tf.range(size) < last))
+    is_box = is_inside[0][:, tf.newaxis] & is_inside[1]
+    return is_box, 1 - tf.reduce_mean(tf.cast(is_box, tf.float32))
+
+
+def _draw_partners(inputs: types.Tensors) -> tf.Tensor:
+    """Draw a permutation of the rows, [B]."""
+    rows = tf.shape(next(iter(inputs.values())))[:1]
+    drawn = tf.random.stateless_uniform(rows, draws.make_step_seed("mixing/partners"))
+    return tf.argsort(drawn, stable=True)
+
+
+def _find_size(images: Mapping[str, tf.Tensor]) -> tuple[int, int]:
+    """Return the height and width of all images."""
+    where, shapes = "CutMix.columns", {name: values.shape for name, values in images.items()}
+    fix = "Name the columns of images; the others then stay those of the row."
+    for name, shape in shapes.items():
+        checks.require(shape.rank == 4, where, "be images [B, H, W, C]", name, fix)
+    sizes = {tuple(shape[1:3]) for shape in shapes.values()}
+    checks.require(len(sizes) == 1, where, "be of one height and width", sorted(sizes))
+    return sizes.pop()

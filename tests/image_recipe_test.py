@@ -1,0 +1,50 @@
+"""The recipe of docs/images.md, run as it is printed, and its gin files."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launch import config
+from mtl import scoring
+from mtl.runs import verbs
+from tests.launch import conftest as processes
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "images.md").read_text()
+LEAVES = sorted((ROOT / "gin_configs" / "augmentation").glob("*.gin"))
+
+
+def _print(kind):
+    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.S).group(1)
+
+
+@pytest.mark.slow
+def test_rows_that_name_files_become_a_model_of_images(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "make_shapes.py").write_text(_print("python"))
+    (tmp_path / "shapes.gin").write_text(_print("gin"))
+    made = [sys.executable, "make_shapes.py"]
+    subprocess.run(made, check=True, env=processes.environment(), capture_output=True)
+    experiment = config.load(["shapes.gin"], ["Run.checkpoint_steps = 600"])
+    metrics, _ = verbs.train(experiment, "run")
+    assert metrics["shape/accuracy"] > 0.75
+    assert metrics["size/r2"] > 0.8
+    reader = scoring.Reader(
+        spec=experiment.data.spec, settings=experiment.data.source, keep=["photo"]
+    )
+    (chunk,) = reader.chunks(["new.csv"])
+    with verbs.open_scorer(experiment, "run") as model:
+        found = model(reader.parse(chunk).examples)
+    assert found["shape/probabilities"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=lambda path: path.stem)
+def test_leaves_add_to_an_experiment(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    few = "gin_configs/experiments/mnist_few.gin"
+    (plain, changed) = (config.load([few, *more], []) for more in ((), (str(path),)))
+    assert repr(changed.model) != repr(plain.model)
+    assert not plain.model.mixing and not plain.model.columns[0].augmentations

@@ -1,0 +1,110 @@
+"""Training steps of a small model of images: whole, in slices, and on two replicas."""
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import compat, features, heads, model, networks
+from mtl.optimization import optimizers, update
+
+tf1 = tf.compat.v1
+
+ROWS = 16
+_RANDOM = np.random.default_rng(5)
+FEATURES = {
+    "photo": _RANDOM.integers(0, 256, [ROWS, 6, 5, 3]).astype(np.uint8),
+    "x": _RANDOM.normal(size=[ROWS, 3]).astype(np.float32),
+}
+LABELS = {
+    # Absent in every third row.
+    "kind": np.where(np.arange(ROWS) % 3, _RANDOM.integers(0, 3, ROWS), -1),
+    "size": _RANDOM.normal(size=ROWS).astype(np.float32),
+    "row_weight": _RANDOM.integers(1, 4, ROWS).astype(np.float32),
+}
+STATISTICS = features.Statistics(directory="", entries={})
+
+
+def make_model(augmentations=(), **settings):
+    """A model of images and numbers, trained by gradient descent."""
+    return model.MultiTaskModel(
+        **{
+            "columns": [
+                features.Image(names=["photo"], augmentations=augmentations),
+                features.Numeric(names=["x"], normalization="none"),
+            ],
+            "network": networks.SharedBottom(trunk=networks.MLP(layers=[4], activation="tanh")),
+            "heads": [
+                heads.MultiClass(name="kind", classes=3),
+                heads.Regression(name="size", weight="row_weight"),
+            ],
+            "update": update.Update(optimizer=optimizers.SGD(learning_rate=0.1)),
+            **settings,
+        }
+    )
+
+
+def _build_step(made, results, slices, rows, labels):
+    def hooks(result):
+        results.append(result)
+        return {}
+
+    return made.model_fn(
+        {name: tf.constant(values[rows]) for name, values in FEATURES.items()},
+        {name: tf.constant(values[rows]) for name, values in labels.items()},
+        compat.estimator.ModeKeys.TRAIN,
+        statistics=STATISTICS,
+        slices=slices,
+        training_hooks=hooks,
+    ).train_op
+
+
+def take_steps(made, slices=1, steps=2, labels=LABELS):
+    """{name: value} of every variable after some steps, and the monitors of the last one."""
+    with tf.Graph().as_default() as graph:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        results = []
+        train_op = _build_step(made, results, slices, slice(None), labels)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            values = [np.nan] * len(results[0].names)
+            for _ in range(steps):
+                _, values = session.run([train_op, results[0].values])
+            variables = {variable.op.name: variable for variable in tf1.global_variables()}
+            return session.run(variables), dict(zip(results[0].names, values, strict=True))
+
+
+def take_steps_on_replicas(made, slices=1, steps=2):
+    """The variables after the same steps on two replicas, each with a half of the rows."""
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with tf.Graph().as_default() as graph, strategy.scope():
+        graph.seed = 1
+        tf1.train.get_or_create_global_step()
+
+        @tf.autograph.experimental.do_not_convert
+        def model_fn():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            first = int(tf.get_static_value(replica)) * ROWS // 2
+            return _build_step(made, [], slices, slice(first, first + ROWS // 2), LABELS)
+
+        train_op = strategy.group(strategy.extended.call_for_each_replica(model_fn))
+        config = tf1.ConfigProto(device_count={"CPU": 2})
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        with tf1.Session(config=config) as session:
+            session.run(tf1.global_variables_initializer())
+            for _ in range(steps):
+                session.run(train_op)
+            variables = {v.name.split(":")[0]: v for v in tf1.global_variables()}
+            variables = {n: strategy.extended.read_var(v) for n, v in variables.items()}
+            return session.run(variables)
+
+
+def build_graph(made, mode):
+    """The graph of evaluation, prediction or training, as text."""
+    with tf.Graph().as_default() as graph:
+        tf1.train.create_global_step()
+        given = {name: tf.constant(values) for name, values in FEATURES.items()}
+        labels = {name: tf.constant(values) for name, values in LABELS.items()}
+        made.model_fn(given, labels, mode, statistics=STATISTICS)
+        return str(graph.as_graph_def())

@@ -17,7 +17,7 @@ from mtl import checkpoints, checks, compat, transfer, types
 from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import model as model_lib
-from mtl.checkpoints import given_files, run_directory
+from mtl.checkpoints import given_files, mismatch, run_directory
 from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
@@ -42,8 +42,6 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     data = experiment.data
-    if not is_new:
-        _enlarge_tables(experiment, model_dir)
     given_files.keep_checksums(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
@@ -76,6 +74,8 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     if experiment.warm_start and is_new:
         with open_plan(experiment.warm_start, data, model, experiment.run, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
+    if not is_new:
+        _enlarge_tables(experiment, model_dir)  # The last: what is refused before changes nothing.
     return False
 
 
@@ -93,14 +93,22 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
         made = tf.Graph()
         with made.as_default():
             _build_training(experiment.data, experiment.model, experiment.run, model_dir)
+            # What the start would refuse later is refused before a checkpoint is rewritten.
+            wanted = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
+            saved = dict(tf.train.list_variables(paths[-1]))
+            keys = {f"{scope}/keys" for scope in capacities}
+            others = [
+                {name: of[name] for name in of if transfer.find_keys(name, of) not in keys}
+                for of in (saved, wanted)
+            ]
+            mismatch.require_same(paths[-1], *others)
         return made
 
     def initial(names: list[str]) -> dict[str, np.ndarray]:
         with graph().as_default(), tf1.Session() as session:
             own = {patterns.variable_name(v): v for v in tf1.global_variables()}
-            rule = f"fit {paths[-1]}"
-            lacking = [name for name in names if name not in own]
-            checks.require(not lacking, "the optimizer", rule, lacking)
+            lacking: dict[str, list[int]] = {name: [] for name in names if name not in own}
+            mismatch.require_same(paths[-1], lacking, {})
             return session.run({name: own[name].initial_value for name in names})
 
     transfer.enlarge_tables(paths, capacities, initial)

@@ -5,7 +5,7 @@ transfer.WarmStart.source = "runs/pretrained"            # a model_dir, a checkp
 transfer.WarmStart.exclude = ["^head/"]
 """
 
-from mtl.transfer.capacity import enlarge_tables
+from mtl.transfer.capacity import enlarge_tables, find_keys
 from mtl.transfer.checkpoint import read_checkpoint, write_checkpoint
 from mtl.transfer.plan import Plan
 from mtl.transfer.warm_start import WarmStart, forget_warm_start
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "WarmStart",
     "enlarge_tables",
+    "find_keys",
     "forget_warm_start",
     "read_checkpoint",
     "write_checkpoint",

@@ -109,6 +109,20 @@ def test_slices_and_replicas_grow_as_the_whole_batch_does(tmp_path):
             )
 
 
+def test_tables_of_16_bits_with_state_by_row_grow_too(tmp_path):
+    """A row that came last has the state of one step, whoever had it before."""
+    optimizer = optimizers.RowWiseAdagrad(learning_rate=0.05, initial_accumulator=1e-3)
+    made = _make({"storage": "bfloat16"}, optimizer=optimizer, check_rows=48)
+    verbs.train(made, str(tmp_path))
+    found = tiny.variables(tmp_path)
+    state = found["features/growing_word/embedding/RowWiseAdagrad"]
+    table = found["features/growing_word/embedding"]
+    assert table.dtype == tf.bfloat16.as_numpy_dtype and state.shape == (17,)
+    assert np.isfinite(table.astype(np.float32)).all() and (state >= 0.999e-3).all()
+    is_new = found["features/growing_word/last_seen"] == 40
+    assert len(_held(tmp_path)) == 16 and is_new.any()
+
+
 def test_what_is_frozen_keeps_its_keys(tmp_path):
     verbs.train(_make({"trainable": False}, train_steps=8, checkpoint_steps=8), str(tmp_path))
     assert len(_held(tmp_path)) == 0
@@ -127,6 +141,10 @@ def test_a_run_goes_on_with_more_rows(tmp_path):
     verbs.train(_make(averages=True, train_steps=20), str(tmp_path))
     before = tiny.variables(tmp_path)
     predicted = _predict(_make(averages=True), tmp_path)
+    wrong = _make({"capacity": 48}, optimizer=optimizers.SGD(learning_rate=0.1), train_steps=30)
+    with pytest.raises(checks.UserError, match="is of another optimizer"):
+        verbs.train(wrong, str(tmp_path))
+    assert tiny.variables(tmp_path)["features/growing_word/embedding"].shape == (17, 4)
     larger = _make({"capacity": 48}, averages=True, train_steps=21, checkpoint_steps=20)
     verbs.train(larger, str(tmp_path))
     # The checkpoint that was there was rewritten; so was the best.

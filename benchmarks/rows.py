@@ -9,10 +9,12 @@ print(rows.markdown(["method", "AUC"], [["cagrad", "0.902"]]))
 import json
 import os
 import pathlib
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from absl import app, flags, logging
 
 from mtl import checks
@@ -65,6 +67,23 @@ def data_dir(name: str) -> str:
     fix = "Set the environment variable MTL_DATA_DIR to the folder that holds it."
     checks.require(os.path.isdir(folder), f"the data set {name}", "be a folder", folder, fix)
     return folder
+
+
+def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the AUC of scores [N] for labels of 0 and 1 [N]; equal scores count half."""
+    order = np.argsort(scores, kind="stable")
+    _, first, counts = np.unique(scores[order], return_index=True, return_counts=True)
+    ranks = np.repeat(first + (counts + 1) / 2, counts)
+    positive = labels[order] == 1
+    above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+    return float(above / (positive.sum() * (~positive).sum()))
+
+
+def describe_difference(found: Sequence[float], others: Sequence[float]) -> str:
+    """Return the mean of paired differences with its standard error, `+0.0123 ± 0.0004`."""
+    apart = [one - other for one, other in zip(found, others, strict=True)]
+    error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+    return f"{statistics.mean(apart):+.4f} ± {error:.4f}"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

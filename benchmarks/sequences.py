@@ -81,16 +81,7 @@ def measure_truth() -> dict[str, float]:
     """Return the AUC of the true probabilities on the test split, {task: AUC}."""
     made = click_stream.ClickStream()
     (batch,) = made.records("test").batch(made.rows["test"]).as_numpy_iterator()
-    found = {}
-    for task in TASKS:
-        label, probability = batch[task], batch[f"{task}_probability"]
-        order = np.argsort(probability, kind="stable")
-        _, first, counts = np.unique(probability[order], return_index=True, return_counts=True)
-        ranks = np.repeat(first + (counts + 1) / 2, counts)
-        positive = label[order] == 1
-        above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
-        found[task] = above / (positive.sum() * (~positive).sum())
-    return found
+    return {task: rows.compute_auc(batch[task], batch[f"{task}_probability"]) for task in TASKS}
 
 
 def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
@@ -106,12 +97,9 @@ def compare_encoders(names: Sequence[str], seeds: Sequence[int], out: str) -> st
     for name, runs in results.items():
         line = [name]
         for task in TASKS:
-            pairs = zip(runs, results[_BASELINE], strict=True)
-            apart = [run[task] - other[task] for run, other in pairs]
-            error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-            line.append(f"{statistics.mean(run[task] for run in runs):.4f}")
-            is_baseline = name == _BASELINE
-            line.append("" if is_baseline else f"{statistics.mean(apart):+.4f} ± {error:.4f}")
+            own, baseline = ([run[task] for run in of] for of in (runs, results[_BASELINE]))
+            line.append(f"{statistics.mean(own):.4f}")
+            line.append("" if name == _BASELINE else rows.describe_difference(own, baseline))
         lines.append(line)
     truth = measure_truth()
     lines.append(["the true probabilities", f"{truth[TASKS[0]]:.4f}", "", f"{truth[TASKS[1]]:.4f}"])

@@ -235,11 +235,7 @@ def measure_speed(names: Sequence[str], rounds: int) -> dict[str, float]:
 def measure_truth(seed: int) -> float:
     """Return the AUC of the true probabilities on the test split."""
     columns, probabilities = draw(seed, "test")
-    ranks = np.empty(len(probabilities))
-    ranks[np.argsort(probabilities)] = np.arange(1, len(probabilities) + 1)
-    positive = columns["click"] == 1
-    above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
-    return float(above / (positive.sum() * (~positive).sum()))
+    return rows.compute_auc(columns["click"], probabilities)
 
 
 def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -> str:
@@ -254,14 +250,12 @@ def compare(names: Sequence[str], seeds: Sequence[int], rounds: int, out: str) -
     )
     lines = []
     for name, runs in results.items():
-        pairs = zip(runs, results[FULL], strict=True)
-        apart = [run["auc"] - other["auc"] for run, other in pairs]
-        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+        of_each, full = ([run["auc"] for run in own] for own in (runs, results[FULL]))
         lines.append(
             [
                 name,
-                f"{statistics.mean(run['auc'] for run in runs):.4f}",
-                "" if name == FULL else f"{statistics.mean(apart):+.4f} ± {error:.4f}",
+                f"{statistics.mean(of_each):.4f}",
+                "" if name == FULL else rows.describe_difference(of_each, full),
                 f"{runs[0]['tables'] / 1e3:,.0f}",
                 f"{runs[0]['state'] / 1e3:,.0f}",
                 f"{ratios[name]:.2f}",

@@ -165,12 +165,7 @@ def _find_rows(name: str, seed: int, latest: str, ids: np.ndarray) -> np.ndarray
 def measure_truth(seed: int) -> float:
     """Return the AUC of the true effects."""
     drawn = Stream(seed).draw("test")
-    order = np.argsort(drawn["effect"], kind="stable")
-    _, first, counts = np.unique(drawn["effect"][order], return_index=True, return_counts=True)
-    ranks = np.repeat(first + (counts + 1) / 2, counts)
-    positive = drawn["click"][order] == 1
-    above = ranks[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
-    return above / (positive.sum() * (~positive).sum())
+    return rows.compute_auc(drawn["click"], drawn["effect"])
 
 
 def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
@@ -183,12 +178,10 @@ def compare_tables(names: Sequence[str], seeds: Sequence[int], out: str) -> str:
         print(f"{name}, seed {seed}: AUC {found['auc']:.4f}", flush=True)
     lines = []
     for name, runs in results.items():
-        pairs = zip(runs, results[_BASELINE], strict=True)
-        apart = [run["auc"] - other["auc"] for run, other in pairs]
-        error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-        difference = "" if name == _BASELINE else f"{statistics.mean(apart):+.4f} ± {error:.4f}"
+        of_each, baseline = ([run["auc"] for run in own] for own in (runs, results[_BASELINE]))
+        difference = "" if name == _BASELINE else rows.describe_difference(of_each, baseline)
         without = 100 * statistics.mean(run["without"] for run in runs)
-        mean = f"{statistics.mean(run['auc'] for run in runs):.4f}"
+        mean = f"{statistics.mean(of_each):.4f}"
         lines.append([name, mean, difference, f"{runs[0]['bytes']:,}", f"{without:.1f}%"])
     truth = statistics.mean(map(measure_truth, seeds))
     lines.append(["the true effects", f"{truth:.4f}", "", "", ""])

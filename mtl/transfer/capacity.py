@@ -8,7 +8,7 @@ A key has its places by the number of rows, so that in a larger table all keys m
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,14 @@ _BESIDE = ("last_seen", "comings", "size", _SKETCH)
 
 def find_keys(name: str, names: Iterable[str]) -> str | None:
     """Return the name of the keys by which a variable has its rows; None where it has none."""
-    scope, _, rest = name.partition(f"/{_TABLE}")
-    is_table = scope != name and (not rest or rest[0] == "/")
-    if not is_table:
-        scope, _, own = name.rpartition("/")
-        if own not in (_KEYS, *_BESIDE):
-            return None
-    keys = f"{scope}/{_KEYS}"
-    return keys if keys in names else None
+    parts = name.split("/")
+    scopes = ("/".join(parts[:end]) for end in range(1, len(parts)))
+    found = (
+        f"{scope}/{_KEYS}"
+        for scope, own in zip(scopes, parts[1:], strict=True)
+        if own in (_TABLE, _KEYS, *_BESIDE)
+    )
+    return next((keys for keys in found if keys in names), None)
 
 
 def find_table(name: str, names: Iterable[str]) -> str:
@@ -52,37 +52,41 @@ def is_sketch(name: str) -> bool:
     return name.rpartition("/")[2] == _SKETCH
 
 
-def place_rows(
-    keys: np.ndarray, old_shape: list[int], shape: list[int], capacity: int, where: str
-) -> np.ndarray:
-    """Return for each row of a variable the saved row that it gets, or -1.
+def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
+    """Return for each row of a table of `capacity` rows the saved row whose key it gets, or -1.
 
-    Args:
-      keys: that are saved.
-      old_shape: of the saved variable.
-      shape: of the variable.
-      capacity: of its table.
-      where: names the source, for an error.
-
-    Returns:
-      As many numbers as the variable has rows; in the shape of the keys for these themselves.
+    Raises:
+      UserError: a key finds no place; `where` names what holds it.
     """
-    saved = keys.size
     origins = key_table.place_keys(keys, capacity)
     count = np.count_nonzero(keys)
     lost = count - np.count_nonzero(origins >= 0)
     fix = f"{lost:,} of them find no place: make it larger."
-    checks.require(
-        not lost, "Growing.capacity", f"hold the {count:,} keys of {where}", capacity, fix
-    )
-    if shape == [capacity // key_table.PLACES, key_table.PLACES]:
+    rule = f"hold the {count:,} keys of {where}"
+    checks.require(not lost, "Growing.capacity", rule, capacity, fix)
+    return origins
+
+
+def place_rows(
+    origins: np.ndarray, saved: int, old_shape: Sequence[int], shape: Sequence[int]
+) -> np.ndarray:
+    """Return for each row of a variable the saved row that it gets, or -1.
+
+    Args:
+      origins: of the rows of keys, as `place_keys` gives them.
+      saved: how many rows of keys the saved table has.
+      old_shape: of the saved variable.
+      shape: of the variable.
+
+    Returns:
+      As many numbers as the variable has rows; in the shape of the keys for these themselves.
+    """
+    if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
     # Rows of unknown keys come behind all others, in this table and in that one.
-    unknown = np.arange(shape[0] - capacity)
-    here = (
-        saved + unknown % max(old_shape[0] - saved, 1) if old_shape[0] > saved else unknown * 0 - 1
-    )
-    return np.concatenate([origins, here])
+    unknown, old = shape[0] - len(origins), old_shape[0] - saved
+    behind = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
+    return np.concatenate([origins, behind])
 
 
 def enlarge_tables(
@@ -106,10 +110,8 @@ def enlarge_tables(
         for scope, capacity in capacities.items():
             changed |= _enlarge(reader, path, scope, capacity, initial)
         if changed:
-            names = reader.get_variable_to_shape_map()
-            values = {name: changed.get(name, None) for name in names}
-            whole = {n: reader.get_tensor(n) if v is None else v for n, v in values.items()}
-            _replace(path, whole)
+            others = reader.get_variable_to_shape_map().keys() - changed.keys()
+            _replace(path, {**{name: reader.get_tensor(name) for name in others}, **changed})
 
 
 def _enlarge(
@@ -132,10 +134,11 @@ def _enlarge(
     names = [name for name in shapes if find_keys(name, shapes) == keys_name]
     names = [name for name in names if shapes[name]]  # The number of keys stays.
     found = {name: np.array(value) for name, value in initial(names).items()}
+    of_keys = place_keys(keys, capacity, path)
     for name, value in found.items():
         if is_sketch(name):
             continue
-        origins = place_rows(keys, shapes[name], list(value.shape), capacity, path)
+        origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         old = reader.get_tensor(name)
         old = old.reshape(-1) if origins.ndim > 1 else old
         if averaging.is_state(name) and not averaging.is_decay(name):

@@ -6,6 +6,7 @@ deciding.entry("head/digit/logits/kernel").outcome       # "warmed"
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,12 +30,14 @@ class Decision:
       source: of the values.
       shapes: {variable: its shape} here, with those of the optimizer.
       named: {scope: what the rows stand for} here.
+      placed: {keys of a table: saved keys, and where they go}, found once for all its variables.
     """
 
     settings: Any
     source: source_lib.Source
     shapes: Mapping[str, Sequence[int]]
     named: Mapping[str, types.RowNames]
+    placed: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def entry(self, name: str) -> plan.Entry:
         """Return what happens to the variable of this name.
@@ -106,10 +109,16 @@ class Decision:
             checks.fail(f"variable {name!r}", rule, here or there, fix)
         if here is None or there is None or shape == old_shape:
             return None
-        rows = self.shapes[here][0] * self.shapes[here][1]
-        keys = self.source.read_value(there)
-        origins = capacity.place_rows(keys, old_shape, shape, rows, self.source.path)
+        keys, of_keys = self._place_keys(here, there)
+        origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
         return plan.Rows(origins, 0, keys.size, is_state=True)
+
+    def _place_keys(self, here: str, there: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the saved keys of a table, and which of them each row here gets."""
+        if here not in self.placed:
+            keys, rows = self.source.read_value(there), math.prod(self.shapes[here])
+            self.placed[here] = keys, capacity.place_keys(keys, rows, self.source.path)
+        return self.placed[here]
 
     def _rows(self, name: str, old: str) -> plan.Rows | None:
         """Return where each row comes from; None where all of them keep their places."""

@@ -6,15 +6,18 @@ model.MultiTaskModel.network = @shared_bottom.SharedBottom()
 model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binary()]
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from mtl import checks, compat, types
 from mtl import features as features_lib
+from mtl.auxiliary import activations as activations_lib
+from mtl.auxiliary import row_losses
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.example_gradients import proof
@@ -26,6 +29,7 @@ from mtl.networks import trunk
 from mtl.optimization import schedules
 from mtl.sparsity import pruned_step
 from mtl.sparsity import pruning as pruning_lib
+from mtl.step import emitted as emitted_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import shown, summaries, training_loop, whole_batch
@@ -52,6 +56,9 @@ class MultiTaskModel:
       pruning: which weights are cut while the network trains; none by default.
       mixing: what mixes the rows of a batch in training, such as `mixing.Mixup`; None by default.
         Every head has to know the loss of each row, as `types.ExampleHead` does.
+      auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`, which
+        training alone computes and which are balanced as the losses of tasks; scope
+        `auxiliary/<name>`.
     """
 
     columns: Sequence[types.Column]
@@ -64,6 +71,7 @@ class MultiTaskModel:
     quantization: quantization_lib.Quantization = quantization_lib.Quantization()
     pruning: Sequence[pruning_lib.Pruning] = ()
     mixing: types.Mixing | None = None
+    auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -97,8 +105,26 @@ class MultiTaskModel:
             checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        self._check_auxiliary_losses()
         if self.mixing is not None:
             self._check_mixing()
+
+    def _check_auxiliary_losses(self) -> None:
+        """Fail unless each has a name of its own and suits the heads."""
+        where = "MultiTaskModel.auxiliary_losses"
+        checks.is_a(where, self.auxiliary_losses, (list, tuple), "be a list")
+        for part in self.auxiliary_losses:
+            example = "auxiliary.VirtualAdversarial"
+            checks.require_part(where, part, example, arguments=1, attributes=["name"])
+            types.read_member(part, types.AuxiliaryLoss, "check")(
+                {head.name: head for head in self.heads}
+            )
+            rule = f"keep averages where the auxiliary loss {part.name!r} reads them"
+            fix = "Set Update.average = @averaging.ExponentialAverage()."
+            reads = types.read_member(part, types.AuxiliaryLoss, "reads_average")
+            average = types.read_member(self.update, types.Update, "average")
+            checks.require(not reads or average is not None, "Update.average", rule, average, fix)
+        checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", self.loss_names)
 
     def _check_mixing(self) -> None:
         """Fail unless what is mixed has a meaning for every head."""
@@ -108,11 +134,40 @@ class MultiTaskModel:
             rule = f"be None where the loss of a head is no sum over rows, as that of {head.name!r}"
             knows = isinstance(head, types.ExampleHead)
             checks.require(knows, where, rule, self.mixing, f"It is {type(head).__name__}.")
+        for part in self._built_losses:
+            rule = f"be None where the auxiliary loss {part.name!r} reads the labels of rows"
+            reads = types.read_member(part, types.AuxiliaryLoss, "reads_labels")
+            checks.require(not reads, where, rule, self.mixing)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of the tasks, in the order of the heads."""
         return tuple(head.name for head in self.heads)
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The names of the losses that training adds up: tasks, then auxiliary losses."""
+        return (*self.tasks, *(part.name for part in self._built_losses))
+
+    @property
+    def _built_losses(self) -> Sequence[types.AuxiliaryLoss]:
+        """The auxiliary losses that a step computes: those that do not weigh 0 for good."""
+        weights = (
+            types.read_member(p, types.AuxiliaryLoss, "weight") for p in self.auxiliary_losses
+        )
+        return [
+            part
+            for part, weight in zip(self.auxiliary_losses, weights, strict=True)
+            if callable(weight) or weight != 0
+        ]
+
+    @property
+    def are_rows_apart(self) -> bool:
+        """Whether a row goes through a training step alone as it does among others."""
+        apart = [
+            types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self._built_losses
+        ]
+        return self.mixing is None and all(apart)
 
     @property
     def held(self) -> freezing_lib.Freezing:
@@ -178,10 +233,14 @@ class MultiTaskModel:
 
     @property
     def training_files(self) -> dict[str, str]:
-        """The files that training reads, {what: path}: those of columns, and masks."""
+        """The files that training reads, {what: path}, such as those of columns, and masks."""
         entries = self.freezing.entries.items()
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
-        return {**self.column_files, **{what: path for what, path in masks.items() if path}}
+        read = {what: path for what, path in masks.items() if path}
+        for part in self._built_losses:
+            files = types.read_member(part, types.AuxiliaryLoss, "files")
+            read |= {f"auxiliary/{part.name}/{what}": path for what, path in files.items()}
+        return {**self.column_files, **read}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
         """Return what rows of variables stand for, tokens or classes: {scope: names}."""
@@ -282,11 +341,11 @@ class MultiTaskModel:
         forward = functools.partial(self._pass_forward, statistics)
         batch = whole_batch.build_batch(
             forward,
-            self._sum_label_weights,
+            self._sum_row_weights,
             features,
             labels,
             slices,
-            are_rows_apart=self.mixing is None,
+            are_rows_apart=self.are_rows_apart,
         )
         of_network = monitors_lib.take()
         # Slices keep no activations: summing their losses before surgery takes a pass of its own.
@@ -294,7 +353,8 @@ class MultiTaskModel:
         reads = self._reads_losses
         losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
         with tf1.variable_scope("balancing"):
-            weighted = self.weighting(losses, tf1.train.get_or_create_global_step())
+            step = tf1.train.get_or_create_global_step()
+            weighted = self._weigh_auxiliary(self.weighting(losses, step), step)
             # A weighting may be any function of the losses, such as a logarithm or a softmax. What
             # it does to a task's gradient is to multiply it by the derivative of the weighted loss
             # by the plain one: that is the task's weight. Every pass scales its losses by it, so
@@ -331,23 +391,34 @@ class MultiTaskModel:
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
-        with pruned_step.watch_inputs() as watched:
-            logits, shared, mixture = self._build_outputs(features, statistics, training=True)
+        scope = tf1.get_variable_scope()
+        with pruned_step.watch_inputs() as watched, emitted_lib.collect() as found:
+            outputs = self._build_outputs(features, statistics, training=True)
+        inputs, towers, logits, mixture = outputs
+        heads = {head.name: head for head in self.heads}
+        activations = activations_lib.Activations(
+            features, labels, inputs, towers, logits, heads, self._run_again, scope, found
+        )
+        rows = row_losses.compute(self._built_losses, activations)
+        whole = {name: found.average() for name, found in rows.items()}
         if mixture is not None:
             mixed = self._mix_losses(logits, labels, mixture)
-            return whole_batch.ForwardPass(mixed, shared, watched=watched)
+            return whole_batch.ForwardPass({**mixed, **whole}, towers.shared, watched=watched)
 
         def samples(count: int) -> list[types.Tensors]:
             return [
-                self._compute_losses(
-                    whole_batch.take_every(logits, first, count),
-                    whole_batch.take_every(labels, first, count),
-                )
+                {
+                    **self._compute_losses(
+                        whole_batch.take_every(logits, first, count),
+                        whole_batch.take_every(labels, first, count),
+                    ),
+                    **{name: found.average(first, count) for name, found in rows.items()},
+                }
                 for first in range(count)
             ]
 
-        losses = self._compute_losses(logits, labels)
-        return whole_batch.ForwardPass(losses, shared, samples, watched=watched)
+        losses = {**self._compute_losses(logits, labels), **whole}
+        return whole_batch.ForwardPass(losses, towers.shared, samples, watched=watched)
 
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
@@ -368,23 +439,30 @@ class MultiTaskModel:
 
         No example depends on another one.
         """
-        return self._build_outputs(features, statistics, training=False)[0]
+        return self._build_outputs(features, statistics, training=False).logits
 
     def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
-    ) -> tuple[types.Tensors, Sequence[tf.Tensor], types.Mixture | None]:
-        """Return the logits of every head, what tasks share in the network, and how rows are mixed.
-
-        Nothing is mixed but in training.
-        """
-        # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
-        is_apart = training and not self.adds_losses
-        with self.quantization.quantize_network(training), trunk.separate_tasks(is_apart):
-            inputs = self._encode(features, statistics, training)
-            mixture = self.mixing(inputs) if self.mixing is not None and training else None
-            towers = self._build_network(mixture.inputs if mixture else inputs, training)
+    ) -> "_Outputs":
+        """Encode the features, run network and heads; nothing is mixed but in training."""
+        with self._separate_tasks(training), self.quantization.quantize_network(training):
+            encoded = self._encode(features, statistics, training)
+            mixture = self.mixing(encoded) if self.mixing is not None and training else None
+            inputs = mixture.inputs if mixture else encoded
+            towers = self._build_network(inputs, training)
             logits = self.build_logits(towers)
-        return logits, towers.shared, mixture
+        return _Outputs(inputs, towers, logits, mixture)
+
+    def _run_again(self, inputs: types.Tensors) -> tuple[types.Towers, dict[str, tf.Tensor]]:
+        """Run network and heads of a training step on other inputs."""
+        quantized = self.quantization.quantize_network(training=True, requires_use=False)
+        with self._separate_tasks(training=True), quantized:
+            towers = self._build_network(inputs, training=True)
+            return towers, self.build_logits(towers)
+
+    def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
+        # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
+        return trunk.separate_tasks(training and not self.adds_losses)
 
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
@@ -435,6 +513,16 @@ class MultiTaskModel:
     def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
         return together.sum_label_weights(self.heads, labels)
 
+    def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
+        heads = {head.name: head for head in self.heads}
+        own = row_losses.sum_weights(self._built_losses, labels, heads)
+        return {**self._sum_label_weights(labels), **own}
+
+    def _weigh_auxiliary(self, weighted: types.Tensors, step: tf.Tensor) -> types.Tensors:
+        """Multiply auxiliary losses by their own weights, which no weighting makes up for."""
+        own = {p.name: row_losses.compute_coefficient(p, step) for p in self._built_losses}
+        return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
+
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
         # What compares the gradients of tasks has to see which variables are a task's own.
         if self.adds_losses:
@@ -457,6 +545,15 @@ class MultiTaskModel:
         }
         everything = compat.estimator.export.PredictOutput(self._name_predictions(logits))
         return {"serving_default": everything, **signatures}
+
+
+class _Outputs(NamedTuple):
+    """What goes into the network, what comes out of it and its heads, and how rows are mixed."""
+
+    inputs: types.Tensors
+    towers: types.Towers
+    logits: types.Tensors
+    mixture: types.Mixture | None
 
 
 def _sum_average_losses(average_losses: types.Metrics, label_weights: types.Tensors) -> Any:

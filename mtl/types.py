@@ -149,6 +149,11 @@ class Column(Protocol):
         return {}
 
     @property
+    def emitted_losses(self) -> Mapping[str, "float | Schedule"]:
+        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
+        return {}
+
+    @property
     def parts(self) -> Sequence["Column"]:
         """The columns that it is made of; none where it reads fields alone."""
         return ()
@@ -315,6 +320,11 @@ class Network(Protocol):
         """Run the network, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
 
     @property
+    def emitted_losses(self) -> Mapping[str, "float | Schedule"]:
+        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
+        return {}
+
+    @property
     def starts_from_run(self) -> bool:
         """Whether a new run of it makes no sense without a warm start."""
         return False
@@ -451,6 +461,133 @@ class ExampleHead(Protocol):
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+
+
+@runtime_checkable
+class WeighingHead(ExampleHead, Protocol):
+    """A head that knows what rows weigh before it knows their logits, for auxiliary losses."""
+
+    @abc.abstractmethod
+    def row_weights(self, labels: Tensors) -> tf.Tensor:
+        """Sum the weights of each row, {label: [B, ...]} -> [B]."""
+
+
+@runtime_checkable
+class ComparableHead(Protocol):
+    """A head that knows how far two predictions for a row are apart."""
+
+    @abc.abstractmethod
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return how far predictions are from the ones of `logits`: [B, C], [B, C] -> [B].
+
+        It is at least 0, and 0 where both are the same; gradients go through both.
+        """
+
+
+class Activations(Protocol):
+    """What the network of a training step computed for its rows, for an auxiliary loss to read.
+
+    Attributes:
+      features: {field: [B, ...]}.
+      labels: the same.
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+      towers: {task: [B, H]}, and what tasks share.
+      logits: {task: [B, C]}.
+      heads: {task: its head}.
+      draws_by_step: whether the network draws numbers, such as for dropout; known after `run`.
+      emitted: {name: [B]}, the losses that columns and networks emit, as their `emitted_losses`
+        say; those of the plain pass.
+    """
+
+    features: Tensors
+    labels: Tensors
+    inputs: Tensors
+    towers: Towers
+    logits: Tensors
+    heads: Mapping[str, "Head"]
+    draws_by_step: bool
+    emitted: Tensors
+
+    @abc.abstractmethod
+    def run(
+        self,
+        inputs: Tensors,
+        draw: int = 0,
+        replace: Callable[[tf.Variable], tf.Tensor] | None = None,
+    ) -> "Activations":
+        """Run the network once more, by the same variables: {column: ...} -> what it computes.
+
+        No average of a normalisation moves, and nothing else of UPDATE_OPS runs again.
+
+        Args:
+          inputs: in place of the encoded columns.
+          draw: 0 drops out what the pass before dropped out; any other number draws anew.
+          replace: trainable variable -> what is read in its place.
+        """
+
+
+class AuxiliaryLoss(Protocol):
+    """A named loss without a head, in training alone; its variables live in `auxiliary/<name>`.
+
+    Weighting, surgery, clipping and summaries treat it as they treat the loss of a task.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def __call__(self, activations: Activations) -> tf.Tensor:
+        """Compute the losses of rows, [B], or [B, P] of P parts that count on their own.
+
+        The loss is the sum over the parts of the mean by `row_weights`.
+        """
+
+    def row_weights(self, labels: Tensors, heads: Mapping[str, "Head"]) -> tf.Tensor:
+        """Return what rows weigh in the mean of each part, [B] or [B, P]; by default 1 each.
+
+        {label: [B, ...]}, {task: head} -> weights. Nothing but labels decides, since what a slice
+        of a batch weighs is known before it goes through the network.
+        """
+        del heads
+        return tf.ones(tf.shape(next(iter(labels.values())))[:1])
+
+    def check(self, heads: Mapping[str, "Head"]) -> None:
+        """Fail unless it can be computed for a model with these heads, {task: head}."""
+        del heads
+
+    @property
+    def weight(self) -> "float | Schedule":
+        """What its loss is multiplied by beside the balancing; with 0 none of it is built."""
+        return 1.0
+
+    @property
+    def label_fields(self) -> Sequence[str]:
+        """The label fields that it reads itself, beside those of heads."""
+        return ()
+
+    @property
+    def reads_average(self) -> bool:
+        """Whether it reads the averages of the weights, which `Update.average` keeps."""
+        return False
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether a label has to belong to its row, so that rows cannot be mixed."""
+        return bool(self.label_fields)
+
+    @property
+    def are_rows_apart(self) -> bool:
+        """Whether the loss of a row depends on that row alone."""
+        return True
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The files that its settings name, {what for: path}. Their checksums are kept."""
+        return {}
+
+    @property
+    def trainable(self) -> bool:
+        """Whether its variables may move."""
+        return True
 
 
 class Source(Protocol):

@@ -143,6 +143,11 @@ class Base(types.Head):
         """Sum the weights of the labels: {field: [B, ...]} -> the sum of the weights, a scalar."""
         return tf.reduce_sum(self._targets_and_weights(labels)[1])
 
+    def row_weights(self, labels: types.Tensors) -> tf.Tensor:
+        """Sum the weights of the labels of each row: {field: [B, ...]} -> [B]."""
+        weights = self._targets_and_weights(labels)[1]
+        return weights if weights.shape.rank == 1 else tf.reduce_sum(weights, 1)
+
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.
 

@@ -143,6 +143,10 @@ class Binary(base.Base):
             logits, targets, self.positive_weight, self.label_smoothing, self.focal_gamma
         )
 
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the divergence of the two classes: [B, 1], [B, 1] -> [B]."""
+        return tf.squeeze(objectives.bernoulli_divergence(logits, others), -1)
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 

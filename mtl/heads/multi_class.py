@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.data import label_counts
-from mtl.heads import base, classes, classifiers, metrics, softmax
+from mtl.heads import base, classes, classifiers, metrics, objectives, softmax
 from mtl.heads import shots as shots_lib
 
 
@@ -128,6 +128,10 @@ class MultiClass(classes.Classes):
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C], [B] -> [B]."""
         return self.objective(logits, targets, softmax.Classes(self.class_names, self._counts))
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the divergence of the classes: [B, C], [B, C] -> [B]."""
+        return objectives.categorical_divergence(logits, others)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.

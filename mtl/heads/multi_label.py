@@ -123,6 +123,10 @@ class MultiLabel(classes.Classes):
             logits, targets, weights, self.label_smoothing, self.focal_gamma
         )
 
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the mean divergence of the labels, as the loss is a mean: [B, C] twice -> [B]."""
+        return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, C] -> probabilities float32 and multi_hot int64, both [B, C]."""
         probabilities = tf.sigmoid(logits)

@@ -147,3 +147,27 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))
+
+
+def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Return `sum_c p_c log(p_c / q_c)` with p and q the softmax of [B, C] each -> [B]."""
+    surprise = tf.nn.log_softmax(logits) - tf.nn.log_softmax(others)
+    return tf.reduce_sum(tf.nn.softmax(logits) * surprise, -1)
+
+
+def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Return `p log(p / q) + (1 - p) log((1 - p) / (1 - q))` of sigmoids, of any shape."""
+    of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
+    of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
+    return tf.sigmoid(logits) * of_ones + tf.sigmoid(-logits) * of_zeros
+
+
+def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Return `(m - n)^2 / 2`, the divergence of normal distributions of variance 1."""
+    return 0.5 * squared_error(means, others)
+
+
+def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Return `r log(r / s) - r + s` for the rates r and s."""
+    rates, other_rates = poisson_rate(log_rates), poisson_rate(others)
+    return rates * (log_rates - others) - rates + other_rates

@@ -80,6 +80,10 @@ class Ordinal(classes.Classes):
         above = tf.cast(targets[:, tf.newaxis] > tf.range(self.size, dtype=tf.int64), tf.float32)
         return tf.reduce_sum(objectives.binary_cross_entropy(logits, above), axis=-1)
 
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Sum the divergences at the thresholds, as the loss does: [B, C - 1] twice -> [B]."""
+        return tf.reduce_sum(objectives.bernoulli_divergence(logits, others), -1)
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 

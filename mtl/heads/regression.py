@@ -152,6 +152,13 @@ class Regression(_Number):
         settings = {"delta": self.huber_delta} if self.loss_type == "huber" else {}
         return objectives.REGRESSION[self.loss_type](logits, targets, **settings)
 
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
+
+        In the squared unit of the label, as the squared loss is.
+        """
+        return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(_Number):
@@ -193,6 +200,10 @@ class Poisson(_Number):
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B], [B] -> [B]."""
         return objectives.poisson_loss(logits, targets)
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the divergence of the counts: [B, 1], [B, 1] -> [B]."""
+        return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return those of every number, and the deviance."""

@@ -140,11 +140,11 @@ class Quantization:
                 )
 
     @contextlib.contextmanager
-    def quantize_network(self, training: bool) -> Iterator[None]:
+    def quantize_network(self, training: bool, requires_use: bool = True) -> Iterator[None]:
         """Quantise the network that is built within it.
 
         Raises:
-          UserError: on leaving, if a pattern has matched nothing.
+          UserError: on leaving, if a pattern has matched nothing and `requires_use`.
         """
         if not self.weights and not self.activations:
             yield
@@ -153,7 +153,8 @@ class Quantization:
         here = tf1.get_variable_scope()
         with _SCOPE.set(scope), tf1.variable_scope(here, custom_getter=scope.variable):
             yield
-        scope.require_used()
+        if requires_use:
+            scope.require_used()
 
 
 def is_active() -> bool:

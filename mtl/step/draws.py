@@ -4,10 +4,12 @@ keep = tf.random.stateless_uniform(shape, draws.make_step_seed("dropout"))
 with draws.draw_for_slice(index):               # another slice of the batch draws other numbers
     layers.dropout(hidden, 0.1, "dropout", training=True)
 offsets = draws.draw_rows("crop", num_rows, 2)  # a row draws the same ones in whatever slice it is
+with draws.draw_again(1): ...                   # another pass over these rows draws other numbers
 """
 
 import contextlib
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -18,10 +20,15 @@ tf1 = tf.compat.v1
 
 
 class _Slice(NamedTuple):
-    """The number of a slice among so many that are equally large."""
+    """The number of a slice among so many that are equally large, and of the pass over it.
+
+    `names` are those of the draws of a pass that draws anew.
+    """
 
     number: tf.Tensor | int = 0
     total: int = 1
+    again: int = 0
+    names: list[str] | None = None
 
 
 _SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice())
@@ -34,7 +41,18 @@ def draw_for_slice(
 
     Slices have draws of their own. `draw_rows` needs their number.
     """
-    return _SLICE.set(_Slice(index, count))
+    return _SLICE.set(_SLICE.get()._replace(number=index, total=count))
+
+
+@contextlib.contextmanager
+def draw_again(number: int) -> Iterator[list[str]]:
+    """Have layers within it draw other numbers for the same slice; 0 repeats the draws.
+
+    Yields the names of what is drawn by step.
+    """
+    names: list[str] = []
+    with _SLICE.set(_SLICE.get()._replace(again=number, names=names)):
+        yield names
 
 
 def make_step_seed(name: str) -> tf.Tensor:
@@ -47,6 +65,10 @@ def make_step_seed(name: str) -> tf.Tensor:
     run_seed = tf1.get_default_graph().seed or 0
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
     own = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647  # Wraps around; slices lie far apart.
+    if again := _SLICE.get().again:
+        own += (again * 0x27D4EB2F) & 0x7FFFFFFF
+    if (names := _SLICE.get().names) is not None:
+        names.append(scope)
     own = tf.bitwise.bitwise_xor(own, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF)
     return tf.stack([own, step])
 

@@ -39,7 +39,7 @@ class Examples(NamedTuple):
     def separate_rows(self) -> "WholeBatch":
         """Return the rows as parts of one each; their UPDATE_OPS are left out."""
         # The whole part has its UPDATE_OPS already: those of rows would move averages once more.
-        with _withhold_collections():
+        with withhold_collections():
             first = self.row(0)
         # This sum stands within the one over the parts, which adds up the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
@@ -49,7 +49,7 @@ class ForwardPass(NamedTuple):
     """What went through the network at once.
 
     Attributes:
-      losses: {task: scalar}.
+      losses: {task: scalar}; [P] of P parts whose rows weigh on their own, before `add_parts`.
       shared: `Towers.shared`, the outputs that tasks share.
       samples: S -> the losses of every S-th row, from the first to the S-th on.
       unweighted: the losses before the tasks were weighted; None if they were not.
@@ -87,6 +87,23 @@ class ForwardPass(NamedTuple):
             losses=scale(self.losses, weights),
             samples=self.samples and functools.partial(samples, self.samples),
             examples=examples,
+        )
+
+    def add_parts(self) -> "ForwardPass":
+        """Add up the parts of each loss: scalars remain."""
+
+        def add(losses: types.Tensors) -> types.Tensors:
+            return {
+                task: tf.reduce_sum(loss) if loss.shape.rank else loss
+                for task, loss in losses.items()
+            }
+
+        def samples(given: types.Samples, count: int) -> list[types.Tensors]:
+            return list(map(add, given(count)))
+
+        return self._replace(
+            losses=add(self.losses),
+            samples=self.samples and functools.partial(samples, self.samples),
         )
 
 
@@ -175,7 +192,7 @@ class WholeBatch:
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
             # Variables are read after the slice before has updated them.
             # Ops of this body cannot be run from outside of the loop, where collections are read.
-            with _withhold_collections() as updates, tf.control_dependencies([slice_]):
+            with withhold_collections() as updates, tf.control_dependencies([slice_]):
                 values = tf.nest.flatten(function(others(slice_)))
             tensors = [tensor for value in values for tensor in _list_tensors(value)]
             are_rows = [is_rows for value in values for is_rows in _are_rows(value)]
@@ -255,7 +272,7 @@ def build_batch(
             else:
                 built = forward(*own)
         if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
-            return built
+            return built.add_parts()
 
         def shares(count: int) -> list[types.Tensors]:
             pairs = zip(weights_of(count, own[1]), totals(count), strict=True)
@@ -266,7 +283,8 @@ def build_batch(
             ]
 
         # A row is built with a share of its own.
-        return built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
+        scaled = built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
+        return scaled.add_parts()
 
     before = _num_updates()
     first = build_pass(0, reuse=False)
@@ -298,7 +316,7 @@ def _num_updates() -> int:
 
 
 @contextlib.contextmanager
-def _withhold_collections() -> Iterator[list[tf.Operation]]:
+def withhold_collections() -> Iterator[list[tf.Operation]]:
     """Take what belongs to a slice out of the graph's collections; yield its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, monitors.COLLECTION)

@@ -13,6 +13,7 @@ logarithm of the product of all decays up to its last move, and `average_decay` 
 """
 
 import dataclasses
+import weakref
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
 _AVERAGE, _DECAY = "average", "average_decay"
 # Stands in for a decay of 0, whose logarithm has no end.
 _LEAST_DECAY = 1e-300
+_READ: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Variable]] = weakref.WeakKeyDictionary()
+"""The averages that the step of a graph reads, {name of a variable: its average}."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,14 +72,55 @@ class ExponentialAverage:
         own = {patterns.variable_name(variable) for variable in variables}
         others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
         others = [v for v in others if patterns.variable_name(v) not in own]
+        _require_kept(own)
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
+        _require_not_behind(tables)
         # An optimizer asks for a gradient of each variable; the value of a dense one is not read.
         pairs += [(tf.zeros([]), v) for v in others]
         # Averages start with the first step, from the initial weights if it is skipped.
         when = True if moves is True else moves | (step < 1)
         averaging = _Averaging(self.decay, tf.cast(step, tf.float32), tables)
         return reduced.apply_reduced(averaging, pairs, when)
+
+
+def read_average(variable: tf.Variable) -> tf.Tensor:
+    """Return the average of a variable as the step before left it; in step 0 its value.
+
+    Whoever reads it in a training step has to require `Update.average`, which keeps it.
+    """
+    name = patterns.variable_name(variable)
+    # Named as the slot that it is, wherever it is read first.
+    scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
+    with tf1.variable_scope(scope, auxiliary_name_scope=False), tf1.name_scope(None):
+        kept = tf1.get_variable(
+            f"{name}/{_AVERAGE}",
+            variable.shape,
+            variable.dtype.base_dtype,
+            tf1.zeros_initializer(),
+            trainable=False,
+        )
+    _averages_read()[name] = kept
+    is_first = tf1.train.get_or_create_global_step().read_value() < 1
+    return tf.where(is_first, variable.read_value(), kept.read_value())
+
+
+def _averages_read() -> dict[str, tf.Variable]:
+    with tf.init_scope():  # The graph that holds them, also from within a loop.
+        return _READ.setdefault(tf1.get_default_graph(), {})
+
+
+def _require_kept(averaged: Collection[str]) -> None:
+    """Fail if an average is read that no step keeps."""
+    left = [name for name in _averages_read() if name not in averaged]
+    rule = "be of a variable that some loss depends on"
+    checks.require(not left, "an average that is read", rule, left[:3])
+
+
+def _require_not_behind(tables: Collection[str]) -> None:
+    """Fail if the average of a table is read, whose rows are brought up to date one by one."""
+    behind = [name for name in _averages_read() if name in tables]
+    checks.require(not behind, "an average that is read", "not be of a table", behind[:3])
 
 
 def rows_before(
@@ -112,7 +156,10 @@ class _Averaging(tf.compat.v1.train.Optimizer):
         self._tables = tables
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        read = _averages_read()
         for variable in var_list:
+            if (kept := read.get(patterns.variable_name(variable))) is not None:
+                self._slot_dict(_AVERAGE)[variable.op.graph, variable.op.name] = kept
             self._zeros_slot(variable, _AVERAGE, self.get_name())
             if patterns.shard_name(variable) in self._tables:
                 zeros, rows = tf1.zeros_initializer(), variable.shape[:1]

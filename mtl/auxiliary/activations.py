@@ -1,0 +1,74 @@
+"""What the network computed for the rows of a training step, and how it runs once more.
+
+again = activations.run({**activations.inputs, "image_x": noisy})
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.step import draws, whole_batch
+
+tf1 = tf.compat.v1
+
+Forward = Callable[[types.Tensors], tuple[types.Towers, types.Tensors]]
+"""From encoded columns to towers and logits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Activations(types.Activations):
+    """What the network of a training step computed; see `types.Activations`.
+
+    Attributes:
+      features: {field: [B, ...]}.
+      labels: the same.
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+      towers: {task: [B, H]}, and what tasks share.
+      logits: {task: [B, C]}.
+      heads: {task: its head}.
+      forward: the network and its heads, as the pass before ran them.
+      scope: the variable scope that they lie in.
+      emitted: {name: [B]}, the losses that columns and networks emit in the plain pass.
+      draws_by_step: whether the network draws numbers, such as for dropout; known of a `run`.
+    """
+
+    features: types.Tensors
+    labels: types.Tensors
+    inputs: types.Tensors
+    towers: types.Towers
+    logits: types.Tensors
+    heads: Mapping[str, types.Head]
+    forward: Forward
+    scope: Any
+    emitted: types.Tensors
+    draws_by_step: bool = False
+
+    def run(
+        self,
+        inputs: types.Tensors,
+        draw: int = 0,
+        replace: Callable[[tf.Variable], tf.Tensor] | None = None,
+    ) -> "Activations":
+        """Run the network once more: {column: [B, ...]} -> what it computes of these inputs."""
+        with contextlib.ExitStack() as stack:
+            # Averages of normalisations have moved by the pass before, and by that one alone.
+            stack.enter_context(whole_batch.withhold_collections())
+            drawn = stack.enter_context(draws.draw_again(draw))
+            getter = replace and _replace_variables(replace)
+            stack.enter_context(tf1.variable_scope(self.scope, reuse=True, custom_getter=getter))
+            towers, logits = self.forward(inputs)
+        return dataclasses.replace(
+            self, inputs=inputs, towers=towers, logits=logits, draws_by_step=bool(drawn)
+        )
+
+
+def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:
+    def get(getter: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+        variable = getter(*args, **settings)
+        return replace(variable) if getattr(variable, "trainable", False) else variable
+
+    return get

@@ -1,0 +1,292 @@
+"""Predictions that stay where labels do not count: rows without a label take part in all of them.
+
+model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]
+auxiliary.VirtualAdversarial.epsilon = 2.0
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.auxiliary import base, perturbed
+from mtl.variables import averaging
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VirtualAdversarial(base.OfHeads):
+    """`D(p(x), p(x + r))`, with r the direction of norm epsilon in which D grows the most.
+
+    r is found by `iterations` of the power method from a random direction d: `d <- g / |g|` with g
+    the gradient of `D(p(x), p(x + xi d))` by d. No gradient goes through p(x) nor r. D is the sum
+    of the divergences of the heads, so that one r is the worst of them all.
+    T. Miyato, S. Maeda, M. Koyama, S. Ishii, "Virtual Adversarial Training", 2017,
+    arXiv:1704.03976.
+
+    Attributes:
+      epsilon: the norm of r over all perturbed columns of a row, above 0.
+      xi: the length of the steps of the power method, above 0. With float32, 1e-6 of the paper's
+        float64 codes vanishes in rounding.
+      iterations: of the power method, at least 1; each takes a pass forward and one back.
+      bounds: the least and the greatest value of an input, such as (0, 1) for pixels.
+      columns: those that are perturbed, by name; None for all.
+    """
+
+    name: str = "virtual_adversarial"
+    epsilon: float = 1.0
+    xi: float = 0.01
+    iterations: int = 1
+    bounds: Sequence[float] | None = None
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        kind = type(self).__name__
+        perturbed.check_settings(kind, "l2", self.epsilon, self.bounds, self.columns)
+        checks.positive(self._where("xi"), self.xi)
+        checks.whole(self._where("iterations"), self.iterations, 1)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far predictions move, [B]."""
+        space = perturbed.make_space(self, activations.inputs)
+        free = dataclasses.replace(space, bounds=None)
+        target = _hold(activations)
+        direction = space.draw_normal("direction", 1.0)
+        for _ in range(self.iterations):
+            at = activations.run(free.apply(space.scale(direction, self.xi)))
+            moved = tf.reduce_sum(self._diverge(target, at.logits))
+            direction = space.differentiate(moved, at.inputs)
+        at = activations.run(space.apply(space.scale(direction, self.epsilon)))
+        return self._diverge(target, at.logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trades(base.OfHeads):
+    """`D(p(x), p(x + r))`, with r the ascent of D within a ball; its weight is the beta of TRADES.
+
+    As `Adversarial` with the divergence in place of the loss, from a start of `N(0, 0.001^2)`, cut
+    to the ball. Gradients go through both predictions, and none through r.
+    H. Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy", 2019,
+    arXiv:1901.08573.
+
+    Attributes:
+      epsilon: the greatest norm of r, above 0, in the unit of the encoded columns.
+      norm: "l2" or "max".
+      steps: of the ascent, at least 1; each takes a pass forward and one back.
+      step_size: of one step, above 0; 2.5 epsilon / steps by default.
+      bounds: the least and the greatest value of an input, such as (0, 1) for pixels.
+      columns: those that are perturbed, by name; None for all.
+    """
+
+    name: str = "trades"
+    epsilon: float = 1.0
+    norm: str = "max"
+    steps: int = 7
+    step_size: float | None = None
+    bounds: Sequence[float] | None = None
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        kind = type(self).__name__
+        perturbed.check_settings(kind, self.norm, self.epsilon, self.bounds, self.columns)
+        checks.whole(self._where("steps"), self.steps, 1)
+        if self.step_size is not None:
+            checks.positive(self._where("step_size"), self.step_size)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far predictions move, [B]."""
+        space = perturbed.make_space(self, activations.inputs)
+        target = _hold(activations)
+
+        def measure(at: types.Activations) -> tf.Tensor:
+            return tf.reduce_sum(self._diverge(target, at.logits))
+
+        start = space.project(space.draw_normal("start", 0.001), self.epsilon)
+        size = self.step_size or 2.5 * self.epsilon / self.steps
+        points = perturbed.ascend(
+            space, activations, measure, start, self.steps, size, self.epsilon
+        )
+        return self._diverge(activations, list(points)[-1].logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PiModel(base.OfHeads):
+    """`D(p, q)` of two passes over the same rows, which drop out and add noise on their own.
+
+    S. Laine, T. Aila, "Temporal Ensembling for Semi-Supervised Learning", 2016, arXiv:1610.02242,
+    with the divergence of the heads in place of the squared distance of probabilities. Gradients
+    go through both passes. The first pass is the plain one, without noise.
+
+    Attributes:
+      noise: the standard deviation of the noise on the encoded columns, at least 0. Without noise
+        the network has to draw something, as dropout does.
+      columns: those that noise is added to, by name; None for all.
+    """
+
+    name: str = "pi_model"
+    noise: float = 0.0
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_noise(self)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far both predictions are apart, [B]."""
+        return self._diverge(activations, _run_noisy(self, activations).logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanTeacher(base.OfHeads):
+    """`D(p', p)`, with p' the predictions by the averaged weights, which are held.
+
+    A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
+    the divergence of the heads in place of the squared distance of probabilities. The teacher is
+    `Update.average`, as it was before the step, and drops out on its own. It reads the columns as
+    the student encodes them: tables have no average here. In the first step it is the student.
+
+    Attributes:
+      noise: the standard deviation of the noise on what the teacher reads, at least 0.
+      columns: those that noise is added to, by name; None for all.
+    """
+
+    name: str = "mean_teacher"
+    noise: float = 0.0
+    columns: Sequence[str] | None = None
+
+    reads_average: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_noise(self)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far the student is from the teacher, [B]."""
+        inputs = _add_noise(self, activations)
+        teacher = activations.run(inputs, draw=1, replace=averaging.read_average)
+        return self._diverge(_hold(teacher), activations.logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PseudoLabels(base.OfHeads):
+    """The loss of the class that is predicted with a probability from `threshold` on.
+
+    A mean over all rows, of which those below the threshold count as 0, and those with a label of
+    their own as well. D.-H. Lee, "Pseudo-Label", 2013; with `noise` the loss is that of a second
+    pass, as in K. Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
+
+    Attributes:
+      threshold: in [0, 1): from which probability a prediction counts.
+      noise: the standard deviation of the noise on the second pass, at least 0. With 0 it is left
+        out, and the loss is that of the plain pass.
+      columns: those that noise is added to, by name; None for all.
+    """
+
+    name: str = "pseudo_labels"
+    threshold: float = 0.95
+    noise: float = 0.0
+    columns: Sequence[str] | None = None
+
+    kind: ClassVar[type] = types.WeighingHead
+    needs: ClassVar[str] = "predict one class of several"
+    reads_labels: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.rate(self._where("threshold"), self.threshold)
+        _check_noise(self)
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless the heads tell classes apart."""
+        super().check(heads)
+        for task in self._choose(heads):
+            fits = bool(heads[task].class_names) and not hasattr(heads[task], "empty_is_missing")
+            rule = f"name tasks whose heads {self.needs}"
+            checks.require(fits, self._where("heads"), rule, task)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the losses of the rows by the classes predicted, [B]."""
+        given = activations
+        if self.noise:
+            given = activations.run(_add_noise(self, activations), draw=1)
+        each = []
+        for task in self._choose(activations.heads):
+            head: Any = activations.heads[task]
+            found = head.predictions(tf.stop_gradient(activations.logits[task]))
+            counts = _confidence(found) >= self.threshold
+            counts &= tf.equal(head.row_weights(activations.labels), 0)
+            logits = given.logits[task]
+            is_binary = "probability" in found
+            targets = tf.cast(found["class_id"], tf.float32 if is_binary else tf.int64)
+            losses = head.losses(tf.squeeze(logits, -1) if is_binary else logits, targets)
+            each.append(tf.where(counts, losses, tf.zeros_like(losses)))
+        return tf.add_n(each)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntropyMinimization(base.OfHeads):
+    """The entropy of the predictions.
+
+    Y. Grandvalet, Y. Bengio, "Semi-supervised Learning by Entropy Minimization", 2004. Without
+    enough labels all rows may end in one class: weigh it low, and watch the metrics.
+    """
+
+    name: str = "entropy"
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless equal logits of the heads stand for the most uncertain prediction."""
+        super().check(heads)
+        for task in self._choose(heads):
+            kind = type(heads[task]).__name__
+            rule = "name tasks with heads Binary, MultiClass or MultiLabel"
+            fits = kind in ("Binary", "MultiClass", "MultiLabel")
+            checks.require(fits, self._where("heads"), rule, task, f"It is {kind}.")
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the entropy of the predictions of rows, [B], in nats."""
+        even = {task: tf.zeros_like(own) for task, own in activations.logits.items()}
+        most = [
+            math.log(len(head.class_names)) if type(head).__name__ == "MultiClass" else math.log(2)
+            for head in (activations.heads[task] for task in self._choose(activations.heads))
+        ]
+        return sum(most) - self._diverge(activations, even)
+
+
+def _hold(activations: types.Activations) -> types.Activations:
+    """Return the same with logits that no gradient goes through."""
+    held = {task: tf.stop_gradient(own) for task, own in activations.logits.items()}
+    return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
+
+
+def _check_noise(part: Any) -> None:
+    kind = type(part).__name__
+    checks.at_least(f"{kind}.noise", part.noise, 0)
+    perturbed.check_settings(kind, "l2", 1.0, None, part.columns)
+
+
+def _add_noise(part: Any, activations: types.Activations) -> types.Tensors:
+    """Return the inputs with the noise of a part; as they are without."""
+    if not part.noise:
+        return activations.inputs
+    space = perturbed.make_space(part, activations.inputs)
+    return space.apply(space.draw_normal("noise", part.noise))
+
+
+def _run_noisy(part: Any, activations: types.Activations) -> types.Activations:
+    """Run the network on noisy inputs with draws of its own; fail where nothing would differ."""
+    found = activations.run(_add_noise(part, activations), draw=1)
+    where, rule = f"{type(part).__name__}.noise", "be above 0 where the network draws nothing"
+    fix = "Or give the network dropout: both passes are the same."
+    checks.require(part.noise > 0 or found.draws_by_step, where, rule, part.noise, fix)
+    return found
+
+
+def _confidence(predicted: types.Tensors) -> tf.Tensor:
+    """Return the probability of the class predicted, [B]."""
+    if "probability" in predicted:
+        return tf.maximum(predicted["probability"], 1 - predicted["probability"])
+    return tf.reduce_max(predicted["probabilities"], -1)

@@ -1,0 +1,199 @@
+"""Noise on the encoded columns of rows: which columns, how large, and in which direction.
+
+A perturbation is {column: [B, ...]}, of one norm for each row over all columns that take part.
+Random numbers count by the row, so that slices and replicas draw what the whole batch draws.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.example_gradients import proof
+from mtl.step import draws
+
+NORMS = ("l2", "max")
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Where perturbations of a batch lie.
+
+    Attributes:
+      inputs: {column: [B, ...]} of all columns; only those chosen are perturbed.
+      columns: the names of those chosen.
+      norm: "l2", over all values of a row, or "max", the greatest of them.
+      bounds: the least and the greatest value that a perturbed input may have; None for any.
+    """
+
+    inputs: types.Tensors
+    columns: Sequence[str]
+    norm: str
+    bounds: Sequence[float] | None = None
+
+    def apply(self, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
+        """Add a perturbation to the inputs; no gradient goes through the perturbation."""
+        moved = dict(self.inputs)
+        for name, change in perturbation.items():
+            given = self.inputs[name]
+            moved[name] = given + proof.declare(tf.stop_gradient(self._bound(given, change)))
+        return moved
+
+    def _bound(self, given: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+        """Return the change, cut where the sum would leave the bounds."""
+        if self.bounds is None:
+            return change
+        # An input that lies outside already is not moved further than asked.
+        least, greatest = tf.minimum(self.bounds[0], given), tf.maximum(self.bounds[1], given)
+        return tf.clip_by_value(given + change, least, greatest) - given
+
+    def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
+        """Return the longest perturbation of this norm along each row's direction.
+
+        That is `size d / |d|`, or `size sign(d)` where the norm is "max"; 0 where the direction is.
+        """
+        if self.norm == "max":
+            return {name: size * tf.sign(values) for name, values in directions.items()}
+        # First by the greatest, so that no square overflows or vanishes.
+        greatest = self._over_row(directions, tf.abs, tf.reduce_max, tf.maximum)
+        shrunk = self._times(directions, tf.math.divide_no_nan(tf.ones_like(greatest), greatest))
+        squares = self._over_row(shrunk, tf.square, tf.reduce_sum, tf.add)
+        return self._times(
+            shrunk, tf.math.divide_no_nan(size * tf.ones_like(squares), tf.sqrt(squares))
+        )
+
+    def project(self, perturbation: types.Tensors, size: float) -> dict[str, tf.Tensor]:
+        """Return the nearest perturbation of at most this norm."""
+        if self.norm == "max":
+            return {name: tf.clip_by_value(x, -size, size) for name, x in perturbation.items()}
+        squares = self._over_row(perturbation, tf.square, tf.reduce_sum, tf.add)
+        too_long = squares > size**2
+        root = tf.sqrt(tf.where(too_long, squares, tf.ones_like(squares)))
+        return self._times(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
+
+    def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the derivatives of a loss by the chosen columns, zeros where it sees none."""
+        sources = [inputs[name] for name in self.columns]
+        found = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return {
+            name: tf.stop_gradient(tf.convert_to_tensor(each))
+            for name, each in zip(self.columns, found, strict=True)
+        }
+
+    def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
+        """Draw each value from [-size, size), in a way of its own for every row."""
+        drawn = self._draw(name)
+        return {column: size * (2 * values - 1) for column, values in drawn.items()}
+
+    def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
+        """Draw each value from a normal distribution, in a way of its own for every row."""
+        # The quantile of a number in [0, 1) is finite from the middle of its steps of 2^-23.
+        drawn = self._draw(name)
+        half = 2.0**-24
+        return {
+            c: stddev * tf.math.ndtri(tf.clip_by_value(x + half, half, 1 - half))
+            for c, x in drawn.items()
+        }
+
+    def draw_start(self, name: str, size: float) -> dict[str, tf.Tensor]:
+        """Draw a perturbation of at most this norm: uniform in the cube, or within the ball."""
+        if self.norm == "max":
+            return self.draw_uniform(name, size)
+        direction = self.scale(self.draw_normal(name, 1.0), 1.0)
+        total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
+        rows = self.inputs[self.columns[0]].shape[0]
+        radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
+        return self._times(direction, radius)
+
+    def _draw(self, name: str) -> dict[str, tf.Tensor]:
+        found = {}
+        for column in self.columns:
+            shape = self.inputs[column].shape
+            drawn = draws.draw_rows(f"{name}/{column}", shape[0], math.prod(shape[1:]))
+            found[column] = tf.reshape(drawn, shape)
+        return found
+
+    def _over_row(self, values, of_value, over_axes, of_two) -> tf.Tensor:  # type: ignore[no-untyped-def]
+        """Reduce all values of a row over all columns, [B]."""
+        total = None
+        for each in values.values():
+            own = over_axes(of_value(tf.reshape(each, [each.shape[0], -1])), axis=1)
+            total = own if total is None else of_two(total, own)
+        return total
+
+    def _times(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Multiply each row by a factor [B]."""
+        return {
+            name: each * tf.reshape(factors, [-1] + [1] * (each.shape.rank - 1))
+            for name, each in values.items()
+        }
+
+
+def check_settings(kind: str, norm: str, epsilon: float, bounds: object, columns: object) -> None:
+    """Fail unless the settings of a perturbation have a meaning."""
+    checks.one_of(f"{kind}.norm", norm, NORMS)
+    checks.positive(f"{kind}.epsilon", epsilon)
+    if bounds is not None:
+        where, rule = f"{kind}.bounds", "be (least, greatest), or None for no bounds"
+        checks.is_a(where, bounds, (list, tuple), rule)
+        checks.require(len(bounds) == 2, where, rule, bounds)  # type: ignore[arg-type]
+        for value in bounds:  # type: ignore[attr-defined]
+            checks.number(where, value)
+        checks.require(bounds[0] < bounds[1], where, rule, bounds)  # type: ignore[index]
+    if columns is not None:
+        where, rule = f"{kind}.columns", "be a list of columns, or None for all"
+        checks.texts(where, columns, rule)
+        checks.unique(where, columns)  # type: ignore[arg-type]
+        checks.require(bool(columns), where, rule, columns)
+
+
+def choose_columns(kind: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
+    """Return the columns to perturb; fail unless each is encoded as numbers."""
+    if columns is None:
+        return [name for name, values in inputs.items() if values.dtype.is_floating]
+    where = f"{kind}.columns"
+    for name in columns:
+        checks.one_of(where, name, inputs)
+        rule = "be encoded as numbers: an id cannot be moved a little"
+        checks.require(inputs[name].dtype.is_floating, where, rule, name)
+    return list(columns)
+
+
+def make_space(part: Any, inputs: types.Tensors) -> Space:
+    """Return where the perturbations of a part with `columns`, and maybe `norm`, `bounds`, lie."""
+    columns = choose_columns(type(part).__name__, part.columns, inputs)
+    return Space(inputs, columns, getattr(part, "norm", "l2"), getattr(part, "bounds", None))
+
+
+def ascend(
+    space: Space,
+    activations: types.Activations,
+    measure: Callable[[types.Activations], tf.Tensor],
+    start: types.Tensors,
+    steps: int,
+    step_size: float,
+    epsilon: float,
+) -> Iterator[types.Activations]:
+    """Yield the activations at the start, {} for no perturbation, and after each step.
+
+    Args:
+      space: where perturbations lie.
+      activations: of the inputs as they are.
+      measure: what is to grow, a sum over rows.
+      start: {column: the first perturbation}.
+      steps: how many.
+      step_size: the norm of a step.
+      epsilon: the greatest norm of a perturbation.
+    """
+    perturbation = dict(start)
+    at = activations.run(space.apply(perturbation)) if perturbation else activations
+    yield at
+    for _ in range(steps):
+        ascent = space.scale(space.differentiate(measure(at), at.inputs), step_size)
+        moved = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}
+        perturbation = space.project(moved, epsilon)
+        at = activations.run(space.apply(perturbation))
+        yield at

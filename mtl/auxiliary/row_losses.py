@@ -1,0 +1,86 @@
+"""Auxiliary losses of the rows of a pass, and what rows weigh.
+
+found = row_losses.compute(model.auxiliary_losses, activations)     # {name: RowLosses}
+weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+class RowLosses(NamedTuple):
+    """Losses of rows, and what they weigh, [B] or [B, P] each."""
+
+    losses: tf.Tensor
+    weights: tf.Tensor
+
+    def average(self, first: int = 0, count: int = 1) -> tf.Tensor:
+        """Return the weighted mean of every `count`-th row, from the `first` on: a scalar or [P].
+
+        0 where the weights sum to 0.
+        """
+        losses, weights = self.losses[first::count], self.weights[first::count]
+        total = tf.reduce_sum(weights, 0)
+        return tf.math.divide_no_nan(tf.reduce_sum(weights * losses, 0), total)
+
+
+def compute(
+    parts: Sequence[types.AuxiliaryLoss], activations: types.Activations
+) -> dict[str, RowLosses]:
+    """Compute the losses of rows, each in the scope `auxiliary/<name>`."""
+    found = {}
+    for part in parts:
+        trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
+        with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
+            losses = part(activations)
+        weights = _weigh_rows(part, activations.labels, activations.heads)
+        where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
+        fits = losses.shape.rank == weights.shape.rank
+        fits = fits and losses.shape.is_compatible_with(weights.shape)
+        checks.require(fits, where, rule, losses.shape)
+        found[part.name] = RowLosses(losses, weights)
+    return found
+
+
+def sum_weights(
+    parts: Sequence[types.AuxiliaryLoss], labels: types.Tensors, heads: Mapping[str, types.Head]
+) -> dict[str, tf.Tensor]:
+    """Sum what rows weigh, {label: [B, ...]} -> {name: a scalar or [P]}."""
+    return {part.name: tf.reduce_sum(_weigh_rows(part, labels, heads), 0) for part in parts}
+
+
+def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor | float:
+    """Return what the loss is multiplied by in this step."""
+    weight = types.read_member(part, types.AuxiliaryLoss, "weight")
+    return weight(step) if callable(weight) else weight
+
+
+def weigh_examples(
+    head: types.Head, logits: tf.Tensor, labels: types.Tensors
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the loss of every row in a task, and what it weighs: [B, C], labels -> [B], [B].
+
+    Their weighted mean is the loss of the head.
+    """
+    known = cast(types.ExampleHead, head)  # As `check` of who calls this requires.
+    examples = known.examples(logits, labels)
+    losses = known.losses(examples.logits, examples.targets)
+    if losses.shape.rank == 1:
+        return losses, examples.weights
+    weights = tf.reduce_sum(examples.weights, 1)
+    return tf.math.divide_no_nan(tf.reduce_sum(examples.weights * losses, 1), weights), weights
+
+
+def _weigh_rows(
+    part: types.AuxiliaryLoss, labels: types.Tensors, heads: Mapping[str, types.Head]
+) -> tf.Tensor:
+    if hasattr(part, "row_weights"):
+        return part.row_weights(labels, heads)
+    return types.AuxiliaryLoss.row_weights(part, labels, heads)

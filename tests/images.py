@@ -20,6 +20,7 @@ LABELS = {
     "size": _RANDOM.normal(size=ROWS).astype(np.float32),
     "row_weight": _RANDOM.integers(1, 4, ROWS).astype(np.float32),
 }
+TRUNK = networks.MLP(layers=[4], activation="tanh")
 STATISTICS = features.Statistics(directory="", entries={})
 
 
@@ -31,7 +32,7 @@ def make_model(augmentations=(), **settings):
                 features.Image(names=["photo"], augmentations=augmentations),
                 features.Numeric(names=["x"], normalization="none"),
             ],
-            "network": networks.SharedBottom(trunk=networks.MLP(layers=[4], activation="tanh")),
+            "network": networks.SharedBottom(trunk=TRUNK),
             "heads": [
                 heads.MultiClass(name="kind", classes=3),
                 heads.Regression(name="size", weight="row_weight"),
@@ -42,9 +43,12 @@ def make_model(augmentations=(), **settings):
     )
 
 
-def _build_step(made, results, slices, rows, labels):
+def build_step(made, results=None, slices=1, rows=slice(None), labels=LABELS):
+    """The op of one step on these rows; what it lets watch joins `results`."""
+
     def hooks(result):
-        results.append(result)
+        if results is not None:
+            results.append(result)
         return {}
 
     return made.model_fn(
@@ -63,7 +67,7 @@ def take_steps(made, slices=1, steps=2, labels=LABELS):
         graph.seed = 1
         tf1.train.create_global_step()
         results = []
-        train_op = _build_step(made, results, slices, slice(None), labels)
+        train_op = build_step(made, results, slices, labels=labels)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             values = [np.nan] * len(results[0].names)
@@ -86,7 +90,7 @@ def take_steps_on_replicas(made, slices=1, steps=2):
         def model_fn():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             first = int(tf.get_static_value(replica)) * ROWS // 2
-            return _build_step(made, [], slices, slice(first, first + ROWS // 2), LABELS)
+            return build_step(made, None, slices, slice(first, first + ROWS // 2))
 
         train_op = strategy.group(strategy.extended.call_for_each_replica(model_fn))
         config = tf1.ConfigProto(device_count={"CPU": 2})

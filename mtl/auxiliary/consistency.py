@@ -28,8 +28,8 @@ class VirtualAdversarial(base.OfHeads):
 
     Attributes:
       epsilon: the norm of r over all perturbed columns of a row, above 0.
-      xi: the length of the steps of the power method, above 0. With float32, 1e-6 of the paper's
-        float64 codes vanishes in rounding.
+      xi: the length of the steps of the power method, above 0. A much shorter one, such as 1e-6 in
+        the paper's code, has no direction left in float32.
       iterations: of the power method, at least 1; each takes a pass forward and one back.
       bounds: the least and the greatest value of an input, such as (0, 1) for pixels.
       columns: those that are perturbed, by name; None for all.
@@ -37,7 +37,7 @@ class VirtualAdversarial(base.OfHeads):
 
     name: str = "virtual_adversarial"
     epsilon: float = 1.0
-    xi: float = 0.01
+    xi: float = 0.1
     iterations: int = 1
     bounds: Sequence[float] | None = None
     columns: Sequence[str] | None = None

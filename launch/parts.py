@@ -24,6 +24,8 @@ _NO_PARTS = (
     "mtl.serving.rows",
     "mtl.serving.versions",
     "mtl.distribution.tf_config",
+    "mtl.auxiliary.base",
+    "mtl.auxiliary.emitted",
     "mtl.features.column",
     "mtl.features.statistics",
     "mtl.heads.base",

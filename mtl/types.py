@@ -484,6 +484,15 @@ class ComparableHead(Protocol):
         """
 
 
+@runtime_checkable
+class TeachableHead(ComparableHead, Protocol):
+    """A head that can learn from the predictions of another model."""
+
+    @abc.abstractmethod
+    def recover_logits(self, predictions: Tensors) -> tf.Tensor:
+        """Return logits that give predictions, {name: [B, ...]} of `Head.predictions` -> [B, C]."""
+
+
 class Activations(Protocol):
     """What the network of a training step computed for its rows, for an auxiliary loss to read.
 

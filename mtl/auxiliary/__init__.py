@@ -13,10 +13,13 @@ from mtl.auxiliary.consistency import (
     Trades,
     VirtualAdversarial,
 )
+from mtl.auxiliary.distillation import Distillation, FeatureDistillation
 
 __all__ = [
     "Adversarial",
+    "Distillation",
     "EntropyMinimization",
+    "FeatureDistillation",
     "InputNoise",
     "MeanTeacher",
     "PiModel",

@@ -127,6 +127,10 @@ class MultiLabel(classes.Classes):
         """Return the mean divergence of the labels, as the loss is a mean: [B, C] twice -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
 
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logits of `probabilities` [B, C] -> [B, C]."""
+        return objectives.recover_log_odds(predictions["probabilities"])
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, C] -> probabilities float32 and multi_hot int64, both [B, C]."""
         probabilities = tf.sigmoid(logits)

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 # Above this log-rate the Poisson rate grows along its tangent, so that it stays finite.
 _MAX_LOG_RATE = 30.0
+# Stands in for a probability or a rate of 0, whose logarithm has no end.
+LEAST = 1e-30
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -171,3 +173,11 @@ def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Return `r log(r / s) - r + s` for the rates r and s."""
     rates, other_rates = poisson_rate(log_rates), poisson_rate(others)
     return rates * (log_rates - others) - rates + other_rates
+
+
+def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
+    """Return `log(p / (1 - p))`, within 16 of 0: a float32 near 1 tells no more."""
+    logits = tf.math.log(tf.maximum(probabilities, LEAST)) - tf.math.log1p(
+        -tf.minimum(probabilities, 1 - 1e-7)
+    )
+    return tf.clip_by_value(logits, -16.0, 16.0)

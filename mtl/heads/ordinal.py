@@ -84,6 +84,14 @@ class Ordinal(classes.Classes):
         """Sum the divergences at the thresholds, as the loss does: [B, C - 1] twice -> [B]."""
         return tf.reduce_sum(objectives.bernoulli_divergence(logits, others), -1)
 
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logits of y > 0, y > 1, ... by `probabilities`, [B, C] -> [B, C - 1]."""
+        probabilities = predictions["probabilities"]
+        above = tf.cumsum(probabilities, -1, exclusive=True, reverse=True)[:, :-1]
+        below = tf.cumsum(probabilities, -1)[:, :-1]
+        above, below = (tf.maximum(share, objectives.LEAST) for share in (above, below))
+        return tf.math.log(above) - tf.math.log(below)
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 

@@ -159,6 +159,10 @@ class Regression(_Number):
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return `value`, [B] or [B, n], as [B, n]."""
+        return tf.reshape(predictions["value"], [-1, self.size])
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(_Number):
@@ -204,6 +208,10 @@ class Poisson(_Number):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the divergence of the counts: [B, 1], [B, 1] -> [B]."""
         return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
+
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logarithm of the rate, `value` [B] -> [B, 1]."""
+        return tf.math.log(tf.maximum(predictions["value"], objectives.LEAST))[:, tf.newaxis]
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return those of every number, and the deviance."""

@@ -51,6 +51,18 @@ class Loaded:
 
 @contextlib.contextmanager
 def load_export(directory: str) -> Iterator[Loaded]:
-    """Load a SavedModel into a graph and a session of its own."""
-    with tf.Graph().as_default(), tf1.Session(config=rows.on_cpu()) as session:
-        yield Loaded(session, tf1.saved_model.load(session, ["serve"], directory))
+    """Load a SavedModel into a graph and a session of its own, closed in the end."""
+    model = open_export(directory)
+    with model.session.graph.as_default(), model.session:
+        yield model
+
+
+def open_export(directory: str) -> Loaded:
+    """Load a SavedModel into a graph and a session of its own, open until nobody needs it."""
+    graph, config = tf.Graph(), rows.on_cpu()
+    # A step that calls it waits in a thread of all sessions: if it waited for such a thread to run
+    # the model, all of them might wait.
+    config.use_per_session_threads = True
+    session = tf1.Session(graph=graph, config=config)
+    with graph.as_default():
+        return Loaded(session, tf1.saved_model.load(session, ["serve"], directory))

@@ -1,0 +1,264 @@
+"""Learning from the predictions, or the representation, of a finished model.
+
+model.MultiTaskModel.auxiliary_losses = [@auxiliary.Distillation()]
+auxiliary.Distillation.teacher = "runs/large/export/best"    # a SavedModel, or a folder of versions
+auxiliary.Distillation.temperature = 2.0
+
+The teacher is what a server would serve, computed beside the step in a session of its own. It sees
+the rows as they are, whatever augmentation the student sees.
+"""
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.auxiliary import base
+from mtl.compat import saved_model
+from mtl.serving import inputs as inputs_lib
+from mtl.serving import loaded, metadata, settings, versions
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Distillation(base.OfHeads):
+    """`T^2 D(q_T, p_T)`, from the teacher's predictions q to the student's p at a temperature T.
+
+    G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
+    arXiv:1503.02531. `p_T` are predictions by logits divided by T; heads that predict numbers have
+    no temperature. A mean over all rows, with labels or without. The factor T^2 keeps gradients at
+    the size that they have at T = 1.
+
+    Attributes:
+      teacher: the folder of a SavedModel, or one of numbered versions, whose newest is taken.
+      signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
+      temperature: T, above 0; or {task: T}, where tasks left out have 1.
+    """
+
+    name: str = "distillation"
+    teacher: str
+    signature: str = settings.RAW
+    temperature: float | Mapping[str, float] = 2.0
+
+    kind: ClassVar[type] = types.TeachableHead
+    needs: ClassVar[str] = "can learn from predictions"
+
+    def __post_init__(self):
+        super().__post_init__()
+        for setting in ("teacher", "signature"):
+            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
+        if isinstance(self.temperature, Mapping):
+            checks.mapping(self._where("temperature"), self.temperature, "map tasks to numbers")
+            for task, value in self.temperature.items():
+                checks.positive(self._where(f"temperature[{task!r}]"), value)
+        else:
+            checks.positive(self._where("temperature"), self.temperature)
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless the tasks exist, and their heads can learn from predictions."""
+        super().check(heads)
+        if isinstance(self.temperature, Mapping):
+            for task in self.temperature:
+                checks.one_of(self._where("temperature"), task, self._choose(heads))
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The graph of the teacher."""
+        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far the student is from the teacher, [B]."""
+        heads = cast(Mapping[str, types.TeachableHead], activations.heads)
+        tasks = self._choose(activations.heads)
+        teacher = Teacher(self._where("teacher"), self.teacher, self.signature)
+        for task in tasks:
+            self._check_classes(teacher, task, activations.heads[task])
+        predictions = teacher.predict(activations.features, tasks)
+        each = []
+        for task in tasks:
+            given = heads[task].recover_logits(predictions[task])
+            own = activations.logits[task]
+            where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as we do"
+            checks.require(given.shape[1:] == own.shape[1:], where, rule, given.shape[1:])
+            heat = self._find_temperature(activations.heads[task])
+            held = tf.stop_gradient(given)
+            each.append(heat**2 * heads[task].divergence(held / heat, own / heat))
+        return tf.add_n(each)
+
+    def _find_temperature(self, head: types.Head) -> float:
+        if not types.read_member(head, types.Head, "class_names"):
+            return 1.0
+        if isinstance(self.temperature, Mapping):
+            return self.temperature.get(head.name, 1.0)
+        return self.temperature
+
+    def _check_classes(self, teacher: "Teacher", task: str, head: types.Head) -> None:
+        """Fail unless teacher and student have the same classes, as far as the teacher says."""
+        theirs = teacher.described.get("tasks", {}).get(task, {}).get("classes")
+        own = list(types.read_member(head, types.Head, "class_names"))
+        rule = f"have the classes of task {task!r}, {own[:10]}"
+        checks.require(theirs in (None, own), self._where("teacher"), rule, theirs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureDistillation(base.Base):
+    """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b its own.
+
+    A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear
+    map and together with the other losses, where the paper trains by hints first.
+
+    Attributes:
+      teacher: the folder of a SavedModel, or one of numbered versions, whose newest is taken.
+      tensor: the name of an op of its graph that gives [B, D].
+      task: whose tower is h; the first task by default.
+      signature: of the SavedModel, which takes features as tensors.
+    """
+
+    name: str = "feature_distillation"
+    teacher: str
+    tensor: str
+    task: str | None = None
+    signature: str = settings.RAW
+
+    def __post_init__(self):
+        super().__post_init__()
+        for setting in ("teacher", "tensor", "signature"):
+            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
+        if self.task is not None:
+            checks.is_a(self._where("task"), self.task, str, "name a task")
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless the task exists."""
+        if self.task is not None:
+            checks.one_of(self._where("task"), self.task, heads)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The graph of the teacher."""
+        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the squared distance of the representations, [B]."""
+        teacher = Teacher(self._where("teacher"), self.teacher, self.signature)
+        target = teacher.compute(self._where("tensor"), activations.features, self.tensor)
+        tower = activations.towers[self.task or next(iter(activations.towers))]
+        mapped = layers.dense(tower, target.shape[1], "map")
+        return tf.reduce_mean(tf.math.squared_difference(mapped, tf.stop_gradient(target)), 1)
+
+
+class Teacher:
+    """A SavedModel that computes predictions of the rows of a step.
+
+    Args:
+      where: how errors call it.
+      folder: its folder, or one of numbered versions.
+      signature: that takes features as tensors.
+
+    Attributes:
+      described: what it says of itself.
+    """
+
+    def __init__(self, where: str, folder: str, signature: str):
+        directory = find_model(folder)
+        rule = "be the folder of a SavedModel, or of numbered versions of one"
+        is_there = tf.io.gfile.exists(os.path.join(directory, saved_model.FILE))
+        checks.require(is_there, where, rule, folder, "launch.export writes one.")
+        metadata.require_intact(directory)
+        self.described = metadata.read_metadata(directory)
+        self._where, self._name = where, signature
+        self._model = _load(directory)
+        signatures = self._model.signatures
+        checks.one_of(f"{where}: its signature", signature, sorted(signatures))
+        self._signature = signatures[signature]
+
+    def predict(
+        self, features: types.Tensors, tasks: Sequence[str]
+    ) -> dict[str, dict[str, tf.Tensor]]:
+        """Predict {field: [B, ...]} -> {task: {prediction: [B, ...] float32}}."""
+        names = [
+            name
+            for name, info in self._signature.outputs.items()
+            if name.partition("/")[0] in tasks and tf.as_dtype(info.dtype).is_floating
+        ]
+        found: dict[str, dict[str, tf.Tensor]] = {task: {} for task in tasks}
+        for task in tasks:
+            known = sorted({name.partition("/")[0] for name in self._signature.outputs})
+            checks.one_of(f"{self._where}: a task that it predicts", task, known)
+        tensors = [self._signature.outputs[name].name for name in names]
+        for name, value in zip(names, self._call(features, tensors), strict=True):
+            task, _, prediction = name.partition("/")
+            found[task][prediction] = value
+        return found
+
+    def compute(self, where: str, features: types.Tensors, name: str) -> tf.Tensor:
+        """Compute an op of the teacher's graph, {field: [B, ...]} -> [B, D]."""
+        shapes = {
+            op.name: op.outputs[0].shape
+            for op in self._model.session.graph.get_operations()
+            if op.outputs and op.outputs[0].dtype == tf.float32
+        }
+        fits = [
+            n for n, of in shapes.items() if of.rank == 2 and of[1] is not None and of[0] is None
+        ]
+        rule = "name an op of the teacher's graph that gives float32 [B, D]"
+        checks.require(name in fits, where, rule, name, checks.nearest(name, fits))
+        return self._call(features, [f"{name}:0"])[0]
+
+    def _call(self, features: types.Tensors, tensors: Sequence[str]) -> list[tf.Tensor]:
+        given = self._choose_inputs(features)
+        graph = self._model.session.graph
+        shapes = [graph.get_tensor_by_name(name).shape for name in tensors]
+        feed = [self._signature.inputs[name].name for name in given]
+        run = self._model.session.make_callable(list(tensors), feed)
+        rows = next(iter(features.values())).shape[0]
+
+        def call(*values: np.ndarray) -> list[np.ndarray]:
+            return [np.asarray(found, np.float32) for found in run(*values)]
+
+        found = tf.numpy_function(call, list(given.values()), [tf.float32] * len(tensors))
+        for value, shape in zip(found, shapes, strict=True):
+            value.set_shape([rows, *shape[1:]])
+        return list(found)
+
+    def _choose_inputs(self, features: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return what the signature takes, {input: [B, ...]}."""
+        offered: dict[str, tf.Tensor] = {}
+        for name, values in features.items():
+            if isinstance(values, tf.RaggedTensor):
+                offered[name] = values.to_tensor()
+                offered[inputs_lib.length_name(name)] = values.row_lengths()
+            else:
+                offered[name] = values
+        chosen = {}
+        for name, info in self._signature.inputs.items():
+            checks.one_of(f"{self._where}: the feature that it reads", name, offered)
+            dtype = tf.as_dtype(info.dtype)
+            rule = f"read {name!r} as {offered[name].dtype.name}, as the data has it"
+            checks.require(dtype == offered[name].dtype, self._where, rule, dtype.name)
+            chosen[name] = offered[name]
+        return chosen
+
+
+def find_model(folder: str) -> str:
+    """Return the folder itself, or the newest of its numbered versions."""
+    found = versions.list_versions(folder)
+    return os.path.join(folder, str(found[-1])) if found else folder
+
+
+def _load(directory: str) -> loaded.Loaded:
+    """Return the model in a folder, loaded once for the graph that is being built."""
+    with tf.init_scope():  # The graph of the step, also from within a loop over slices.
+        models = _MODELS.setdefault(tf1.get_default_graph(), {})
+    if directory not in models:
+        models[directory] = loaded.open_export(directory)
+    return models[directory]
+
+
+_MODELS: weakref.WeakKeyDictionary[tf.Graph, dict[str, loaded.Loaded]] = weakref.WeakKeyDictionary()
+"""What graphs call, by folder: they stay open as long as the graph does."""

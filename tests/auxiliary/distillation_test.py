@@ -1,0 +1,170 @@
+"""A student learns from an export: what the teacher says, and who cannot be one."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from mtl import auxiliary, checks, compat, heads
+from mtl.auxiliary import activations as activations_lib
+from mtl.runs import fitting, verbs
+from tests import tiny
+from tests.auxiliary import probe
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A run, its folder of exports, and what it predicts of the training rows."""
+    model_dir = tmp_path_factory.mktemp("teacher") / "run"
+    made = tiny.make(train_steps=3, checkpoint_steps=3)
+    verbs.train(made, str(model_dir))
+    rows = list(verbs.predict(made, str(model_dir), "train"))
+    predicted = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return model_dir, str(model_dir / "export" / "latest"), predicted
+
+
+def _open_step(model_dir, part):
+    """The losses of the training rows by a part, and logits and towers of the student."""
+    made, seen = tiny.make(), probe.Probe()
+    model = dataclasses.replace(made.model, auxiliary_losses=[seen, part])
+    statistics = fitting.load_statistics(str(model_dir))
+    rows = tiny.SPLITS["train"]
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        features = {n: tf.constant(rows[n]) for n in ("x", "word")}
+        labels = {n: tf.constant(rows[n]) for n in tiny.LABELS}
+        mode = compat.estimator.ModeKeys.TRAIN
+        model.model_fn(features, labels, mode, statistics=statistics)
+        (activations,) = seen.seen
+        with tf1.variable_scope("auxiliary/again"):
+            losses = part(activations)
+        session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+        return session.run([losses, activations.logits, dict(activations.towers)])
+
+
+@pytest.mark.medium
+def test_the_loss_is_the_divergence_from_what_the_teacher_serves(teacher):
+    model_dir, folder, predicted = teacher
+    part = auxiliary.Distillation(teacher=folder, temperature={"sign": 2.0, "kind": 3.0})
+    losses, logits, _ = _open_step(model_dir, part)
+    p = scipy.special.softmax(np.log(predicted["kind/probabilities"]) / 3, -1)
+    q = scipy.special.softmax(logits["kind"] / 3, -1)
+    expected = 9 * scipy.special.rel_entr(p, q).sum(-1)
+    p = scipy.special.expit(scipy.special.logit(predicted["sign/probability"]) / 2)
+    q = scipy.special.expit(logits["sign"][:, 0] / 2)
+    of_signs = scipy.special.rel_entr(p, q) + scipy.special.rel_entr(1 - p, 1 - q)
+    expected += 4 * of_signs + 0.5 * (predicted["size/value"] - logits["size"][:, 0]) ** 2
+    np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.medium
+def test_a_run_learns_from_its_teacher_with_few_labels(teacher, tmp_path):
+    """And in slices; the checkpoint holds nothing of the teacher."""
+    _, folder, _ = teacher
+    unlabelled = {
+        split: {**rows, "kind": np.where(np.arange(len(rows["kind"])) % 32, -1, rows["kind"])}
+        for split, rows in tiny.SPLITS.items()
+    }
+    found = {}
+    for slices in (1, 2):
+        made = tiny.make(unlabelled, train_steps=4, checkpoint_steps=4, summary_steps=2)
+        part = auxiliary.Distillation(teacher=folder, heads=["kind"])
+        trunk = dataclasses.replace(made.model.network.trunk, dropout=0.0, batch_norm=False)
+        network = dataclasses.replace(made.model.network, trunk=trunk)
+        model = dataclasses.replace(made.model, auxiliary_losses=[part], network=network)
+        run = dataclasses.replace(made.run, micro_batches=slices)
+        made = dataclasses.replace(made, model=model, run=run)
+        verbs.train(made, str(tmp_path / str(slices)))
+        found[slices] = tiny.variables(tmp_path / str(slices))
+    assert set(found[1]) == set(found[2])
+    assert not [name for name in found[1] if "distillation" in name]
+    for name, value in found[1].items():
+        np.testing.assert_allclose(found[2][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert np.abs(found[1]["head/kind/logits/bias"]).max() > 0
+    assert tiny.scalars(tmp_path / "1")[4, "distillation/loss"] > 0
+
+
+@pytest.mark.medium
+def test_a_representation_is_mapped_onto_a_tensor_of_the_teacher(teacher):
+    model_dir, folder, _ = teacher
+    part = auxiliary.FeatureDistillation(
+        teacher=folder, tensor="network/tower_kind/Relu", task="kind"
+    )
+    losses, _, towers = _open_step(model_dir, part)
+    assert losses.shape == (96,)
+    assert towers["kind"].shape == (96, 4)
+    assert (losses > 0).any()
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda folder: auxiliary.Distillation(teacher=folder + "x"),
+            "Distillation.teacher must be the folder of a SavedModel, or of numbered versions",
+        ),
+        (
+            lambda folder: auxiliary.Distillation(teacher=folder, signature="row"),
+            "Distillation.teacher: its signature must be one of",
+        ),
+        (
+            lambda folder: auxiliary.FeatureDistillation(
+                teacher=folder, tensor="network/tower_kind/Rely"
+            ),
+            "Did you mean 'network/tower_kind/Relu'?",
+        ),
+    ],
+)
+@pytest.mark.medium
+def test_what_cannot_teach_is_refused(teacher, make, message):
+    with pytest.raises(checks.UserError) as error:
+        _open_step(teacher[0], make(teacher[1]))
+    assert message in str(error.value)
+
+
+@pytest.mark.medium
+def test_a_teacher_of_other_classes_or_columns_is_refused(teacher):
+    _, folder, _ = teacher
+    part = auxiliary.Distillation(teacher=folder, heads=["kind"])
+    with pytest.raises(checks.UserError, match="feature that it reads must be one of x, got 'wor"):
+        _open_step_of(part, ["x"], heads.MultiClass(name="kind", classes=3))
+    with pytest.raises(checks.UserError, match="have the classes of task 'kind'"):
+        _open_step_of(part, ["x", "word"], heads.MultiClass(name="kind", classes=["a", "b", "c"]))
+    with pytest.raises(checks.UserError, match="a task that it predicts must be one of kind"):
+        other = auxiliary.Distillation(teacher=folder, heads=["kinds"])
+        _open_step_of(other, ["x", "word"], heads.MultiClass(name="kinds", classes=3))
+
+
+def _open_step_of(part, names, head):
+    rows = tiny.SPLITS["train"]
+    with tf.Graph().as_default():
+        part(
+            activations_lib.Activations(
+                features={n: tf.constant(rows[n]) for n in names},
+                labels={},
+                inputs={},
+                towers={},
+                logits={head.name: tf.zeros([96, 3])},
+                heads={head.name: head},
+                forward=None,
+                scope=None,
+                emitted={},
+            )
+        )
+
+
+@pytest.mark.medium
+def test_a_damaged_teacher_is_refused(teacher, tmp_path):
+    model_dir, folder, _ = teacher
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (version,) = copy.iterdir()
+    graph = version / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:-20] + b"x" * 20)
+    with pytest.raises(checks.UserError, match="saved_model.pb"):
+        _open_step(model_dir, auxiliary.Distillation(teacher=str(copy)))

@@ -1,0 +1,35 @@
+"""Looks at what an auxiliary loss is given, in a step of the model of `tests.images`."""
+
+import contextlib
+
+import tensorflow as tf
+
+from mtl import types
+from tests import images
+
+tf1 = tf.compat.v1
+
+
+class Probe(types.AuxiliaryLoss):
+    """Keeps the activations of a step; its own loss is 0."""
+
+    name = "probe"
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, activations):
+        self.seen.append(activations)
+        return tf.zeros([activations.labels["size"].shape[0]])
+
+
+@contextlib.contextmanager
+def open_step(**settings):
+    """Yield the activations of a step, and the session that computes them."""
+    probe = Probe()
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        images.build_step(images.make_model(auxiliary_losses=[probe], **settings))
+        session.run(tf1.global_variables_initializer())
+        yield probe.seen[0], session

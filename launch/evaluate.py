@@ -1,6 +1,8 @@
 """Evaluates a trained model on a whole split, and prints every task's metrics.
 
 python -m launch.evaluate --model_dir runs/digits --checkpoint best
+python -m launch.evaluate --model_dir runs/digits --attacked \
+  --gin_param 'attack/auxiliary.Adversarial.epsilon = 0.15'
 """
 
 from absl import flags
@@ -10,13 +12,16 @@ from mtl.monitoring import summary
 from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
+ATTACKED = flags.DEFINE_bool(
+    "attacked", False, "Whether Experiment.attack moves the inputs to where the loss is large."
+)
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
 
 
 def main() -> None:
     """Evaluate the run that the flags describe, and print a table."""
     experiment, model_dir = app.load()
-    metrics = verbs.evaluate(experiment, model_dir, SPLIT.value, CHECKPOINT.value)
+    metrics = verbs.evaluate(experiment, model_dir, SPLIT.value, CHECKPOINT.value, ATTACKED.value)
     print(summary.metrics_table(metrics))
 
 

@@ -80,6 +80,8 @@ class Experiment:
       warm_start: the weights that a new run starts from; None for initial ones.
       serving: what exports hold, and how they are checked.
       clip_audit: records the gradients of samples in training; None records nothing.
+      attack: what `launch.evaluate --attacked` moves inputs by, such as `auxiliary.Adversarial`;
+        no other evaluation, and no training, knows of it.
     """
 
     data: pipeline.Pipeline
@@ -91,6 +93,7 @@ class Experiment:
     warm_start: transfer.WarmStart | None = None
     serving: serving_lib.Serving = serving_lib.Serving()
     clip_audit: clip_audit_lib.ClipAudit | None = None
+    attack: types.Attack | None = None
 
     def __post_init__(self):
         for name, kind in (
@@ -115,6 +118,10 @@ class Experiment:
             rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
             is_apart = self.model.mixing is None
             checks.require(is_apart, "Experiment.clip_audit", rule, self.clip_audit)
+        if self.attack is not None:
+            rule = "be a part such as @auxiliary.Adversarial()"
+            checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
+            self.attack.check({head.name: head for head in self.model.heads})
         self.serving.check(self.data.spec, self.model.tasks)
         balanced = self.data.sampler and self.data.sampler.balances
         for head in self.model.heads:

@@ -266,6 +266,7 @@ class MultiTaskModel:
         precision: precision_lib.Precision = precision_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: types.Observe | None = None,
+        attack: types.Attack | None = None,
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
@@ -281,6 +282,7 @@ class MultiTaskModel:
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
           observe: called in training with features, labels and {task: its weight}; what it adds to
             UPDATE_OPS runs before the weights move.
+          attack: moves the inputs of an evaluation, to where the losses of the labels are large.
         """
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, statistics, slices, observe)
@@ -298,13 +300,24 @@ class MultiTaskModel:
             )
 
         with summaries.drop_summaries():  # They are written in training alone.
-            return self._infer(features, labels, mode, statistics)
+            return self._infer(features, labels, mode, statistics, attack)
 
     def _infer(
-        self, features: Any, labels: Any, mode: str, statistics: features_lib.Statistics
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        statistics: features_lib.Statistics,
+        attack: types.Attack | None,
     ) -> compat.estimator.EstimatorSpec:
         """Build the graph of evaluation or of prediction."""
-        logits = self.infer_logits(features, statistics)
+        scope = tf1.get_variable_scope()
+        outputs = self._build_outputs(features, statistics, training=False)
+        logits = outputs.logits
+        if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
+            forward = functools.partial(self._run_again, training=False)
+            plain = self._gather(features, labels, outputs, forward, scope, {})
+            logits = attack.attack(plain).logits
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
@@ -394,11 +407,9 @@ class MultiTaskModel:
         scope = tf1.get_variable_scope()
         with pruned_step.watch_inputs() as watched, emitted_lib.collect() as found:
             outputs = self._build_outputs(features, statistics, training=True)
-        inputs, towers, logits, mixture = outputs
-        heads = {head.name: head for head in self.heads}
-        activations = activations_lib.Activations(
-            features, labels, inputs, towers, logits, heads, self._run_again, scope, found
-        )
+        logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
+        forward = functools.partial(self._run_again, training=True)
+        activations = self._gather(features, labels, outputs, forward, scope, found)
         rows = row_losses.compute(self._built_losses, activations)
         whole = {name: found.average() for name, found in rows.items()}
         if mixture is not None:
@@ -453,12 +464,30 @@ class MultiTaskModel:
             logits = self.build_logits(towers)
         return _Outputs(inputs, towers, logits, mixture)
 
-    def _run_again(self, inputs: types.Tensors) -> tuple[types.Towers, dict[str, tf.Tensor]]:
-        """Run network and heads of a training step on other inputs."""
-        quantized = self.quantization.quantize_network(training=True, requires_use=False)
-        with self._separate_tasks(training=True), quantized:
-            towers = self._build_network(inputs, training=True)
+    def _run_again(
+        self, inputs: types.Tensors, training: bool
+    ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
+        """Run network and heads on other inputs."""
+        quantized = self.quantization.quantize_network(training, requires_use=False)
+        with self._separate_tasks(training), quantized:
+            towers = self._build_network(inputs, training)
             return towers, self.build_logits(towers)
+
+    def _gather(
+        self,
+        features: types.Tensors,
+        labels: types.Tensors,
+        outputs: "_Outputs",
+        forward: activations_lib.Forward,
+        scope: Any,
+        found: types.Tensors,
+    ) -> activations_lib.Activations:
+        """Return all that an auxiliary loss, or an attack, may look at."""
+        heads = {head.name: head for head in self.heads}
+        of_network = outputs.inputs, outputs.towers, outputs.logits
+        return activations_lib.Activations(
+            features, labels, *of_network, heads, forward, scope, found
+        )
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
         # See `separate_tasks`: surgery tells by the graph which variables are a task's own.

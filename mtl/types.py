@@ -535,6 +535,18 @@ class Activations(Protocol):
         """
 
 
+class Attack(Protocol):
+    """Moves the inputs of an evaluation to where the losses of the labels are large."""
+
+    @abc.abstractmethod
+    def attack(self, activations: Activations) -> Activations:
+        """Return what the network makes of the inputs that were moved."""
+
+    @abc.abstractmethod
+    def check(self, heads: Mapping[str, "Head"]) -> None:
+        """Fail unless it can attack a model with these heads, {task: head}."""
+
+
 class AuxiliaryLoss(Protocol):
     """A named loss without a head, in training alone; its variables live in `auxiliary/<name>`.
 

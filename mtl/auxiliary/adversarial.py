@@ -87,6 +87,14 @@ class Adversarial(base.OfLabels):
             space, activations, self._sum_losses, start, self.steps, self._size, self.epsilon
         )
 
+    def attack(self, activations: types.Activations) -> types.Activations:
+        """Return what the network makes of the worst inputs, as an evaluation looks at it."""
+        space = perturbed.make_space(self, activations.inputs)
+        start = space.draw_start("start", self.epsilon) if self.random_start else {}
+        return perturbed.ascend_in_loop(
+            space, activations, self._sum_losses, start, self.steps, self._size, self.epsilon
+        )
+
     @property
     def _size(self) -> float:
         """The length of a step."""

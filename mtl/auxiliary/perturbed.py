@@ -104,23 +104,24 @@ class Space:
             return self.draw_uniform(name, size)
         direction = self.scale(self.draw_normal(name, 1.0), 1.0)
         total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
-        rows = self.inputs[self.columns[0]].shape[0]
+        rows = _count_rows(self.inputs[self.columns[0]])
         radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
         return self._times(direction, radius)
 
     def _draw(self, name: str) -> dict[str, tf.Tensor]:
         found = {}
         for column in self.columns:
-            shape = self.inputs[column].shape
-            drawn = draws.draw_rows(f"{name}/{column}", shape[0], math.prod(shape[1:]))
-            found[column] = tf.reshape(drawn, shape)
+            values = self.inputs[column]
+            size = math.prod(values.shape[1:])
+            drawn = draws.draw_rows(f"{name}/{column}", _count_rows(values), size)
+            found[column] = tf.reshape(drawn, [-1, *values.shape[1:]])
         return found
 
     def _over_row(self, values, of_value, over_axes, of_two) -> tf.Tensor:  # type: ignore[no-untyped-def]
         """Reduce all values of a row over all columns, [B]."""
         total = None
         for each in values.values():
-            own = over_axes(of_value(tf.reshape(each, [each.shape[0], -1])), axis=1)
+            own = over_axes(of_value(tf.reshape(each, [-1, math.prod(each.shape[1:])])), axis=1)
             total = own if total is None else of_two(total, own)
         return total
 
@@ -130,6 +131,11 @@ class Space:
             name: each * tf.reshape(factors, [-1] + [1] * (each.shape.rank - 1))
             for name, each in values.items()
         }
+
+
+def _count_rows(values: tf.Tensor) -> tf.Tensor | int:
+    """Return B, which an evaluation does not know while it is built."""
+    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
 def check_settings(kind: str, norm: str, epsilon: float, bounds: object, columns: object) -> None:
@@ -197,3 +203,38 @@ def ascend(
         perturbation = space.project(moved, epsilon)
         at = activations.run(space.apply(perturbation))
         yield at
+
+
+def ascend_in_loop(
+    space: Space,
+    activations: types.Activations,
+    measure: Callable[[types.Activations], tf.Tensor],
+    start: types.Tensors,
+    steps: int,
+    step_size: float,
+    epsilon: float,
+) -> types.Activations:
+    """Return the activations after the last step, as `ascend`, in a graph of one step.
+
+    No gradient can be taken through it.
+    """
+    names = list(space.columns)
+
+    def move(step: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
+        perturbation = dict(zip(names, given, strict=True))
+        at = activations.run(space.apply(perturbation))
+        ascent = space.scale(space.differentiate(measure(at), at.inputs), step_size)
+        moved = {name: perturbation[name] + ascent[name] for name in names}
+        projected = space.project(moved, epsilon)
+        return [step + 1, *(projected[name] for name in names)]
+
+    first = [start.get(name, tf.zeros_like(space.inputs[name])) for name in names]
+    shapes = [space.inputs[name].shape for name in names]
+    _, *last = tf.while_loop(
+        lambda step, *_: step < steps,
+        move,
+        [tf.constant(0), *first],
+        shape_invariants=[tf.TensorShape([]), *shapes],
+        parallel_iterations=1,
+    )
+    return activations.run(space.apply(dict(zip(names, last, strict=True))))

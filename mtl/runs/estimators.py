@@ -21,16 +21,20 @@ def build_estimator(
     checkpoint: str,
     keep: Sequence[str] = (),
     events: str | None = None,
+    is_attacked: bool = False,
 ) -> compat.estimator.Estimator:
     """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
-    `events`, `model_dir` by default.
+    `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where
+    `is_attacked`.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
     model_fn: Callable[..., Any] = functools.partial(
-        experiment.model.fitted(statistics).model_fn, statistics=statistics
+        experiment.model.fitted(statistics).model_fn,
+        statistics=statistics,
+        attack=experiment.attack if is_attacked else None,
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
     with tf_config.hide_cluster():

@@ -120,15 +120,20 @@ def evaluate(
     model_dir: str,
     split: str | None = None,
     checkpoint: str = "latest",
+    is_attacked: bool = False,
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     Of a split that the run does not evaluate itself the metrics are also written for
     TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
+    Those of inputs that `Experiment.attack` has moved are written nowhere.
     """
+    rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
+    has_attack = not is_attacked or experiment.attack is not None
+    checks.require(has_attack, "Experiment.attack", rule, None, fix)
     split = split or experiment.data.eval_split
     path = run_directory.checkpoint_path(model_dir, checkpoint)
-    is_own = split == experiment.data.eval_split
+    is_own = split == experiment.data.eval_split or is_attacked
     with (
         diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
         tempfile.TemporaryDirectory() as scratch,
@@ -136,7 +141,7 @@ def evaluate(
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
         estimator = estimators.build_estimator(
-            experiment, model_dir, path, events=scratch if is_own else None
+            experiment, model_dir, path, events=scratch if is_own else None, is_attacked=is_attacked
         )
         name = None if is_own else re.sub(r"\W+", "_", split)
         restored = []

@@ -234,6 +234,11 @@ class HistoryEncoder(Protocol):
         """Whether events are compared with something, such as the item that may be clicked."""
         return False
 
+    def name_losses(self, history: str) -> Mapping[str, "float | Schedule"]:
+        """Return {name: weight} of what it hands to `mtl.step.emitted` in such a history."""
+        del history
+        return {}
+
     @property
     def weighs_events(self) -> bool:
         """Whether it adds the weights of events to `mtl.step.shown`, as "attention" [B, L]."""

@@ -107,6 +107,11 @@ class History(types.Column):
         return self.events
 
     @property
+    def emitted_losses(self) -> dict[str, float]:
+        """{name: weight} of the losses that its encoder has of its own."""
+        return types.read_member(self.encoder, types.HistoryEncoder, "name_losses")(self.name)
+
+    @property
     def reads_columns(self) -> Sequence[str]:
         """The columns that events are compared with."""
         return self.target

@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.histories import padded
-from mtl.step import shown
+from mtl.step import draws, emitted, shown
 
 tf1 = tf.compat.v1
+
+_NEXT_EVENT = "_next_event"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,26 +42,45 @@ class InterestEvolution(types.HistoryEncoder):
 
     G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
     arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e,
-    and the second unit (AUGRU) moves by a[t] times its update gate. Unlike there, no auxiliary loss
-    asks the first unit for the next event. Without events it is zeros.
+    and the second unit (AUGRU) moves by a[t] times its update gate. Without events it is zeros.
+
+    The auxiliary loss `<history>_next_event` tells the next event from another by the state before
+    it, as the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a row
+    but the first; e' is drawn from all events of the slice, where the paper draws an item that was
+    not clicked, and its code has a network in place of V.
 
     Attributes:
-      units: of both states, in `extraction` and `evolution`; W lies in `attention`.
+      units: of both states, in `extraction` and `evolution`; W lies in `attention`, V in
+        `next_event`.
+      next_event_weight: of the auxiliary loss, at least 0; with 0 there is none. The paper takes 1.
     """
 
     units: int = 32
+    next_event_weight: float = 0.0
 
     needs_target = True
     weighs_events = True
 
     def __post_init__(self):
         checks.whole("InterestEvolution.units", self.units, 1)
+        checks.at_least("InterestEvolution.next_event_weight", self.next_event_weight, 0)
+
+    def name_losses(self, history: str) -> dict[str, float]:
+        """Return {the auxiliary loss: its weight} of a history; none with a weight of 0."""
+        weight = self.next_event_weight
+        return {f"{history}{_NEXT_EVENT}": weight} if weight else {}
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Run both units, [B, (L), D] and [B, T] -> [B, units]."""
         values, is_event = padded.pad_events(events)
         with tf1.variable_scope("extraction"):
             states = _run_gru(values, is_event, self.units)[1]
+        if self.next_event_weight:
+            history = tf1.get_variable_scope().name.rpartition("/")[2]
+            emitted.add(
+                f"{history}{_NEXT_EVENT}",
+                lambda: _tell_next_events(states, values, is_event, events.flat_values),
+            )
         queries = layers.dense(target, self.units, "attention", use_bias=False)
         scores = tf.linalg.matvec(states, queries)
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
@@ -67,6 +88,33 @@ class InterestEvolution(types.HistoryEncoder):
         shown.add("attention", weights * tf.cast(is_event, weights.dtype))
         with tf1.variable_scope("evolution"):
             return _run_gru(states, is_event, self.units, weights)[0]
+
+
+def _tell_next_events(
+    states: tf.Tensor, values: tf.Tensor, is_event: tf.Tensor, pool: tf.Tensor
+) -> tf.Tensor:
+    """Return the mean loss of each row, [B], 0 of one with less than two events.
+
+    Args:
+      states: before and after each event, [B, L, units].
+      values: the events, [B, L, D].
+      is_event: [B, L].
+      pool: all events, [N, D], of which others are drawn.
+    """
+    size = values.shape[2]
+    expected = layers.dense(states[:, :-1], size, "next_event")
+    is_next = tf.cast(is_event[:, 1:], values.dtype)
+    # Where there is no event at all nothing is drawn that counts.
+    pool = tf.concat([pool, tf.zeros([1, size], pool.dtype)], 0)
+    count = tf.maximum(tf.shape(pool)[0] - 1, 1)
+    drawn = tf.random.stateless_uniform(
+        tf.shape(is_next), draws.make_step_seed("next_event"), 0, count, tf.int32
+    )
+    others = tf.gather(pool, drawn)
+    losses = tf.nn.softplus(-tf.reduce_sum(expected * values[:, 1:], -1))
+    losses += tf.nn.softplus(tf.reduce_sum(expected * others, -1))
+    total = tf.reduce_sum(is_next * losses, 1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(is_next, 1))
 
 
 def _run_gru(

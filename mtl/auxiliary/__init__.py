@@ -13,14 +13,22 @@ from mtl.auxiliary.consistency import (
     Trades,
     VirtualAdversarial,
 )
+from mtl.auxiliary.contrastive import CentreLoss, Contrastive, SupervisedContrastive
+from mtl.auxiliary.domains import GradientReversal
+from mtl.auxiliary.reconstruction import Reconstruction
 
 __all__ = [
     "Adversarial",
+    "CentreLoss",
+    "Contrastive",
     "EntropyMinimization",
+    "GradientReversal",
     "InputNoise",
     "MeanTeacher",
     "PiModel",
     "PseudoLabels",
+    "Reconstruction",
+    "SupervisedContrastive",
     "Trades",
     "VirtualAdversarial",
 ]

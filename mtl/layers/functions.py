@@ -259,7 +259,7 @@ def gumbel_softmax(
     if training:
         count = math.prod(logits.shape[1:])
         with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
-            drawn = draws.draw_rows(name, logits.shape[0], count)
+            drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
         # Numbers in [0, 1) have steps of 2^-23: from the middle of one a logarithm is finite.
         gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))

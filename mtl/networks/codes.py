@@ -12,6 +12,7 @@ networks.Categories.temperature = @schedules.Exponential()
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ import tensorflow as tf
 from mtl import checks, layers, types
 from mtl.layers import precision
 from mtl.networks import trunk as trunk_lib
-from mtl.step import emitted, monitors
+from mtl.step import emitted, monitors, shown
 
 tf1 = tf.compat.v1
 
@@ -41,26 +42,34 @@ class Codes:
     `num_codes ^ num_groups` values; it is compared with all codes of its group. A code that is
     never the nearest one gets no gradient and stays unused: the monitor `codes/<scope>/used` shows
     the share of codes that a batch uses, and `codes/<scope>/perplexity` the exponential of their
-    entropy, both as means over the groups. Where they are low, fewer codes, more groups or a norm
-    at the end of the trunk may help.
+    entropy, both as means over the groups. Where they are low, `normalized` may help.
 
     Attributes:
       trunk: what makes z; variables in `coded`.
       num_codes: of each group, at least 2; variable `codes` [num_groups num_codes, H / num_groups].
       num_groups: divides the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
+      normalized: whether vectors and codes are divided by their length, in each group, so that
+        codes start in all directions, as vectors lie (J. Yu et al., "Vector-quantized Image
+        Modeling with Improved VQGAN", 2021, arXiv:2110.04627).
+      shows_codes: whether predictions show the places of the codes, as `<scope>/code_id` [B,
+        num_groups].
     """
 
     trunk: trunk_lib.Trunk
     num_codes: int = 64
     num_groups: int = 1
     commitment: float = 0.25
+    normalized: bool = False
+    shows_codes: bool = False
 
     def __post_init__(self):
         checks.require_part("Codes.trunk", self.trunk, "networks.MLP", arguments=2)
         checks.whole("Codes.num_codes", self.num_codes, 2)
         checks.whole("Codes.num_groups", self.num_groups, 1)
         checks.at_least("Codes.commitment", self.commitment, 0)
+        for setting in ("normalized", "shows_codes"):
+            checks.is_a(f"Codes.{setting}", getattr(self, setting), bool, "be True or False")
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
@@ -70,30 +79,42 @@ class Codes:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk and round it to codes, {column: [B, ...]} -> [B, H]."""
         with tf1.variable_scope("coded"):
-            given = self.trunk(inputs, training)
+            given = self._cut(self.trunk(inputs, training))  # [B, G, D]
         # Inside goes on in the network; of outside losses are made, in 32 bits.
         inside, outside = precision.share_output(given)
-        size, rest = divmod(given.shape[1], self.num_groups)
-        rule = f"divide the {given.shape[1]} values of the trunk"
-        checks.require(rest == 0, "Codes.num_groups", rule, self.num_groups)
         near = 1 / self.num_codes
-        codes = tf1.get_variable(
-            "codes",
-            [self.num_groups * self.num_codes, size],
-            tf.float32,
-            tf1.random_uniform_initializer(-near, near),
-        )
-        ids = find_nearest(outside, codes, self.num_groups)
+        shape = [self.num_groups * self.num_codes, given.shape[2]]
+        initializer = tf1.random_uniform_initializer(-near, near)
+        codes = tf1.get_variable("codes", shape, tf.float32, initializer)
+        ids = find_nearest(outside, self._normalize(codes), self.num_groups)
         if training:
             _monitor(ids, self.num_codes)
+        else:
+            with shown.show_values(self.shows_codes):
+                shown.add("code_id", ids)
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
-        chosen = tf.reshape(tf.gather(codes, ids + first), tf.shape(outside))
-        chosen = tf.ensure_shape(chosen, outside.shape)
+        chosen = self._normalize(tf.gather(codes, ids + first))
         _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
         _emit(_COMMITMENT, outside, tf.stop_gradient(chosen))
         # The value is that of the code, to the bit, and the gradient that of the trunk's output.
         held = tf.stop_gradient(tf.cast(chosen, inside.dtype))
-        return held + (inside - tf.stop_gradient(inside))
+        joined = held + (inside - tf.stop_gradient(inside))
+        return tf.reshape(joined, [-1, math.prod(given.shape[1:])])
+
+    def _cut(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Cut vectors into groups, [B, H] -> [B, G, H / G]."""
+        size, rest = divmod(vectors.shape[1], self.num_groups)
+        rule = f"divide the {vectors.shape[1]} values of the trunk"
+        checks.require(rest == 0, "Codes.num_groups", rule, self.num_groups)
+        cut = tf.reshape(vectors, [-1, self.num_groups, size])
+        return self._normalize(tf.ensure_shape(cut, [vectors.shape[0], self.num_groups, size]))
+
+    def _normalize(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Divide vectors [..., D] by their length, if that is asked for."""
+        if not self.normalized:
+            return vectors
+        long = tf.math.l2_normalize(tf.cast(vectors, tf.float32), -1)
+        return tf.cast(long, vectors.dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,11 +169,9 @@ class Categories:
 
 
 def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Tensor:
-    """Return the nearest code of each group, [B, H], [G K, H / G] -> int64 [B, G]."""
-    vectors, codes = tf.stop_gradient(vectors), tf.stop_gradient(codes)
-    size = codes.shape[1]
-    groups = tf.transpose(tf.reshape(vectors, [-1, num_groups, size]), [1, 0, 2])  # [G, B, D]
-    own = tf.reshape(codes, [num_groups, -1, size])  # [G, K, D]
+    """Return the nearest code of each group, [B, G, D], [G K, D] -> int64 [B, G]."""
+    groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
+    own = tf.reshape(tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]])  # [G, K, D]
     # Without the squares of the vectors, which are the same for all codes.
     products = tf.linalg.matmul(groups, own, transpose_b=True)
     distances = tf.reduce_sum(tf.square(own), 2)[:, tf.newaxis] - 2 * products
@@ -160,7 +179,7 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
 
 
 def _emit(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
-    emitted.add(name, lambda: tf.reduce_sum(tf.square(one - other), 1))
+    emitted.add(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
 
 
 def _monitor(ids: tf.Tensor, num_codes: int) -> None:

@@ -9,6 +9,7 @@ from mtl.auxiliary import domains
 from mtl.balancing import methods, surgery
 from mtl.heads import softmax
 from mtl.optimization import schedules
+from mtl.runs import diagnosis, plausibility
 from tests import images, tiny
 from tests.auxiliary import given
 
@@ -179,3 +180,43 @@ def test_the_reversal_follows_a_schedule_of_the_run():
     model = dataclasses.replace(made.model, auxiliary_losses=[part])
     filled = dataclasses.replace(made, model=model).model.fill_schedules(80)
     assert filled.auxiliary_losses[0].reversal.rise_steps == 80
+
+
+def _make_with_domain(kinds):
+    rows = {**tiny.SPLITS["train"], "kind": kinds}
+    made = tiny.make(splits={"train": rows, "test": rows})
+    head = heads.MultiClass(name="domain", label="kind", classes=3)
+    model = dataclasses.replace(
+        made.model, heads=made.model.heads[:1], auxiliary_losses=[_reversal(head=head)]
+    )
+    return dataclasses.replace(made, model=model)
+
+
+def test_domains_that_are_never_told_are_refused_before_training():
+    made = _make_with_domain(np.full(96, -1))
+    look = plausibility.Look(made.model, made.data, "train")
+    look.finish()
+    with pytest.raises(checks.UserError, match="labels of task 'domain', field 'kind' must be the"):
+        look.require_labels()
+    # What is evaluated needs none.
+    assert not plausibility.look_at_labels(made.model, made.data, "test").describe_doubts()
+
+
+def test_one_domain_alone_is_told():
+    made = _make_with_domain(np.ones(96, np.int64))
+    look = plausibility.Look(made.model, made.data, "train")
+    look.finish()
+    look.require_labels()
+    (line,) = look.describe_doubts()
+    assert line.startswith("All labels of task 'domain', field 'kind', are of one kind")
+
+
+def test_a_domain_that_is_none_is_told_by_its_row():
+    kinds = np.where(np.arange(96) == 40, 7, tiny.SPLITS["train"]["kind"])
+    made = _make_with_domain(kinds)
+    error = tf.errors.InvalidArgumentError(None, None, "assertion failed: [x]")
+    with (
+        pytest.raises(checks.UserError, match=r"train row 40: .*'kind' must be in \[0, 3\), got"),
+        diagnosis.explain_run_errors(made.data, made.model, None, "train"),
+    ):
+        raise error

@@ -46,6 +46,7 @@ def test_reinforce_has_the_cost_and_the_gradient_of_the_expectation(baseline):
     assert np.abs(exact).max() > 0.1
 
 
+@pytest.mark.medium
 def test_a_baseline_takes_noise_off():
     def build(logits, logarithms):
         noise = []
@@ -59,6 +60,7 @@ def test_a_baseline_takes_noise_off():
     assert with_baseline < 0.2 * without
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("baseline", [0.0, 0.7])
 def test_dice_has_the_first_and_second_derivatives_of_the_expectation(baseline):
     def build(logits, logarithms):
@@ -78,6 +80,7 @@ def test_dice_has_the_first_and_second_derivatives_of_the_expectation(baseline):
     assert np.abs(of_plain - of_exact).max() > 0.01  # As its docstring says.
 
 
+@pytest.mark.medium
 def test_dice_of_two_draws_in_a_row_equals_the_expectation():
     """The second draw depends on the first one, and the cost on both."""
     costs = np.random.default_rng(1).normal(size=[4, 4])

@@ -42,16 +42,13 @@ class Codes:
     `num_codes ^ num_groups` values; it is compared with all codes of its group. A code that is
     never the nearest one gets no gradient and stays unused: the monitor `codes/<scope>/used` shows
     the share of codes that a batch uses, and `codes/<scope>/perplexity` the exponential of their
-    entropy, both as means over the groups. Where they are low, `normalized` may help.
+    entropy, both as means over the groups.
 
     Attributes:
       trunk: what makes z; variables in `coded`.
       num_codes: of each group, at least 2; variable `codes` [num_groups num_codes, H / num_groups].
       num_groups: divides the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
-      normalized: whether vectors and codes are divided by their length, in each group, so that
-        codes start in all directions, as vectors lie (J. Yu et al., "Vector-quantized Image
-        Modeling with Improved VQGAN", 2021, arXiv:2110.04627).
       shows_codes: whether predictions show the places of the codes, as `<scope>/code_id` [B,
         num_groups].
     """
@@ -60,7 +57,6 @@ class Codes:
     num_codes: int = 64
     num_groups: int = 1
     commitment: float = 0.25
-    normalized: bool = False
     shows_codes: bool = False
 
     def __post_init__(self):
@@ -68,8 +64,7 @@ class Codes:
         checks.whole("Codes.num_codes", self.num_codes, 2)
         checks.whole("Codes.num_groups", self.num_groups, 1)
         checks.at_least("Codes.commitment", self.commitment, 0)
-        for setting in ("normalized", "shows_codes"):
-            checks.is_a(f"Codes.{setting}", getattr(self, setting), bool, "be True or False")
+        checks.is_a("Codes.shows_codes", self.shows_codes, bool, "be True or False")
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
@@ -86,14 +81,14 @@ class Codes:
         shape = [self.num_groups * self.num_codes, given.shape[2]]
         initializer = tf1.random_uniform_initializer(-near, near)
         codes = tf1.get_variable("codes", shape, tf.float32, initializer)
-        ids = find_nearest(outside, self._normalize(codes), self.num_groups)
+        ids = find_nearest(outside, codes, self.num_groups)
         if training:
             _monitor(ids, self.num_codes)
         else:
             with shown.show_values(self.shows_codes):
                 shown.add("code_id", ids)
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
-        chosen = self._normalize(tf.gather(codes, ids + first))
+        chosen = tf.gather(codes, ids + first)
         _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
         _emit(_COMMITMENT, outside, tf.stop_gradient(chosen))
         # The value is that of the code, to the bit, and the gradient that of the trunk's output.
@@ -107,14 +102,7 @@ class Codes:
         rule = f"divide the {vectors.shape[1]} values of the trunk"
         checks.require(rest == 0, "Codes.num_groups", rule, self.num_groups)
         cut = tf.reshape(vectors, [-1, self.num_groups, size])
-        return self._normalize(tf.ensure_shape(cut, [vectors.shape[0], self.num_groups, size]))
-
-    def _normalize(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Divide vectors [..., D] by their length, if that is asked for."""
-        if not self.normalized:
-            return vectors
-        long = tf.math.l2_normalize(tf.cast(vectors, tf.float32), -1)
-        return tf.cast(long, vectors.dtype)
+        return tf.ensure_shape(cut, [vectors.shape[0], self.num_groups, size])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -305,7 +305,6 @@ NETWORKS = [
             networks.Codes.trunk = @networks.MLP()
             networks.Codes.num_codes = 5
             networks.Codes.num_groups = 3
-            networks.Codes.normalized = True
             networks.MLP.layers = [6]
         """,
         configurable="SharedBottom",

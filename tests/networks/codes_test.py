@@ -76,28 +76,6 @@ def test_rounds_to_the_nearest_codes_and_passes_the_gradient_on(groups):
     )
 
 
-def test_normalized_codes_compare_directions():
-    part = networks.Codes(trunk=PASS, num_codes=5, num_groups=2, normalized=True)
-    out, losses, gradients, variables, upstream = _build(part)
-    codes = variables["codes"].astype(np.float64)
-    unit = X.astype(np.float64).reshape(6, 2, 2)
-    lengths = np.linalg.norm(unit, axis=-1, keepdims=True)
-    unit = unit / lengths
-    own = (codes / np.linalg.norm(codes, axis=1, keepdims=True)).reshape(2, 5, 2)
-    ids = np.einsum("bgd,gkd->bgk", unit, own).argmax(-1)
-    chosen = np.stack([own[g][ids[:, g]] for g in range(2)], 1)
-    np.testing.assert_allclose(out, chosen.reshape(6, 4), rtol=1e-5)
-    expected = ((unit - chosen) ** 2).sum((1, 2))
-    np.testing.assert_allclose(losses["commitment"], expected, rtol=1e-4, atol=1e-6)
-    # The gradient goes on through the division by the length.
-    up = upstream.reshape(6, 2, 2)
-    by_hand = (up - unit * (up * unit).sum(-1, keepdims=True)) / lengths
-    np.testing.assert_allclose(gradients["out"]["x"], by_hand.reshape(6, 4), rtol=1e-4)
-    # A code's gradient is at right angles to it.
-    along = (gradients["codebook"]["codes"] * codes).sum(1)
-    np.testing.assert_allclose(along, np.zeros(10), atol=1e-5)
-
-
 def test_the_gradient_of_codes_holds_the_rows_chosen_alone():
     with tf.Graph().as_default(), emitted.collect() as losses:
         networks.Codes(trunk=PASS, num_codes=3)({"x": tf.constant(X)}, True)
@@ -149,7 +127,7 @@ def test_its_losses_are_balanced_and_move_what_they_concern():
 @pytest.mark.medium
 @pytest.mark.parametrize("on", [None, "representation"])
 def test_codes_of_slices_and_replicas_are_those_of_the_whole_batch(on):
-    settings = _model(normalized=on is None)
+    settings = _model()
     if on:
         settings["surgery"] = surgery.Combine(method=methods.PCGrad(), on=on)
     made = images.make_model(**settings)

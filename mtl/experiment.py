@@ -123,6 +123,10 @@ class Experiment:
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check({head.name: head for head in self.model.heads})
         self.serving.check(self.data.spec, self.model.tasks)
+        for part in self.model.auxiliary_losses:
+            for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
+                where = f"the label that the auxiliary loss {part.name!r} reads"
+                checks.one_of(where, field, self.data.spec.labels)
         balanced = self.data.sampler and self.data.sampler.balances
         for head in self.model.heads:
             own = types.read_member(head, types.Head, "balances")

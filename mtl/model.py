@@ -17,6 +17,7 @@ import tensorflow as tf
 from mtl import checks, compat, types
 from mtl import features as features_lib
 from mtl.auxiliary import activations as activations_lib
+from mtl.auxiliary import emitted as emitted_losses
 from mtl.auxiliary import row_losses
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
@@ -124,7 +125,8 @@ class MultiTaskModel:
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_average")
             average = types.read_member(self.update, types.Update, "average")
             checks.require(not reads or average is not None, "Update.average", rule, average, fix)
-        checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", self.loss_names)
+        names = [*self.tasks, *(part.name for part in self._all_losses)]
+        checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
     def _check_mixing(self) -> None:
         """Fail unless what is mixed has a meaning for every head."""
@@ -150,15 +152,29 @@ class MultiTaskModel:
         return (*self.tasks, *(part.name for part in self._built_losses))
 
     @property
+    def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
+        """The auxiliary losses that are set, and those that columns and the network emit."""
+        emitted = emitted_losses.find_losses([*self.columns, self.network])
+        return [*self.auxiliary_losses, *emitted]
+
+    @property
     def _built_losses(self) -> Sequence[types.AuxiliaryLoss]:
         """The auxiliary losses that a step computes: those that do not weigh 0 for good."""
-        weights = (
-            types.read_member(p, types.AuxiliaryLoss, "weight") for p in self.auxiliary_losses
-        )
+        losses = self._all_losses
+        weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
         return [
             part
-            for part, weight in zip(self.auxiliary_losses, weights, strict=True)
+            for part, weight in zip(losses, weights, strict=True)
             if callable(weight) or weight != 0
+        ]
+
+    @property
+    def heads_of_losses(self) -> Sequence[types.Head]:
+        """The heads that the auxiliary losses build themselves."""
+        return [
+            head
+            for part in self._built_losses
+            for head in types.read_member(part, types.AuxiliaryLoss, "own_heads")
         ]
 
     @property

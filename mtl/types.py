@@ -586,9 +586,18 @@ class AuxiliaryLoss(Protocol):
         return 1.0
 
     @property
-    def label_fields(self) -> Sequence[str]:
-        """The label fields that it reads itself, beside those of heads."""
+    def own_heads(self) -> Sequence["Head"]:
+        """The heads that it builds itself, whose labels are checked as those of tasks are."""
         return ()
+
+    @property
+    def label_fields(self) -> Sequence[str]:
+        """The label fields that it reads itself, beside those of the model's heads."""
+        read = []
+        for head in read_member(self, AuxiliaryLoss, "own_heads"):
+            weight = read_member(head, Head, "weight")
+            read += [read_member(head, Head, "field"), *([weight] if weight else [])]
+        return read
 
     @property
     def reads_average(self) -> bool:
@@ -598,7 +607,7 @@ class AuxiliaryLoss(Protocol):
     @property
     def reads_labels(self) -> bool:
         """Whether a label has to belong to its row, so that rows cannot be mixed."""
-        return bool(self.label_fields)
+        return bool(read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
     def are_rows_apart(self) -> bool:

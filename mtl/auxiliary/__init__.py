@@ -20,10 +20,22 @@ __all__ = [
     "Distillation",
     "EntropyMinimization",
     "FeatureDistillation",
+from mtl.auxiliary.contrastive import CentreLoss, Contrastive, SupervisedContrastive
+from mtl.auxiliary.domains import GradientReversal
+from mtl.auxiliary.reconstruction import Reconstruction
+
+__all__ = [
+    "Adversarial",
+    "CentreLoss",
+    "Contrastive",
+    "EntropyMinimization",
+    "GradientReversal",
     "InputNoise",
     "MeanTeacher",
     "PiModel",
     "PseudoLabels",
+    "Reconstruction",
+    "SupervisedContrastive",
     "Trades",
     "VirtualAdversarial",
 ]

@@ -24,7 +24,10 @@ def find_losses(parts: Any) -> list[Emitted]:
     """Return the losses that parts emit, and the parts that their settings hold."""
     weights: dict[str, Any] = {}
     for part in _walk(parts):
-        weights |= getattr(part, "emitted_losses", {})
+        for name, weight in getattr(part, "emitted_losses", {}).items():
+            where, rule = f"the weight of the emitted loss {name!r}", "be the same in all parts"
+            is_same = weights.setdefault(name, weight) == weight
+            checks.require(is_same, where, rule, [weights[name], weight])
     return [Emitted(name=name, weight=weight) for name, weight in weights.items()]
 
 

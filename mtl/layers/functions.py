@@ -5,11 +5,12 @@ hidden = layers.batch_norm(hidden, "hidden_0_norm", training)
 hidden = layers.dropout(hidden, 0.1, "hidden_0_dropout", training)
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from mtl.layers import half_tables, quantization
+from mtl.layers import half_tables, quantization, straight_through
 from mtl.step import draws, replicas
 from mtl.variables import freezing, pruned, sharding
 
@@ -241,6 +242,32 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
         drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.make_step_seed(name))
     return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
+
+
+def gumbel_softmax(
+    logits: tf.Tensor, temperature: tf.Tensor | float, name: str, training: bool, hard: bool = True
+) -> tf.Tensor:
+    """Draw one class of each distribution, [B, ..., C] -> [B, ..., C] that sum to 1.
+
+    `softmax((logits + g) / temperature)`, g standard Gumbel; with `hard` the class where it is
+    largest, one-hot, with the gradient of the softmax (E. Jang, S. Gu, B. Poole, "Categorical
+    Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). Outside of training nothing is
+    drawn: g is 0. A row draws the same numbers in whatever slice of the batch it is. The graph must
+    hold a global step.
+    """
+    scores = tf.cast(logits, tf.float32)
+    if training:
+        count = math.prod(logits.shape[1:])
+        with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
+            drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
+        # Numbers in [0, 1) have steps of 2^-23: from the middle of one a logarithm is finite.
+        gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))
+        scores += tf.reshape(gumbel, tf.shape(scores))
+    soft = tf.nn.softmax(scores / temperature)
+    if hard:
+        chosen = tf.one_hot(tf.argmax(scores, -1), logits.shape[-1])
+        soft = straight_through.replace_gradient(lambda _: chosen, tf.identity)(soft)
+    return tf.cast(soft, logits.dtype)
 
 
 def embedding(

@@ -9,6 +9,7 @@ from mtl.networks.adatt import AdaTT
 from mtl.networks.added_tasks import PackNet, Piggyback
 from mtl.networks.autoint import AutoInt
 from mtl.networks.cin import CIN
+from mtl.networks.codes import Categories, Codes
 from mtl.networks.composed import Parallel, Stacked
 from mtl.networks.convnet import Convnet
 from mtl.networks.cross import Cross
@@ -39,6 +40,8 @@ __all__ = [
     "AdaTT",
     "AutoInt",
     "CIN",
+    "Categories",
+    "Codes",
     "Convnet",
     "Cross",
     "CrossStitch",

@@ -213,15 +213,48 @@ class InverseSqrt(_Schedule):
         return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
 
 
-def _progress(schedule: Cosine | Polynomial, step: tf.Tensor) -> tf.Tensor:
-    """Return the share of the decay that is done, in [0, 1]."""
-    where, fix = f"{type(schedule).__name__}.decay_steps", "No experiment says how long it trains."
-    checks.require(schedule.decay_steps is not None, where, "be set here", None, fix)
-    return tf.minimum(tf.constant(1, step.dtype), step / schedule.decay_steps)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sigmoid(_Schedule):
+    """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then as at the end.
+
+    It rises from 0. For weights of losses, and for the reversal of `auxiliary.GradientReversal`, as
+    in Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818.
+
+    Attributes:
+      value: what the rate rises towards, above 0; 0.9999 of it are reached at the default.
+      rise_steps: the step at which the rise ends; by default `Run.train_steps`.
+      steepness: above 0; 10 in the paper.
+      warmup_steps: steps of linear warm-up; 0 for none.
+    """
+
+    value: float = 1.0
+    rise_steps: int | None = None
+    steepness: float = 10.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.positive("Sigmoid.steepness", self.steepness)
+
+    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+        # 2 / (1 + exp(-x)) - 1, which loses nothing near 0 so.
+        return self.value * tf.tanh(self.steepness / 2 * _progress(self, step))
+
+
+_LENGTHS = ("decay_steps", "rise_steps")
+"""The settings that say how long a schedule lasts; those that are None are filled in."""
+
+
+def _progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
+    """Return the share of the schedule that is done, in [0, 1]."""
+    setting = next(name for name in _LENGTHS if hasattr(schedule, name))
+    where, fix = f"{type(schedule).__name__}.{setting}", "No experiment says how long it trains."
+    steps = getattr(schedule, setting)
+    checks.require(steps is not None, where, "be set here", None, fix)
+    return tf.minimum(tf.constant(1, step.dtype), step / steps)
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Return `part` with `steps` as the `decay_steps` of all schedules in it that have none."""
+    """Return `part` with `steps` as the length of all schedules in it that have none."""
     if type(part) in (list, tuple):
         items = [fill_decay_steps(item, steps) for item in part]
         return type(part)(items) if _differ(items, part) else part
@@ -232,8 +265,8 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
     for name, setting in _settings(part):
         made = fill_decay_steps(setting, steps)
         changes |= {} if made is setting else {name: made}
-    if isinstance(part, (Cosine, Polynomial)) and part.decay_steps is None:
-        changes["decay_steps"] = steps
+    if isinstance(part, (Cosine, Polynomial, Sigmoid)):
+        changes |= {n: steps for n in _LENGTHS if getattr(part, n, steps) is None}
     return dataclasses.replace(part, **changes) if changes else part
 
 

@@ -38,7 +38,8 @@ def explain_run_errors(
     except RUN_ERRORS as error:
         if checkpoint:
             run_directory.require_intact(checkpoint)
-        problems = (data.diagnose(error, split, model.heads, model.columns) for split in splits)
+        heads = [*model.heads, *model.heads_of_losses]
+        problems = (data.diagnose(error, split, heads, model.columns) for split in splits)
         asserted = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (asserted and asserted.group(1))
         if message:

@@ -55,7 +55,9 @@ class Look:
         whole: bool = True,
     ):
         self._data, self._split, self._tasks = data, split, len(model.heads)
-        self._unlabelled = {head.name: head for head in model.heads}
+        # What is evaluated needs no labels of losses that training alone knows.
+        heads = [*model.heads, *(model.heads_of_losses if columns else ())]
+        self._unlabelled = {head.name: head for head in heads}
         # What is known to be the same in all rows so far, None before the first.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         fields = _fields(model, data.spec) if columns and whole else {}

@@ -299,6 +299,35 @@ NETWORKS = [
         hidden=10,
     ),
     Network(
+        name="codes",
+        gin="""
+            networks.SharedBottom.trunk = @networks.Codes()
+            networks.Codes.trunk = @networks.MLP()
+            networks.Codes.num_codes = 5
+            networks.Codes.num_groups = 3
+            networks.MLP.layers = [6]
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=6,
+    ),
+    Network(
+        name="categories",
+        gin="""
+            networks.SharedBottom.trunk = @networks.Categories()
+            networks.SharedBottom.tower = @networks.MLP()
+            networks.Categories.trunk = @networks.MLP()
+            networks.Categories.num_variables = 2
+            networks.Categories.num_classes = 3
+            networks.MLP.layers = [6]
+            networks.MLP.activation = "tanh"
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=6,
+        own_on_replicas="draws",
+    ),
+    Network(
         name="adatt",
         gin="networks/adatt.gin",
         configurable="AdaTT",

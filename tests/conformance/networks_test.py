@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mtl import networks
 from mtl.serving import dead_units, folding, graphs
-from mtl.step import replicas
+from mtl.step import emitted, replicas
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
 
@@ -54,13 +54,21 @@ def _build(network, row, training, seed=0):
         column: tf1.placeholder_with_default(value, [None, *value.shape[1:]])
         for column, value in _inputs(row).items()
     }
-    with tf1.variable_scope("network"):
-        return network(inputs, row.tasks, training)
+    return _run(network, inputs, row.tasks, training)
+
+
+def _run(network, inputs, tasks, training):
+    """The towers, with the losses of rows that the network emits."""
+    with tf1.variable_scope("network"), emitted.collect() as found:
+        towers = network(inputs, tasks, training)
+    towers.emitted = list(found.values())
+    return towers
 
 
 def _loss(towers):
     # Weights keep the tasks' gradients apart; squares keep them from cancelling.
-    return tf.add_n([(i + 1) * tf.reduce_mean(t**2) for i, t in enumerate(towers.values())])
+    losses = [(i + 1) * tf.reduce_mean(t**2) for i, t in enumerate(towers.values())]
+    return tf.add_n([*losses, *map(tf.reduce_mean, towers.emitted)])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -174,9 +182,9 @@ def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row, monkey
 def _gradients(network, row, rows):
     """{variable: the gradient of what these rows add to the loss of the batch}."""
     inputs = {column: tf.constant(value[rows]) for column, value in _inputs(row).items()}
-    with tf1.variable_scope("network"):
-        towers = network(inputs, row.tasks, True)
+    towers = _run(network, inputs, row.tasks, True)
     losses = [(i + 1) * tf.reduce_sum(t**2) / _BATCH for i, t in enumerate(towers.values())]
+    losses += [tf.reduce_sum(each) / _BATCH for each in towers.emitted]
     variables = tf1.trainable_variables()
     names = [v.name.split(":")[0] for v in variables]
     found = map(tf.convert_to_tensor, tf1.gradients(tf.add_n(losses), variables))
@@ -245,11 +253,12 @@ def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row):
 
 
 # Their units are read by an operation that mixes them, or several layers: a stack of experts or of
-# tasks, attention, or a product of columns.
+# tasks, attention, codes, or a product of columns.
 _KEEP_ALL_UNITS = {
     "adatt",
     "adatt_with_shared_experts",
     "cin_that_splits",
+    "codes",
     "cross_stitch",
     "fm",
     "ft_transformer",

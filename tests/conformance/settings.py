@@ -75,6 +75,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Progressive": lambda: {"label": "y", "epochs": 2},
     "Tfds": lambda: {"name": "mnist"},
     "Run": lambda: {"train_steps": 5},
+    "GradientReversal": lambda: {"head": heads.Binary(name="domain")},
+    "SupervisedContrastive": lambda: {"head": "y"},
+    "CentreLoss": lambda: {"head": "y"},
+    "Codes": lambda: {"trunk": networks.MLP()},
+    "Categories": lambda: {"trunk": networks.MLP()},
     "Experiment": lambda: {
         "data": _pipeline(),
         "model": _model(),

@@ -231,3 +231,45 @@ def test_embedding_looks_rows_up_and_its_gradient_is_sparse(graph):
     assert isinstance(gradient, tf.IndexedSlices)
     output, rows = _run([outputs, table])
     np.testing.assert_array_equal(output, rows[[[1, 3], [3, 0]]])
+
+
+def _draw_classes(logits, temperature, hard, training=True):
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        given = tf.constant(logits, tf.float32)
+        found = layers.gumbel_softmax(given, temperature, "draw", training, hard)
+        upstream = tf.range(tf.cast(tf.shape(given)[-1], tf.float32)) * tf.ones_like(given)
+        gradient = tf.gradients(found, given, upstream)[0]
+        session.run(tf1.global_variables_initializer())
+        return session.run([found, gradient])
+
+
+def test_gumbel_softmax_draws_classes_by_their_probabilities():
+    logits = np.log(np.array([0.1, 0.2, 0.7]))
+    drawn, _ = _draw_classes(np.tile(logits, [20_000, 1]), 1.0, hard=True)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_allclose(drawn.mean(0), [0.1, 0.2, 0.7], atol=0.012)
+
+
+def test_gumbel_softmax_hands_on_the_gradient_of_the_softmax():
+    logits = np.random.default_rng(0).normal(size=[5, 2, 3])
+    for temperature in (0.5, 2.0):
+        soft, expected = _draw_classes(logits, temperature, hard=False)
+        hard, gradient = _draw_classes(logits, temperature, hard=True)
+        np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(hard, np.eye(3)[soft.argmax(-1)])
+        np.testing.assert_array_equal(gradient, expected)
+        # d/dz of sum_k k p_k of p = softmax(z / t), by hand.
+        mean = (soft * np.arange(3)).sum(-1, keepdims=True)
+        by_hand = soft * (np.arange(3) - mean) / temperature
+        np.testing.assert_allclose(expected, by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_gumbel_softmax_draws_nothing_outside_of_training():
+    logits = np.random.default_rng(0).normal(size=[5, 3])
+    found, _ = _draw_classes(logits, 1.0, hard=True, training=False)
+    np.testing.assert_array_equal(found, np.eye(3)[logits.argmax(-1)])
+    found, _ = _draw_classes(logits, 0.5, hard=False, training=False)
+    shares = np.exp(2 * logits)
+    np.testing.assert_allclose(found, shares / shares.sum(-1, keepdims=True), rtol=1e-5)

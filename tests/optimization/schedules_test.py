@@ -48,6 +48,10 @@ ROWS = {
         schedules.Polynomial(value=0.1, decay_steps=100, end_value=0.01, power=2.0),
         lambda s: 0.01 + 0.09 * (1 - min(s, 100) / 100) ** 2,
     ),
+    "sigmoid": (
+        schedules.Sigmoid(value=0.1, rise_steps=100, steepness=5.0),
+        lambda s: 0.1 * (2 / (1 + math.exp(-5 * min(s, 100) / 100)) - 1),
+    ),
     "inverse_sqrt": (schedules.InverseSqrt(value=0.1), lambda s: 0.1 / math.sqrt(s + 1)),
 }
 

@@ -1,0 +1,100 @@
+"""Representations that do not tell domains apart, by the reversed gradient of a classifier.
+
+model.MultiTaskModel.auxiliary_losses = [@auxiliary.GradientReversal()]
+auxiliary.GradientReversal.head = @domain/heads.Binary()
+auxiliary.GradientReversal.reversal = @reversal/schedules.Sigmoid()    # or a number
+domain/heads.Binary.name = "is_new"                # a label field: rows without it weigh nothing
+reversal/schedules.Sigmoid.value = 1.0
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.auxiliary import representation, row_losses
+from mtl.layers import straight_through
+from mtl.networks import trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientReversal(representation.OfRepresentation):
+    """The loss of a head that tells domains apart, whose gradient the network gets reversed.
+
+    The discriminator, hidden layers and head, goes down the gradient of its loss L. What it reads
+    gets `-reversal dL/dh`: balancing sees L as the loss of a task whose gradient at the variables
+    of the network is the reversed one.
+    Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818, where
+    the reversal rises as `schedules.Sigmoid` does. The loss of a discriminator that cannot tell the
+    domains apart is that of a guess, such as 0.69 for two of them that are equally frequent; a
+    lower one says that the representation still tells.
+
+    Attributes:
+      head: any head of `mtl.heads` whose label is the domain. A missing label weighs nothing.
+      layers: units of the hidden layers of the discriminator, with ReLU.
+      reversal: what the gradient is multiplied by, beside -1; at least 0, or a schedule.
+    """
+
+    name: str = "domain"
+    head: types.Head
+    layers: Sequence[int] = (64,)
+    reversal: float | types.Schedule = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        where, rule = self._where("head"), "be a head such as @heads.Binary()"
+        members = ("field", "logits", "losses", "examples", "row_weights")
+        checks.has(where, self.head, members, rule)
+        learns = types.read_member(self.head, types.Head, "accumulators")()
+        rule = "count nothing in the training split"
+        fix = "Give it the class_counts."
+        checks.require(not learns, where, rule, self.head.name, fix)
+        trunk.check_sizes(self._where("layers"), self.layers)
+        where, reversal = self._where("reversal"), self.reversal
+        if callable(reversal):
+            checks.require_part(where, reversal, "schedules.Sigmoid", arguments=1)
+        else:
+            checks.at_least(where, reversal, 0)
+
+    @property
+    def own_heads(self) -> Sequence[types.Head]:
+        """The head that tells domains apart."""
+        return (self.head,)
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless there is such a task, or where one has the name of the head."""
+        super().check(heads)
+        where, own = f"{self._where('head')}'s name", self.head.name
+        checks.require(own not in heads, where, "be that of no task", own)
+
+    def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
+        """Return what rows weigh as the head says, {label: [B, ...]} -> [B]."""
+        del heads
+        return cast(types.WeighingHead, self.head).row_weights(labels)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the losses of the domains of rows, [B]."""
+        hidden = reverse_gradient(self._read(activations), self._compute_reversal())
+        hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
+        with freezing.hold_part(types.read_member(self.head, types.Head, "trainable")):
+            logits = self.head.logits(hidden)
+        return row_losses.weigh_examples(self.head, logits, activations.labels)[0]
+
+    def _compute_reversal(self) -> Any:
+        if callable(self.reversal):
+            return self.reversal(tf1.train.get_or_create_global_step().read_value())
+        return self.reversal
+
+
+def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
+    """Return the values as they are; their gradient is multiplied by -factor."""
+
+    def reverse(values: tf.Tensor) -> tf.Tensor:
+        return -tf.stop_gradient(tf.cast(factor, values.dtype)) * values
+
+    return straight_through.replace_gradient(tf.identity, reverse)(values)

@@ -1,0 +1,63 @@
+"""Columns that are read off a row of which some were replaced.
+
+model.MultiTaskModel.auxiliary_losses = [@auxiliary.Reconstruction()]
+auxiliary.Reconstruction.share = 0.3
+auxiliary.Reconstruction.layers = [64]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.auxiliary import perturbed, representation
+from mtl.networks import trunk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reconstruction(representation.OfCorruption):
+    """`mean_d (x'_d - x_d)^2`, with x the encoded columns and x' what a decoder says of them.
+
+    Some columns of a row are replaced, the network runs again, and the decoder reads its
+    representation. The mean is over all values of the columns, those that were not replaced
+    included. No gradient goes through x, but through what was replaced: vectors of tokens learn of
+    what they help to tell of others.
+    J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without its loss for
+    which columns were replaced; with "zero" it is a denoising autoencoder (P. Vincent et al., ICML
+    2008). Other rows are those of one slice, on one replica.
+
+    Attributes:
+      share: of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an image or a
+        vector of tokens is one column.
+      replacement: "row" puts the column of another row there, "zero" puts zeros.
+      layers: units of the hidden layers of the decoder, with ReLU.
+      columns: those that are replaced and predicted, by name; None for all.
+    """
+
+    name: str = "reconstruction"
+    share: float = 0.3
+    replacement: str = "row"
+    layers: Sequence[int] = (64,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        representation.check_share(self._where("share"), self.share)
+        checks.positive(self._where("share"), self.share)
+        checks.one_of(self._where("replacement"), self.replacement, representation.REPLACEMENTS)
+        trunk.check_sizes(self._where("layers"), self.layers)
+
+    @property
+    def are_rows_apart(self) -> bool:  # type: ignore[override]
+        """Whether no row sees another one."""
+        return self.replacement == "zero"
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute how far the decoded columns of rows are off, [B]."""
+        chosen = perturbed.choose_columns(type(self).__name__, self.columns, activations.inputs)
+        target = tf.stop_gradient(representation.flatten_columns(activations.inputs, chosen))
+        corrupted = self._corrupt("corrupted", activations, self.share, self.replacement)
+        hidden = self._read(activations.run(corrupted, draw=1))
+        hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
+        decoded = layers.dense(hidden, target.shape[1], "decoded")
+        return tf.reduce_mean(tf.square(decoded - target), 1)

@@ -1,0 +1,133 @@
+"""What losses on the representation share: where it is read, layers on top, corrupted columns.
+
+vectors = representation.read("Contrastive", "shared", activations)          # [B, H]
+vectors = representation.stack_layers(vectors, (64, 32))                     # the last one linear
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.auxiliary import base, perturbed
+from mtl.example_gradients import proof
+from mtl.networks import trunk
+from mtl.step import draws
+
+_SHARED = "shared"
+REPLACEMENTS = ("row", "zero")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfRepresentation(base.Base):
+    """A loss of what the network makes of a row.
+
+    Attributes:
+      at: "shared" for all outputs that the tasks share, joined, or a task, whose tower is read.
+    """
+
+    at: str = _SHARED
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.is_a(self._where("at"), self.at, str, "be 'shared', or a task")
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless there is such a task."""
+        checks.one_of(self._where("at"), self.at, [_SHARED, *heads])
+
+    def _read(self, activations: types.Activations) -> tf.Tensor:
+        return read(self._where("at"), self.at, activations)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfCorruption(OfRepresentation):
+    """A loss of rows of which some columns were replaced.
+
+    Attributes:
+      columns: those that may be replaced, by name; None for all that are encoded as numbers.
+    """
+
+    columns: Sequence[str] | None = None
+
+    are_rows_apart: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        perturbed.check_settings(type(self).__name__, "l2", 1.0, None, self.columns)
+
+    def _corrupt(
+        self,
+        name: str,
+        activations: types.Activations,
+        share: float,
+        replacement: str = "row",
+        noise: float = 0.0,
+    ) -> dict[str, tf.Tensor]:
+        """Return the encoded columns, of which a share was replaced and noise was added."""
+        space = perturbed.make_space(self, activations.inputs)
+        changed = dict(activations.inputs)
+        for column in space.columns if share else ():
+            changed[column] = _replace(
+                f"{name}/{column}", changed[column], share, replacement, self._where("columns")
+            )
+        if noise:
+            moved = dataclasses.replace(space, inputs=changed)
+            changed = moved.apply(moved.draw_normal(f"{name}/noise", noise))
+        return changed
+
+
+def check_share(where: str, share: float) -> None:
+    """Fail unless the value is a number in [0, 1]."""
+    checks.is_a(where, share, (int, float), "be a number in [0, 1]")
+    checks.require(0 <= share <= 1, where, "be in [0, 1]", share)
+
+
+def read(where: str, at: str, activations: types.Activations) -> tf.Tensor:
+    """Return the representation of rows, [B, H] of float32, joined where there are several."""
+    if at != _SHARED:
+        return activations.towers[at]
+    found = getattr(activations.towers, "shared", ())
+    fix = "Name a task there, whose tower is read."
+    checks.require(bool(found), where, "be a task where the network shares no output", at, fix)
+    return trunk.join_columns(where, {str(n): values for n, values in enumerate(found)})
+
+
+def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+    """Stack dense layers with ReLU between them, [B, H] -> [B, sizes[-1]]; the last is linear."""
+    for index, size in enumerate(sizes):
+        activation = tf.nn.relu if index + 1 < len(sizes) else tf.identity
+        vectors = layers.dense(vectors, size, f"layer_{index}", activation)
+    return vectors
+
+
+def count_rows(where: str, values: tf.Tensor) -> int:
+    """Return how many rows go through the network at once; fail where it is one."""
+    rows = values.shape[0]
+    rule = "have two rows at least in each slice and replica: it compares rows with each other"
+    checks.require(rows != 1, where, rule, rows)
+    return rows
+
+
+def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
+    """Replace a column in a share of the rows, [B, ...]: by that of another row, or by 0."""
+    rows = values.shape[0]
+    drawn = draws.draw_rows(name, rows, 2)
+    is_replaced = proof.declare(drawn[:, 0] < share)
+    is_replaced = tf.reshape(is_replaced, [rows] + [1] * (values.shape.rank - 1))
+    if replacement == "zero":
+        return tf.where(is_replaced, tf.zeros_like(values), values)
+    count_rows(where, values)
+    # Any row but this one, each as likely; float32 may round the product up to `rows - 1`.
+    apart = tf.minimum(tf.cast(drawn[:, 1] * (rows - 1), tf.int32), rows - 2)
+    partners = (tf.range(rows) + 1 + apart) % rows
+    return tf.where(is_replaced, tf.gather(values, partners), values)
+
+
+def flatten_columns(inputs: types.Tensors, columns: Sequence[str]) -> tf.Tensor:
+    """Join columns, {column: [B, ...]} -> [B, the sum of their values]."""
+    flat = [tf.reshape(inputs[name], [-1, math.prod(inputs[name].shape[1:])]) for name in columns]
+    return tf.concat(flat, 1)

@@ -1,0 +1,185 @@
+"""Representations of few values: the nearest of learnt codes, or classes that are drawn.
+
+networks.SharedBottom.trunk = @networks.Codes()
+networks.Codes.trunk = @networks.MLP()
+networks.Codes.num_codes = 64
+networks.Codes.num_groups = 8
+
+networks.SharedBottom.trunk = @networks.Categories()
+networks.Categories.trunk = @networks.MLP()
+networks.Categories.temperature = @schedules.Exponential()
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.layers import precision
+from mtl.networks import trunk as trunk_lib
+from mtl.step import emitted, monitors, shown
+
+tf1 = tf.compat.v1
+
+_CODEBOOK, _COMMITMENT = "codebook", "commitment"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Codes:
+    """q = e[k], k = argmin_k |z - e[k]|, z = trunk(x), with the gradient of q passed on to z.
+
+    A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE),
+    2017, arXiv:1711.00937. Two auxiliary losses come with it: "codebook", `|stop(z) - e[k]|^2`,
+    which alone moves the codes, and "commitment", `|z - stop(e[k])|^2`, which moves the trunk; both
+    are sums over the values of a vector. Balancing sees them as tasks. Codes move by gradients, as
+    in the paper, and not by moving averages: so slices and replicas have the same codes.
+
+    The vector is cut into groups of equal size, each with codes of its own, so that it can take
+    `num_codes ^ num_groups` values; it is compared with all codes of its group. A code that is
+    never the nearest one gets no gradient and stays unused: the monitor `codes/<scope>/used` shows
+    the share of codes that a batch uses, and `codes/<scope>/perplexity` the exponential of their
+    entropy, both as means over the groups.
+
+    Attributes:
+      trunk: what makes z; variables in `coded`.
+      num_codes: of each group, at least 2; variable `codes` [num_groups num_codes, H / num_groups].
+      num_groups: divides the width of the trunk.
+      commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
+      shows_codes: whether predictions show the places of the codes, as `<scope>/code_id` [B,
+        num_groups].
+    """
+
+    trunk: trunk_lib.Trunk
+    num_codes: int = 64
+    num_groups: int = 1
+    commitment: float = 0.25
+    shows_codes: bool = False
+
+    def __post_init__(self):
+        checks.require_part("Codes.trunk", self.trunk, "networks.MLP", arguments=2)
+        checks.whole("Codes.num_codes", self.num_codes, 2)
+        checks.whole("Codes.num_groups", self.num_groups, 1)
+        checks.at_least("Codes.commitment", self.commitment, 0)
+        checks.is_a("Codes.shows_codes", self.shows_codes, bool, "be True or False")
+
+    @property
+    def emitted_losses(self) -> Mapping[str, float]:
+        """The loss that moves the codes, and the one that holds the trunk near them."""
+        return {_CODEBOOK: 1.0, _COMMITMENT: self.commitment}
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk and round it to codes, {column: [B, ...]} -> [B, H]."""
+        with tf1.variable_scope("coded"):
+            given = self._cut(self.trunk(inputs, training))  # [B, G, D]
+        # Inside goes on in the network; of outside losses are made, in 32 bits.
+        inside, outside = precision.share_output(given)
+        near = 1 / self.num_codes
+        shape = [self.num_groups * self.num_codes, given.shape[2]]
+        initializer = tf1.random_uniform_initializer(-near, near)
+        codes = tf1.get_variable("codes", shape, tf.float32, initializer)
+        ids = find_nearest(outside, codes, self.num_groups)
+        if training:
+            _monitor(ids, self.num_codes)
+        else:
+            with shown.show_values(self.shows_codes):
+                shown.add("code_id", ids)
+        first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
+        chosen = tf.gather(codes, ids + first)
+        _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
+        _emit(_COMMITMENT, outside, tf.stop_gradient(chosen))
+        # The value is that of the code, to the bit, and the gradient that of the trunk's output.
+        held = tf.stop_gradient(tf.cast(chosen, inside.dtype))
+        joined = held + (inside - tf.stop_gradient(inside))
+        return tf.reshape(joined, [-1, math.prod(given.shape[1:])])
+
+    def _cut(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Cut vectors into groups, [B, H] -> [B, G, H / G]."""
+        size, rest = divmod(vectors.shape[1], self.num_groups)
+        rule = f"divide the {vectors.shape[1]} values of the trunk"
+        checks.require(rest == 0, "Codes.num_groups", rule, self.num_groups)
+        cut = tf.reshape(vectors, [-1, self.num_groups, size])
+        return tf.ensure_shape(cut, [vectors.shape[0], self.num_groups, size])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Categories:
+    """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
+
+    Drawn in training as `layers.gumbel_softmax` says, with straight-through gradients; elsewhere
+    each c is its most likely class.
+    E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017,
+    arXiv:1611.01144.
+
+    Attributes:
+      trunk: what the classes depend on; variables in `categorised`, and of W and b in `logits`.
+      num_variables: how many c, at least 1.
+      num_classes: of each, at least 2.
+      temperature: above 0, or a schedule; never less than 0.01. Near 0 gradients are those of the
+        draw, and large.
+    """
+
+    trunk: trunk_lib.Trunk
+    num_variables: int = 8
+    num_classes: int = 8
+    temperature: float | types.Schedule = 1.0
+
+    def __post_init__(self):
+        checks.require_part("Categories.trunk", self.trunk, "networks.MLP", arguments=2)
+        checks.whole("Categories.num_variables", self.num_variables, 1)
+        checks.whole("Categories.num_classes", self.num_classes, 2)
+        where, temperature = "Categories.temperature", self.temperature
+        if isinstance(temperature, (int, float)):
+            checks.positive(where, temperature)
+        else:
+            checks.require_part(where, temperature, "schedules.Exponential", arguments=1)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk and draw, {column: [B, ...]} -> [B, num_variables num_classes]."""
+        with tf1.variable_scope("categorised"):
+            hidden = self.trunk(inputs, training)
+        logits = layers.dense(hidden, self.num_variables * self.num_classes, "logits")
+        shaped = tf.reshape(logits, [-1, self.num_variables, self.num_classes])
+        shaped.set_shape([logits.shape[0], self.num_variables, self.num_classes])
+        drawn = layers.gumbel_softmax(shaped, self._compute_temperature(training), "draw", training)
+        return tf.reshape(drawn, tf.shape(logits))
+
+    def _compute_temperature(self, training: bool) -> Any:
+        if not callable(self.temperature):
+            return self.temperature
+        if not training:
+            return 1.0  # The most likely class is the same at any.
+        step = tf1.train.get_global_step().read_value()
+        return tf.maximum(self.temperature(step), 0.01)
+
+
+def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Tensor:
+    """Return the nearest code of each group, [B, G, D], [G K, D] -> int64 [B, G]."""
+    groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
+    own = tf.reshape(tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]])  # [G, K, D]
+    # Without the squares of the vectors, which are the same for all codes.
+    products = tf.linalg.matmul(groups, own, transpose_b=True)
+    distances = tf.reduce_sum(tf.square(own), 2)[:, tf.newaxis] - 2 * products
+    return tf.transpose(tf.argmin(distances, 2))
+
+
+def _emit(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
+    emitted.add(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
+
+
+def _monitor(ids: tf.Tensor, num_codes: int) -> None:
+    """Show how many of the codes a batch uses."""
+    prefix = tf1.get_variable_scope().name.partition("/")[2]
+    names = [f"codes/{prefix}/used", f"codes/{prefix}/perplexity"]
+    monitors.add_where_due(names, functools.partial(_describe, ids, num_codes))
+
+
+def _describe(ids: tf.Tensor, num_codes: int) -> tf.Tensor:
+    """Return the share of codes used and their perplexity, means over groups: [B, G] -> [2]."""
+    shares = tf.reduce_mean(tf.one_hot(ids, num_codes), 0)  # [G, K]
+    used = tf.reduce_mean(tf.cast(shares > 0, tf.float32))
+    entropy = -tf.reduce_sum(tf.math.xlogy(shares, shares), 1)
+    return tf.stack([used, tf.reduce_mean(tf.exp(entropy))])

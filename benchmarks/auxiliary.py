@@ -136,6 +136,7 @@ def measure_robustness(name: str, seed: int) -> dict[str, float]:
     files, params = ROBUSTNESS_ROWS[name]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
+        params = [*params, "Run.train_steps = 1500", "Run.checkpoint_steps = 1500"]
         _, model_dir = train((files, params), None, seed, folder)
         for steps in (20, 100):
             attack = "attack/auxiliary.Adversarial"

@@ -13,14 +13,8 @@ from mtl.auxiliary.consistency import (
     Trades,
     VirtualAdversarial,
 )
-from mtl.auxiliary.distillation import Distillation, FeatureDistillation
-
-__all__ = [
-    "Adversarial",
-    "Distillation",
-    "EntropyMinimization",
-    "FeatureDistillation",
 from mtl.auxiliary.contrastive import CentreLoss, Contrastive, SupervisedContrastive
+from mtl.auxiliary.distillation import Distillation, FeatureDistillation
 from mtl.auxiliary.domains import GradientReversal
 from mtl.auxiliary.reconstruction import Reconstruction
 
@@ -28,7 +22,9 @@ __all__ = [
     "Adversarial",
     "CentreLoss",
     "Contrastive",
+    "Distillation",
     "EntropyMinimization",
+    "FeatureDistillation",
     "GradientReversal",
     "InputNoise",
     "MeanTeacher",

@@ -1,0 +1,105 @@
+"""The loss of one's own that the docs show, and those beside clipping and attacks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from examples import auxiliary_losses
+from mtl import auxiliary, checks
+from mtl.auxiliary import perturbed
+from mtl.balancing import example_clipping
+from mtl.runs import verbs
+from tests import images, tiny
+from tests.auxiliary import probe
+
+tf1 = tf.compat.v1
+
+
+def test_a_loss_of_ones_own_makes_predictions_rise():
+    part = auxiliary_losses.Rising(task="size", column="numeric_x")
+    assert len(open(auxiliary_losses.__file__).read().split('"""')[2].splitlines()) <= 30
+    for weight, has_it in ((1.0, True), (0.0, False)):
+        part = dataclasses.replace(part)
+        object.__setattr__(part, "name", "rising")
+        losses = [part] if weight else []
+        _, monitors = images.take_steps(images.make_model(auxiliary_losses=losses), steps=40)
+        assert ("rising/loss" in monitors) == has_it
+        if has_it:
+            _, first = images.take_steps(images.make_model(auxiliary_losses=losses), steps=1)
+            assert monitors["rising/loss"] < 0.5 * first["rising/loss"]
+
+
+@pytest.mark.parametrize(
+    "part, message",
+    [
+        (auxiliary_losses.Rising(task="sizes", column="numeric_x"), "Did you mean 'size'?"),
+        (auxiliary_losses.Rising(task="size", column="numeric_y"), "Did you mean 'numeric_x'?"),
+    ],
+)
+def test_its_mistakes_are_one_line(part, message):
+    with pytest.raises(checks.UserError) as error, tf.Graph().as_default():
+        tf1.train.create_global_step()
+        images.build_step(images.make_model(auxiliary_losses=[part]))
+    assert message in str(error.value)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("norm", perturbed.NORMS)
+def test_the_loop_of_an_attack_takes_the_steps_that_training_takes(norm):
+    part = auxiliary.Adversarial(epsilon=0.3, norm=norm, steps=4, random_start=True)
+    with probe.open_step() as (activations, session):
+        with tf1.variable_scope("auxiliary/it"):
+            unrolled = list(part._ascend(activations))[-1]
+            looped = part.attack(activations)
+        found = session.run([looped.inputs, unrolled.inputs, activations.inputs])
+    for column, values in found[0].items():
+        np.testing.assert_allclose(values, found[1][column], rtol=1e-4, atol=1e-5)
+    assert np.abs(found[0]["numeric_x"] - found[2]["numeric_x"]).max() > 0.1
+
+
+@pytest.mark.medium
+def test_an_evaluation_under_attack_is_worse_and_written_nowhere(tmp_path):
+    attack = auxiliary.Adversarial(epsilon=1.0, steps=5, columns=["numeric_x"])
+    made = dataclasses.replace(tiny.make(train_steps=30, checkpoint_steps=30), attack=attack)
+    metrics, _ = verbs.train(made, str(tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    attacked = verbs.evaluate(made, str(tmp_path), is_attacked=True)
+    assert attacked["sign/average_loss"] > 1.5 * metrics["sign/average_loss"]
+    assert attacked["size/rmse"] > metrics["size/rmse"]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert verbs.evaluate(made, str(tmp_path)) == metrics
+    with pytest.raises(checks.UserError, match=r"Experiment.attack must be set, got None"):
+        verbs.evaluate(tiny.make(), str(tmp_path), is_attacked=True)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "part",
+    [auxiliary.Adversarial(epsilon=0.3), auxiliary.VirtualAdversarial(), auxiliary.InputNoise()],
+    ids=lambda part: part.name,
+)
+def test_gradients_of_single_examples_add_up_to_those_of_the_batch(part):
+    """With a bound that nothing reaches, clipping each example changes nothing."""
+    settings = {"auxiliary_losses": [part]}
+    whole, _ = images.take_steps(images.make_model(**settings), steps=1)
+    clipping = example_clipping.ExampleClipping(max_norm=1e6)
+    clipped, _ = images.take_steps(images.make_model(**settings, surgery=clipping), steps=1)
+    bound, _ = images.take_steps(
+        images.make_model(**settings, surgery=dataclasses.replace(clipping, max_norm=0.01)),
+        steps=1,
+    )
+    moved = 0.0
+    for name, value in whole.items():
+        np.testing.assert_allclose(clipped[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+        moved = max(moved, np.abs(bound[name] - value).max())
+    assert moved > 1e-3
+
+
+def test_rows_that_see_one_another_cannot_be_clipped_one_by_one():
+    part = auxiliary.Contrastive(noise=0.1)
+    clipping = example_clipping.ExampleClipping(max_norm=1.0)
+    with pytest.raises(checks.UserError), tf.Graph().as_default():
+        tf1.train.create_global_step()
+        images.build_step(images.make_model(auxiliary_losses=[part], surgery=clipping))

@@ -61,7 +61,8 @@ for model_dir in places:
 
 def _train(directory, steps_per_call, check_rows=0):
     """Stops and continues; what each call of train returned."""
-    settings = {"check_rows": check_rows, "steps_per_call": steps_per_call, "keep_checkpoints": 10}
+    settings = {"check_rows": check_rows, "steps_per_call": steps_per_call}
+    settings |= {"checkpoint_steps": 20, "keep_checkpoints": 10}
     return [verbs.train(tiny.make(**settings, train_steps=last), str(directory)) for last in STOPS]
 
 

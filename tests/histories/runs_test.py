@@ -1,13 +1,12 @@
 """Whole runs with a history: served as ragged and as padded rows, in slices, on replicas."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import distribution, features, histories, networks
+from mtl import features, histories, networks
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers
 from mtl.runs import verbs
@@ -71,51 +70,31 @@ def test_ragged_and_padded_rows_are_served_alike(name, tmp_path):
 
 @pytest.mark.slow
 def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-
-    def train(folder, where, micro_batches, train_steps):
+    def make(**run):
         made = _make(
             ENCODERS["evolution"],
             network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
             optimizer=optimizers.SGD(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
+            **run,
         )
         combined = surgery.Combine(method=methods.PCGrad())
-        model = dataclasses.replace(made.model, surgery=combined)
-        made = dataclasses.replace(made, model=model, distribution=where)
-        verbs.train(made, str(tmp_path / folder))
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=combined))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for folder in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / folder)
-    train("whole", one, 1, 5)
-    train("slices", one, 4, 5)
-    train("replicas", two, 1, 5)
-    expected = tiny.variables(tmp_path / "whole")
-    for folder in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / folder).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
     encoder = ENCODERS["evolution"]
-    verbs.train(_make(encoder), str(tmp_path / "whole"))
-    verbs.train(_make(encoder, train_steps=20), str(tmp_path / "parts"))
-    verbs.train(_make(encoder), str(tmp_path / "parts"))
-    whole = tiny.variables(tmp_path / "whole")
-    for name, value in tiny.variables(tmp_path / "parts").items():
+    whole = tiny.train(_make(encoder), tmp_path / "whole")
+    tiny.train(_make(encoder, train_steps=20), tmp_path / "parts")
+    for name, value in tiny.train(_make(encoder), tmp_path / "parts").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["target", "hashed", "evolution", "bst"])
 def test_predictions_show_how_much_each_event_counts(name, tmp_path):
-    made = _make(ENCODERS[name], train_steps=4, checkpoint_steps=4)
-    verbs.train(made, str(tmp_path))
+    made = _make(ENCODERS[name], train_steps=4)
+    tiny.train(made, tmp_path)
     plain = list(verbs.predict(made, str(tmp_path)))
     shown = list(verbs.predict(_make(ENCODERS[name], shows_weights=True), str(tmp_path)))
     assert plain[0].keys() == shown[0].keys() - {"tags/attention"}

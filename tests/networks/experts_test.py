@@ -3,13 +3,12 @@
 import dataclasses
 import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, networks, types
+from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.layers import precision
 from mtl.monitoring import gates_picture
@@ -316,34 +315,12 @@ def test_a_run_shows_its_gates(tmp_path, method):
     ids=["mmoe, surgery", "ple, sum"],
 )
 def test_slices_and_replicas_train_as_the_whole_batch_does(network, method, tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-
-    def train(name, where, micro_batches, train_steps):
-        made = tiny.make(
-            network=network,
-            optimizer=optimizers.SGD(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
-        )
+    def make(**run):
+        made = tiny.make(network=network, optimizer=optimizers.SGD(learning_rate=0.05), **run)
         parts = {"surgery": surgery.Combine(method=method)} if method else {}
-        model = dataclasses.replace(made.model, **parts)
-        made = dataclasses.replace(made, model=model, distribution=where)
-        verbs.train(made, str(tmp_path / name))
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, **parts))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for name in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / name)
-    train("whole", one, 1, 5)
-    train("slices", one, 4, 5)
-    train("replicas", two, 1, 5)
-    expected = tiny.variables(tmp_path / "whole")
-    for name in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / name).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{name}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
 @pytest.mark.parametrize(

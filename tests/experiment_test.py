@@ -399,9 +399,9 @@ def test_an_evaluation_by_hand_leaves_the_runs_own_curve_alone(trained, tmp_path
 
 def test_checkpoint_secs_saves_by_time(tmp_path):
     run = {"checkpoint_steps": None, "keep_checkpoints": 9, "train_steps": 2}
-    verbs.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), str(tmp_path / "often"))
+    tiny.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), tmp_path / "often")
     assert tiny.checkpoint_steps(tmp_path / "often") == [0, 1, 2]
-    verbs.train(tiny.make(**run, checkpoint_secs=1e6), str(tmp_path / "never"))
+    tiny.train(tiny.make(**run, checkpoint_secs=1e6), tmp_path / "never")
     assert tiny.checkpoint_steps(tmp_path / "never") == [0, 2]
 
 

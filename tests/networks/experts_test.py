@@ -14,7 +14,6 @@ from mtl.layers import precision
 from mtl.monitoring import gates_picture
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from tests import tiny
 from tests.networks.built import TASKS, Built, X, run_mlp, softmax
 
@@ -287,11 +286,11 @@ def test_monitors_show_the_gates_of_a_training_step():
 @pytest.mark.medium
 @pytest.mark.parametrize("method", [None, methods.MGDA()], ids=["sum", "surgery"])
 def test_a_run_shows_its_gates(tmp_path, method):
-    made = tiny.make(network=_ple(), train_steps=8, checkpoint_steps=8, summary_steps=4)
+    made = tiny.make(network=_ple(), train_steps=8, summary_steps=4)
     if method:
         on = surgery.Combine(method=method, on="representation")
         made = dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=on))
-    verbs.train(made, str(tmp_path))
+    tiny.train(made, tmp_path)
     shown = {tag: v for (step, tag), v in tiny.scalars(tmp_path).items() if step == 8}
     gate = "gate/level_1/task_kind/gate"
     weights = [shown[f"{gate}/{name}"] for name in ("task_kind_0", "shared_0", "shared_1")]

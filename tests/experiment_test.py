@@ -61,7 +61,8 @@ for model_dir in places:
 
 def _train(directory, steps_per_call, check_rows=0):
     """Stops and continues; what each call of train returned."""
-    settings = {"check_rows": check_rows, "steps_per_call": steps_per_call, "keep_checkpoints": 10}
+    settings = {"check_rows": check_rows, "steps_per_call": steps_per_call}
+    settings |= {"checkpoint_steps": 20, "keep_checkpoints": 10}
     return [verbs.train(tiny.make(**settings, train_steps=last), str(directory)) for last in STOPS]
 
 
@@ -398,9 +399,9 @@ def test_an_evaluation_by_hand_leaves_the_runs_own_curve_alone(trained, tmp_path
 
 def test_checkpoint_secs_saves_by_time(tmp_path):
     run = {"checkpoint_steps": None, "keep_checkpoints": 9, "train_steps": 2}
-    verbs.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), str(tmp_path / "often"))
+    tiny.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), tmp_path / "often")
     assert tiny.checkpoint_steps(tmp_path / "often") == [0, 1, 2]
-    verbs.train(tiny.make(**run, checkpoint_secs=1e6), str(tmp_path / "never"))
+    tiny.train(tiny.make(**run, checkpoint_secs=1e6), tmp_path / "never")
     assert tiny.checkpoint_steps(tmp_path / "never") == [0, 2]
 
 

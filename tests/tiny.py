@@ -2,14 +2,27 @@
 
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Mapping
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checkpoints, experiment, features, heads, model, networks, serving, spec
+from mtl import (
+    checkpoints,
+    distribution,
+    experiment,
+    features,
+    heads,
+    model,
+    networks,
+    serving,
+    spec,
+)
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
+from mtl.runs import evaluation, verbs
 
 tf1 = tf.compat.v1
 
@@ -72,8 +85,9 @@ TAGGED_SPLITS = {split: {**rows, "tags": _tags(len(rows["x"]))} for split, rows 
 def make(splits=None, best=None, optimizer=None, network=None, columns=None, check_rows=0, **run):
     """An experiment of 40 steps; `run` holds settings of Run.
 
-    Comparing an export with the Estimator takes a third of such a training: tests that look at
-    exports ask for it by `check_rows`.
+    Comparing an export with the Estimator takes a third of such a training, and so does every
+    evaluation: tests that look at exports ask for it by `check_rows`, and those of checkpoints on
+    the way by `checkpoint_steps`.
     """
     trunk = networks.MLP(layers=[8], dropout=0.2, batch_norm=True)
     return experiment.Experiment(
@@ -92,11 +106,52 @@ def make(splits=None, best=None, optimizer=None, network=None, columns=None, che
             update=update.Update(optimizer=optimizer or optimizers.LazyAdam(learning_rate=0.01)),
         ),
         run=experiment.Run(
-            **{"train_steps": 40, "checkpoint_steps": 20, "summary_steps": 10, **run}
+            **{"train_steps": 40, "checkpoint_steps": 1000, "summary_steps": 10, **run}
         ),
         best=best or checkpoints.Best(),
         serving=serving.Serving(check_rows=check_rows),
     )
+
+
+def train(made, model_dir):
+    """Trains, and returns {name: value} of what is saved last, for tests that look at that alone.
+
+    No checkpoint is evaluated or exported, which takes more than half of a short run.
+    """
+    with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
+        verbs.train(made, str(model_dir))
+    return variables(model_dir)
+
+
+def assert_trains_in_parts(make, directory, train_steps):
+    """Slices and two replicas train as the whole batch does; what that has saved last.
+
+    make(**run) makes the experiment, of settings of Run. All start from the same weights.
+    """
+    one = distribution.Distribution(strategy="none")
+    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+
+    def go_on(folder, where, micro_batches):
+        steps = {"train_steps": train_steps, "checkpoint_steps": train_steps}
+        made = make(**steps, micro_batches=micro_batches)
+        return train(dataclasses.replace(made, distribution=where), directory / folder)
+
+    expected = go_on("whole", one, 1)
+    for folder in ("slices", "replicas"):
+        later = shutil.ignore_patterns(f"*-{train_steps}.*", f"*-{train_steps}_*", "events.*")
+        shutil.copytree(directory / "whole", directory / folder, ignore=later)
+        (directory / folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
+        assert checkpoint_steps(directory / folder) == [0]
+    found = {"slices": go_on("slices", one, 4), "replicas": go_on("replicas", two, 1)}
+    for folder, values in found.items():
+        assert values.keys() == expected.keys()
+        for name, value in values.items():
+            if value.dtype.kind == "i":
+                np.testing.assert_array_equal(value, expected[name], err_msg=f"{folder}: {name}")
+            np.testing.assert_allclose(
+                value, expected[name], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {name}"
+            )
+    return expected
 
 
 def variables(model_dir, step=None):

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from mtl import distribution, layers
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 from tests import tiny
 from tests.optimization import training
 
@@ -78,7 +77,6 @@ def test_replicas_save_the_mean_of_their_averages(tmp_path):
         ),
     ):
         one = dataclasses.replace(tiny.make(train_steps=1), distribution=where)
-        verbs.train(one, str(tmp_path / where.strategy))
-        means.append(tiny.variables(tmp_path / where.strategy)[name])
+        means.append(tiny.train(one, tmp_path / where.strategy)[name])
     assert means[0].any()
     np.testing.assert_allclose(means[1], means[0], rtol=1e-4, atol=1e-7)

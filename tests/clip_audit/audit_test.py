@@ -31,7 +31,7 @@ def trained(request, tmp_path_factory):
     model_dir = str(tmp_path_factory.mktemp("run"))
     for steps in (12, 24):
         made = make(request.param, train_steps=steps, checkpoint_steps=12, steps_per_call=5)
-        verbs.train(made, model_dir)
+        tiny.train(made, model_dir)
     return made, model_dir
 
 
@@ -111,7 +111,7 @@ class Steps:
 
 def test_a_trained_dense_layer_on_steps(tmp_path, caplog):
     made = tiny.make(network=Steps(), train_steps=2, checkpoint_steps=2)
-    verbs.train(made, str(tmp_path))
+    tiny.train(made, tmp_path)
     verbs.audit_clipping(made, str(tmp_path), f"{tmp_path}/model.ckpt-2")
     _, batches = visits.read(f"{tmp_path}/clip_audit/checkpoints")
     assert (batches["layer/network"] > 0).all() and "a pass for each" not in caplog.text

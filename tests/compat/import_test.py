@@ -1,5 +1,10 @@
-"""Import orders, missing packages and missing pieces, each in a Python process of its own."""
+"""Import orders, missing packages and missing pieces, each in a Python process of its own.
 
+Those that begin with the same import go on in forks of the process that has done it.
+"""
+
+import contextlib
+import functools
 import os
 import pathlib
 import subprocess
@@ -9,6 +14,7 @@ import pytest
 
 from mtl import versions
 from mtl.compat import keras
+from tests import forks
 
 pytestmark = pytest.mark.medium
 
@@ -19,6 +25,23 @@ new_keras_only = pytest.mark.skipif(not NEW_KERAS, reason="TensorFlow 2.15 comes
 
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def run_after():
+    """run_after(module, code): as `_run`, where `module` was imported first."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def server(module):
+            stack.enter_context(pytest.MonkeyPatch.context()).delenv(keras.SWITCH, raising=False)
+            return stack.enter_context(forks.Server(module, TF_CPP_MIN_LOG_LEVEL="3"))
+
+        def run(module, code):
+            status, output, errors = server(module).start(code).wait(timeout_secs=120)
+            return status, output.strip(), (errors.strip().splitlines() or [""])[-1]
+
+        yield run
 
 
 def _run(code, **environment):
@@ -40,9 +63,9 @@ def _check(code, **environment):
     return output
 
 
-def _message(code, **environment):
+def _message(code, run=_run, **environment):
     """The CompatError that `code` ends with."""
-    status, _, error = _run(code, **environment)
+    status, _, error = run(code, **environment)
     assert status == 1
     assert error.startswith("mtl.compat.errors.CompatError: "), error
     return error.removeprefix("mtl.compat.errors.CompatError: ")
@@ -59,42 +82,49 @@ def test_importing_says_nothing():
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "then"),
     [
-        "import mtl.compat, tensorflow as tf",
-        "import tensorflow as tf, mtl.compat",
-        slow("import mtl.compat, tensorflow_estimator, tensorflow as tf"),
-        slow("import tensorflow.compat.v1, mtl.compat, tensorflow as tf"),
+        ("mtl.compat", "import tensorflow as tf"),
+        ("tensorflow", "import tensorflow as tf, mtl.compat"),
+        slow("mtl.compat", "import tensorflow_estimator, tensorflow as tf"),
+        slow("tensorflow", "import tensorflow.compat.v1, mtl.compat, tensorflow as tf"),
         # On a newer TensorFlow the first import fails; mtl.compat repairs it.
         slow(
+            None,
             "try:\n    import tensorflow_estimator\nexcept ImportError:\n    pass\n"
-            "import mtl.compat, tensorflow as tf"
+            "import mtl.compat, tensorflow as tf",
         ),
     ],
 )
-def test_import_orders(first):
-    _check(
-        f"{first}\n"
+def test_import_orders(first, then, run_after):
+    run = functools.partial(run_after, first) if first else _run
+    status, _, error = run(
+        f"{then}\n"
         "import tensorflow_estimator as tfe, tensorflow.compat.v1 as tf1\n"
         "from tensorflow_estimator.python.estimator import estimator\n"
         "assert tf.estimator.Estimator is estimator.EstimatorV2\n"
         "assert tf1.estimator.Estimator is tfe.estimator.Estimator is estimator.Estimator\n"
     )
+    assert status == 0, error
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras")
-@pytest.mark.parametrize("first", ["mtl.compat, tensorflow", "tensorflow, mtl.compat"])
-def test_keras_2_whatever_the_order(first):
-    _check(
-        f"import {first}\n"
+@pytest.mark.parametrize(
+    ("first", "then"), [("mtl.compat", "tensorflow"), ("tensorflow", "mtl.compat")]
+)
+def test_keras_2_whatever_the_order(first, then, run_after):
+    status, _, error = run_after(
+        first,
+        f"import {then}\n"
         "import tensorflow as tf\n"
         "from tensorflow.keras.layers import Dense\n"
         "from mtl.compat import keras\n"
         "assert keras.in_use().startswith('2.')\n"
         "assert issubclass(Dense, tf.keras.layers.Layer)\n"
-        "tf.estimator.BinaryClassHead()\n"
+        "tf.estimator.BinaryClassHead()\n",
     )
+    assert status == 0, error
 
 
 @pytest.mark.slow
@@ -168,9 +198,10 @@ def _without(module, name):
         slow("tensorflow.python.distribute", "distribute_coordinator", "tensorflow_estimator"),
     ],
 )
-def test_a_missing_piece_is_named(module, name, piece):
+def test_a_missing_piece_is_named(module, name, piece, run_after):
     """A TensorFlow that lacks one more piece fails with one line that names it."""
-    message = _message(_without(module, name))
+    run = functools.partial(run_after, "tensorflow")
+    message = _message(_without(module, name), run)
     assert message.startswith(f"mtl.compat must prepare {piece} on TensorFlow 2.")
     assert name in message
     assert "2.15 to 2.21 are known to work" in message

@@ -1,7 +1,9 @@
 """What every network must do, on each row of `tests.conformance.networks`."""
 
+import dataclasses
 import os
 import textwrap
+from collections.abc import Mapping, Sequence
 
 import gin
 import numpy as np
@@ -22,12 +24,13 @@ _CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "gin_configs")
 _BATCH = 16
 
 
-@pytest.fixture(params=NETWORKS, ids=lambda row: row.name)
+# Of the module, so that tests of one row follow each other and share its graphs.
+@pytest.fixture(scope="module", params=NETWORKS, ids=lambda row: row.name)
 def row(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def network(row):
     """The row's network, built by gin as in a run."""
     gin.clear_config()
@@ -46,12 +49,17 @@ def _inputs(row, seed=0):
     }
 
 
+def _name(column):
+    """The name of its placeholder."""
+    return f"given_{column}"
+
+
 def _build(network, row, training, seed=0):
     """The towers, in a graph as `model_fn` makes it, for a batch of unknown size."""
     tf1.set_random_seed(seed)
     tf1.train.get_or_create_global_step()
     inputs = {
-        column: tf1.placeholder_with_default(value, [None, *value.shape[1:]])
+        column: tf1.placeholder_with_default(value, [None, *value.shape[1:]], _name(column))
         for column, value in _inputs(row).items()
     }
     return _run(network, inputs, row.tasks, training)
@@ -71,70 +79,104 @@ def _loss(towers):
     return tf.add_n([*losses, *map(tf.reduce_mean, towers.emitted)])
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_each_task_gets_a_tower(network, row, training):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Built:
+    """What a graph of a row holds and computes.
+
+    Attributes:
+      towers: {task: tensor}.
+      values: {task: value}, of two calls.
+      some: {task: value} of rows 5 to 8 alone, outside of training.
+      variables: the names of all of them.
+      gradients: {trainable variable: gradient}; None where there is none.
+    """
+
+    towers: Mapping[str, tf.Tensor]
+    values: Sequence[Mapping[str, np.ndarray]]
+    some: Mapping[str, np.ndarray]
+    variables: Sequence[str]
+    gradients: Mapping[str, np.ndarray | None]
+    has_updates: bool
+
+
+def _run(network, row, training):
     with tf.Graph().as_default(), tf1.Session() as session:
         towers = _build(network, row, training)
-        assert list(towers) == list(row.tasks)
-        for tower in towers.values():
-            assert tower.shape.as_list() == [None, row.hidden]
-            assert tower.dtype == tf.float32
+        variables = tf1.trainable_variables() if training else []
+        gradients = tf1.gradients(_loss(towers), variables) if training else []
+        # Some may be sparse.
+        found = {
+            variable.op.name: tf.convert_to_tensor(gradient)
+            for variable, gradient in zip(variables, gradients, strict=True)
+            if gradient is not None
+        }
         session.run(tf1.global_variables_initializer())
-        for value in session.run(towers).values():
-            assert value.shape == (_BATCH, row.hidden)
-            assert np.isfinite(value).all()
+        given = tf1.get_default_graph().get_tensor_by_name
+        few = {given(f"{_name(c)}:0"): v[5:8] for c, v in _inputs(row).items()}
+        return _Built(
+            towers=towers,
+            values=[session.run(towers) for _ in range(2)],
+            some={} if training else session.run(towers, few),
+            variables=[variable.op.name for variable in tf1.global_variables()],
+            gradients=dict.fromkeys(v.op.name for v in variables) | session.run(found),
+            has_updates=bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
+        )
 
 
-def test_all_variables_live_under_the_network(network, row):
-    with tf.Graph().as_default():
-        _build(network, row, training=True)
-        names = {v.op.name for v in tf1.global_variables()} - {"global_step"}
-        assert names
-        assert all(name.startswith("network/") for name in names)
+@pytest.fixture(scope="module")
+def trained(network, row):
+    """The row in training."""
+    return _run(network, row, training=True)
 
 
-def test_every_trainable_variable_has_a_finite_gradient(network, row):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        loss = _loss(_build(network, row, training=True))
-        variables = tf1.trainable_variables()
-        gradients = tf1.gradients(loss, variables)
-        assert all(gradient is not None for gradient in gradients)
-        gradients = list(map(tf.convert_to_tensor, gradients))  # Some may be sparse.
-        session.run(tf1.global_variables_initializer())
-        for variable, gradient in zip(variables, session.run(gradients), strict=True):
-            assert np.isfinite(gradient).all(), variable.op.name
-            assert np.abs(gradient).max() > 0, variable.op.name
+@pytest.fixture(scope="module")
+def served(network, row):
+    """The row outside of training."""
+    return _run(network, row, training=False)
 
 
-def test_serving_has_the_variables_of_training_and_is_deterministic(network, row):
-    names = []
-    for is_training in (True, False):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            towers = _build(network, row, is_training)
-            names.append([variable.op.name for variable in tf1.global_variables()])
-            if not is_training:
-                assert not tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-                session.run(tf1.global_variables_initializer())
-                first, second = session.run(towers), session.run(towers)
-    assert names[0] == names[1]
+@pytest.mark.parametrize("which", ["trained", "served"])
+def test_each_task_gets_a_tower(which, row, request):
+    built = request.getfixturevalue(which)
+    assert list(built.towers) == list(row.tasks)
+    for tower in built.towers.values():
+        assert tower.shape.as_list() == [None, row.hidden]
+        assert tower.dtype == tf.float32
+    for value in built.values[0].values():
+        assert value.shape == (_BATCH, row.hidden)
+        assert np.isfinite(value).all()
+
+
+def test_all_variables_live_under_the_network(trained):
+    names = set(trained.variables) - {"global_step"}
+    assert names
+    assert all(name.startswith("network/") for name in names)
+
+
+def test_every_trainable_variable_has_a_finite_gradient(trained):
+    assert trained.gradients
+    for name, gradient in trained.gradients.items():
+        assert gradient is not None, name
+        assert np.isfinite(gradient).all(), name
+        assert np.abs(gradient).max() > 0, name
+
+
+def test_serving_has_the_variables_of_training_and_is_deterministic(trained, served, row):
+    assert trained.variables == served.variables
+    assert not served.has_updates
+    first, second = served.values
     for task in row.tasks:
         np.testing.assert_array_equal(first[task], second[task])
 
 
-def test_no_row_depends_on_another_outside_of_training(network, row):
+def test_no_row_depends_on_another_outside_of_training(served, row):
     """So batches of any size are served, and slices of a batch give what the whole one does."""
-    inputs = _inputs(row)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.train.get_or_create_global_step()
-        fed = {c: tf1.placeholder(tf.float32, [None, *v.shape[1:]]) for c, v in inputs.items()}
-        with tf1.variable_scope("network"):
-            towers = network(fed, row.tasks, False)
-        session.run(tf1.global_variables_initializer())
-        whole = session.run(towers, {fed[c]: v for c, v in inputs.items()})
-        some = session.run(towers, {fed[c]: v[5:8] for c, v in inputs.items()})
+    whole = served.values[0]
     for task in row.tasks:
         scale = np.abs(whole[task]).max()
-        np.testing.assert_allclose(some[task], whole[task][5:8], rtol=1e-4, atol=1e-5 * scale)
+        np.testing.assert_allclose(
+            served.some[task], whole[task][5:8], rtol=1e-4, atol=1e-5 * scale
+        )
 
 
 def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row, monkeypatch):

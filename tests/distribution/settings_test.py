@@ -60,7 +60,7 @@ def test_two_replicas_train_as_one_device_does(normalized, tmp_path):
     part = surgery.Combine(method=methods.PCGrad()) if normalized else None
     alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
     one = _experiment(distribution.Distribution(strategy="none"), part, normalized)
-    verbs.train(_until(1, one), str(alone))
+    tiny.train(_until(1, one), alone)
     shutil.copytree(alone, mirrored)
     at_the_end = dataclasses.replace(one.run, checkpoint_steps=50)
     expected, _ = verbs.train(dataclasses.replace(one, run=at_the_end), str(alone))
@@ -94,7 +94,7 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
     """With rows that moved, and the optimizer's state."""
     source = tmp_path / "source"
     one = _until(1, _experiment(distribution.Distribution(strategy="none")))
-    verbs.train(one, str(source))
+    tiny.train(one, source)
     splits = {
         split: {**rows, "word": rows["word"][::-1]} for split, rows in tiny.TAGGED_SPLITS.items()
     }
@@ -104,7 +104,7 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
     for where in (one.distribution, TWO_CPUS):
         data = dataclasses.replace(one.data, source=tiny.Rows(splits=splits))
         made = dataclasses.replace(one, data=data, warm_start=warm, distribution=where)
-        verbs.train(made, str(tmp_path / where.strategy))
+        tiny.train(made, tmp_path / where.strategy)
         found.append(tiny.variables(tmp_path / where.strategy, 0))
     alone, mirrored = found
     saved = tiny.variables(source)
@@ -118,7 +118,7 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_replicas(tmp_path):
-    verbs.train(_until(25, _experiment(TWO_CPUS)), str(tmp_path))
+    tiny.train(_until(25, _experiment(TWO_CPUS)), tmp_path)
     _, steps = verbs.train(_experiment(distribution.Distribution()), str(tmp_path))
     assert steps == 25
 
@@ -209,7 +209,7 @@ def test_the_batch_must_divide(tmp_path):
 @pytest.mark.medium
 def test_a_run_on_gpus_is_evaluated_without(tmp_path):
     alone = tiny.make(train_steps=1)
-    verbs.train(alone, str(tmp_path))
+    tiny.train(alone, tmp_path)
     gpus = distribution.Distribution(strategy="mirrored", devices=["/gpu:0", "/gpu:1"])
     there = dataclasses.replace(alone, distribution=gpus)
     assert verbs.evaluate(there, str(tmp_path)) == verbs.evaluate(alone, str(tmp_path))

@@ -1,13 +1,12 @@
 """Whole runs with tables that grow: resumed, served, in slices, on replicas, in a cluster."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, features, networks, transfer
+from mtl import checks, features, networks, transfer
 from mtl.monitoring import doubts, summary
 from mtl.optimization import optimizers
 from mtl.runs import verbs
@@ -46,12 +45,10 @@ def _held(model_dir):
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
     settings = {"column": {"min_count": 2, "admission_rate": 0.9}, "averages": True}
-    verbs.train(_make(**settings), str(tmp_path / "whole"))
-    verbs.train(_make(**settings, train_steps=20), str(tmp_path / "parts"))
-    verbs.train(_make(**settings), str(tmp_path / "parts"))
-    whole = tiny.variables(tmp_path / "whole")
+    whole = tiny.train(_make(**settings), tmp_path / "whole")
+    tiny.train(_make(**settings, train_steps=20), tmp_path / "parts")
     assert len(_held(tmp_path / "whole")) > 8
-    for name, value in tiny.variables(tmp_path / "parts").items():
+    for name, value in tiny.train(_make(**settings), tmp_path / "parts").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
 
 
@@ -77,36 +74,16 @@ def test_an_export_knows_the_rows_that_the_run_has(tmp_path):
 
 @pytest.mark.slow
 def test_slices_and_replicas_grow_as_the_whole_batch_does(tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    column = {"min_count": 2, "admission_rate": 0.8}
-
-    def train(folder, where, micro_batches, train_steps):
-        made = _make(
-            column,
+    def make(**run):
+        return _make(
+            {"min_count": 2, "admission_rate": 0.8},
             network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
             optimizer=optimizers.Momentum(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
+            **run,
         )
-        verbs.train(dataclasses.replace(made, distribution=where), str(tmp_path / folder))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for folder in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / folder)
-    train("whole", one, 1, 12)
-    train("slices", one, 4, 12)
-    train("replicas", two, 1, 12)
-    expected = tiny.variables(tmp_path / "whole")
+    expected = tiny.assert_trains_in_parts(make, tmp_path, 12)
     assert expected["features/growing_word/size"] == len(_held(tmp_path / "whole")) > 8
-    for folder in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / folder).items():
-            if value.dtype.kind == "i":
-                np.testing.assert_array_equal(value, expected[variable], err_msg=variable)
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
-            )
 
 
 def test_tables_of_16_bits_with_state_by_row_grow_too(tmp_path):
@@ -124,12 +101,12 @@ def test_tables_of_16_bits_with_state_by_row_grow_too(tmp_path):
 
 
 def test_what_is_frozen_keeps_its_keys(tmp_path):
-    verbs.train(_make({"trainable": False}, train_steps=8, checkpoint_steps=8), str(tmp_path))
+    tiny.train(_make({"trainable": False}, train_steps=8), tmp_path)
     assert len(_held(tmp_path)) == 0
 
 
 def test_a_run_shows_what_its_table_does(tmp_path):
-    verbs.train(_make(), str(tmp_path))
+    tiny.train(_make(), tmp_path)
     found = tiny.scalars(tmp_path)
     kinds = ("size", "new", "evicted", "without_place", "unknown_share")
     last = {kind: found[(40, f"table/growing_word/{kind}")] for kind in kinds}
@@ -168,14 +145,13 @@ def _predict(made, model_dir, which="latest"):
 
 
 def test_a_warm_start_takes_keys_and_rows_together(tmp_path):
-    verbs.train(_make(train_steps=20), str(tmp_path / "source"))
-    source = tiny.variables(tmp_path / "source")
+    source = tiny.train(_make(train_steps=20), tmp_path / "source")
     for capacity in (16, 40):
         start = transfer.WarmStart(source=str(tmp_path / "source"), include=["embedding"])
-        made = _make({"capacity": capacity}, train_steps=1, checkpoint_steps=1)
+        made = _make({"capacity": capacity}, train_steps=1)
         made = dataclasses.replace(made, warm_start=start)
         folder = tmp_path / str(capacity)
-        verbs.train(made, str(folder))
+        tiny.train(made, folder)
         started = tiny.variables(folder, 0)
         keys = started["features/growing_word/keys"].ravel()
         own = source["features/growing_word/keys"].ravel()
@@ -189,11 +165,11 @@ def test_a_warm_start_takes_keys_and_rows_together(tmp_path):
     hashed = features.Hashed(names=["word"], num_buckets=17, dimension=4)
     with pytest.raises(checks.UserError, match="Only one of the two is a table that grows"):
         for columns in ([hashed], [other]):
-            made = tiny.make(splits=_splits(), columns=columns, train_steps=1, checkpoint_steps=1)
+            made = tiny.make(splits=_splits(), columns=columns, train_steps=1)
             start = transfer.WarmStart(source=str(tmp_path / "hashed"))
             is_second = columns == [other]
             made = dataclasses.replace(made, warm_start=start if is_second else None)
-            verbs.train(made, str(tmp_path / ("second" if is_second else "hashed")))
+            tiny.train(made, tmp_path / ("second" if is_second else "hashed"))
 
 
 def test_a_run_says_that_its_table_is_full(tmp_path):
@@ -203,7 +179,7 @@ def test_a_run_says_that_its_table_is_full(tmp_path):
     assert line.startswith("Table 'growing_word' holds 8 keys of 8:")
     told = summary.of_training(str(tmp_path), metrics, 40, "mtl")
     assert "table growing_word 8 keys of 8" in told
-    verbs.train(_make({"capacity": 64, "eviction": None}, train_steps=60), str(tmp_path))
+    tiny.train(_make({"capacity": 64, "eviction": None}, train_steps=60), tmp_path)
     assert not [line for line in doubts.read_all_doubts(str(tmp_path)) if "growing_word" in line]
 
 

@@ -1,13 +1,12 @@
 """Whole runs with smaller tables: exported, resumed, in slices, on replicas."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, features, networks
+from mtl import checks, features, networks
 from mtl.balancing import methods, surgery
 from mtl.features import embeddings
 from mtl.optimization import optimizers
@@ -91,10 +90,9 @@ def test_an_export_serves_what_is_predicted_here(whole):
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(whole, tmp_path):
-    verbs.train(_make(train_steps=4), str(tmp_path))
-    verbs.train(_make(), str(tmp_path))
+    tiny.train(_make(train_steps=4), tmp_path)
     expected = tiny.variables(whole)
-    for name, value in tiny.variables(tmp_path).items():
+    for name, value in tiny.train(_make(), tmp_path).items():
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
@@ -106,29 +104,9 @@ def test_a_run_does_not_go_on_with_another_storage(whole):
 
 @pytest.mark.slow
 def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-
-    def train(folder, where, micro_batches, train_steps):
-        made = _make(
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
-        )
+    def make(**run):
+        made = _make(**run)
         combined = surgery.Combine(method=methods.PCGrad())
-        model = dataclasses.replace(made.model, surgery=combined)
-        made = dataclasses.replace(made, model=model, distribution=where)
-        verbs.train(made, str(tmp_path / folder))
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=combined))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for folder in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / folder)
-    train("whole", one, 1, 5)
-    train("slices", one, 4, 5)
-    train("replicas", two, 1, 5)
-    expected = tiny.variables(tmp_path / "whole")
-    for folder in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / folder).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, features, histories, networks, transfer
+from mtl import checks, features, histories, networks, transfer
 from mtl.compat import saved_model
 from mtl.features import tokenizers
 from mtl.optimization import optimizers
@@ -95,42 +95,23 @@ def test_raw_strings_are_served_as_they_are_predicted(tmp_path, vectors):
 def test_a_run_that_was_stopped_goes_on_to_the_bit_without_the_file_of_vectors(tmp_path, vectors):
     settings = {"word_vectors": vectors, "checkpoint_steps": 4}
     made = _make(**settings, train_steps=8)
-    verbs.train(made, str(tmp_path / "whole"))
-    verbs.train(_make(**settings, train_steps=4), str(tmp_path / "parts"))
+    whole = tiny.train(made, tmp_path / "whole")
+    tiny.train(_make(**settings, train_steps=4), tmp_path / "parts")
     os.remove(vectors)
-    verbs.train(made, str(tmp_path / "parts"))
-    whole = tiny.variables(tmp_path / "whole")
-    for name, value in tiny.variables(tmp_path / "parts").items():
+    for name, value in tiny.train(made, tmp_path / "parts").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
 
 
 def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path, vectors):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    one = distribution.Distribution(strategy="none")
-
-    def train(folder, where, micro_batches, train_steps):
-        made = _make(
+    def make(**run):
+        return _make(
             word_vectors=vectors,
             network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
             optimizer=optimizers.SGD(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
+            **run,
         )
-        verbs.train(dataclasses.replace(made, distribution=where), str(tmp_path / folder))
 
-    train("whole", one, 1, 1)
-    for folder in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / folder)
-    train("whole", one, 1, 4)
-    train("slices", one, 4, 4)
-    train("replicas", two, 1, 4)
-    expected = tiny.variables(tmp_path / "whole")
-    for folder in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / folder).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 4)
 
 
 def test_rows_of_a_warm_start_follow_their_tokens_and_a_changed_file_is_refused(tmp_path):
@@ -139,14 +120,14 @@ def test_rows_of_a_warm_start_follow_their_tokens_and_a_changed_file_is_refused(
     other.write_text("blue\n##ish\nred\n[UNK]\ngreen\n")
     settings = {"train_steps": 2, "checkpoint_steps": 2, "encoder": histories.Pooling()}
     made, first = _make(vocabulary=str(path), **settings), str(tmp_path / "first")
-    verbs.train(made, first)
+    old = tiny.train(made, first)
     warm = transfer.WarmStart(source=first, include=["^features/text_word/"])
     made_other = _make(
         vocabulary=str(other), optimizer=optimizers.SGD(learning_rate=1e-9), **settings
     )
-    verbs.train(dataclasses.replace(made_other, warm_start=warm), str(tmp_path / "second"))
+    new = tiny.train(dataclasses.replace(made_other, warm_start=warm), tmp_path / "second")
     name = "features/text_word/embedding"
-    old, new = tiny.variables(first)[name], tiny.variables(tmp_path / "second")[name]
+    old, new = old[name], new[name]
     assert (len(old), len(new)) == (5, 5)  # The former has a place of the unknown.
     np.testing.assert_allclose(new[[0, 2, 4]], old[[3, 0, 2]], atol=1e-6)
     assert np.abs(new[[1, 3]] - old[[1, 4]]).max() > 1e-3

@@ -1,13 +1,12 @@
 """Whole runs with a history: served as ragged and as padded rows, in slices, on replicas."""
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import distribution, features, histories, networks
+from mtl import features, histories, networks
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers
 from mtl.runs import verbs
@@ -25,31 +24,36 @@ ENCODERS = {
 }
 
 
-def _make(encoder, splits=None, shows_weights=False, **settings):
-    word = features.Categorical(names=["word"], dimension=4, table="token", min_count=1)
-    tags = features.Categorical(names=["tags"], dimension=4, table="token", min_count=1)
-    history = features.History(
-        name="tags",
-        events=[tags],
-        encoder=encoder,
-        target=["categorical_word"],
-        last=6,
-        shows_weights=shows_weights,
-    )
-    columns = [features.Numeric(names=["x"]), history, word]
-    made = tiny.make(splits=splits or tiny.TAGGED_SPLITS, columns=columns, **settings)
+def _make(*names, shows_weights=False, **settings):
+    """With a history for each of the encoders."""
+    token = {"dimension": 4, "table": "token", "min_count": 1}
+    word = features.Categorical(names=["word"], **token)
+    made = [
+        features.History(
+            name=name,
+            events=[features.Categorical(names=["tags"], prefix=f"{name}_event", **token)],
+            encoder=ENCODERS[name],
+            target=["categorical_word"],
+            last=6,
+            shows_weights=shows_weights,
+        )
+        for name in names
+    ]
+    columns = [features.Numeric(names=["x"]), *made, word]
+    made = tiny.make(splits=tiny.TAGGED_SPLITS, columns=columns, **settings)
     return dataclasses.replace(made, data=dataclasses.replace(made.data, spec=tiny.TAGGED_SPEC))
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_ragged_and_padded_rows_are_served_alike(name, tmp_path):
+# Three at a time: what takes most of the time is the rest of a run.
+@pytest.mark.parametrize(
+    "names", [("gru", "convolution", "target"), ("hashed", "evolution", "bst")], ids=" ".join
+)
+def test_ragged_and_padded_rows_are_served_alike(names, tmp_path):
     """The export's own check compares rows of tf.Examples with the Estimator."""
-    verbs.train(
-        _make(ENCODERS[name], check_rows=32, train_steps=8, checkpoint_steps=8), str(tmp_path)
-    )
-    names = tiny.variables(tmp_path)
-    assert names["features/token/embedding"].shape == (3 + 4 + 1, 4)
-    assert not [n for n in names if "categorical_" in n]
+    verbs.train(_make(*names, check_rows=32, train_steps=8), str(tmp_path))
+    variables = tiny.variables(tmp_path)
+    assert variables["features/token/embedding"].shape == (3 + 4 + 1, 4)
+    assert not [n for n in variables if "categorical_" in n or "_event" in n]
     (version,) = (tmp_path / "export" / "latest").iterdir()
     served = tf.saved_model.load(str(version))
     rows = {key: values[:8] for key, values in tiny.TAGGED_SPLITS["test"].items()}
@@ -61,7 +65,7 @@ def test_ragged_and_padded_rows_are_served_alike(name, tmp_path):
         given["tags/length"] = np.array(lengths, np.int64)
         tensors = {key: tf.constant(value) for key, value in given.items()}
         predictions.append(served.signatures["raw"](**tensors))
-    in_process = list(verbs.predict(_make(ENCODERS[name]), str(tmp_path)))[:8]
+    in_process = list(verbs.predict(_make(*names), str(tmp_path)))[:8]
     for key, values in predictions[0].items():
         np.testing.assert_array_equal(predictions[1][key], values)
         if key in in_process[0] and values.dtype == tf.float32:
@@ -71,62 +75,44 @@ def test_ragged_and_padded_rows_are_served_alike(name, tmp_path):
 
 @pytest.mark.slow
 def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-
-    def train(folder, where, micro_batches, train_steps):
+    def make(**run):
         made = _make(
-            ENCODERS["evolution"],
+            "evolution",
             network=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
             optimizer=optimizers.SGD(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
+            **run,
         )
         combined = surgery.Combine(method=methods.PCGrad())
-        model = dataclasses.replace(made.model, surgery=combined)
-        made = dataclasses.replace(made, model=model, distribution=where)
-        verbs.train(made, str(tmp_path / folder))
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=combined))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for folder in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / folder)
-    train("whole", one, 1, 5)
-    train("slices", one, 4, 5)
-    train("replicas", two, 1, 5)
-    expected = tiny.variables(tmp_path / "whole")
-    for folder in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / folder).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
-    encoder = ENCODERS["evolution"]
-    verbs.train(_make(encoder), str(tmp_path / "whole"))
-    verbs.train(_make(encoder, train_steps=20), str(tmp_path / "parts"))
-    verbs.train(_make(encoder), str(tmp_path / "parts"))
-    whole = tiny.variables(tmp_path / "whole")
-    for name, value in tiny.variables(tmp_path / "parts").items():
+    whole = tiny.train(_make("evolution"), tmp_path / "whole")
+    tiny.train(_make("evolution", train_steps=20), tmp_path / "parts")
+    for name, value in tiny.train(_make("evolution"), tmp_path / "parts").items():
         np.testing.assert_array_equal(value, whole[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["target", "hashed", "evolution", "bst"])
-def test_predictions_show_how_much_each_event_counts(name, tmp_path):
-    made = _make(ENCODERS[name], train_steps=4, checkpoint_steps=4)
-    verbs.train(made, str(tmp_path))
+def test_predictions_show_how_much_each_event_counts(tmp_path):
+    names = ["target", "hashed", "evolution", "bst"]
+    made = _make(*names, train_steps=4)
+    tiny.train(made, tmp_path)
     plain = list(verbs.predict(made, str(tmp_path)))
-    shown = list(verbs.predict(_make(ENCODERS[name], shows_weights=True), str(tmp_path)))
-    assert plain[0].keys() == shown[0].keys() - {"tags/attention"}
+    shown = list(verbs.predict(_make(*names, shows_weights=True), str(tmp_path)))
+    assert plain[0].keys() == shown[0].keys() - {f"{name}/attention" for name in names}
+    assert len(shown[0]) == len(plain[0]) + len(names)
     for row, (before, after) in zip(
         tiny.TAGGED_SPLITS["test"]["tags"], zip(plain, shown, strict=True), strict=True
     ):
-        weights, count = after.pop("tags/attention"), min(len(row), 6)
-        assert len(weights) >= count and (weights[count:] == 0).all()
-        if name != "hashed":
-            assert (weights[:count] != 0).all()
-        if name == "evolution" and count:
-            np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
+        count = min(len(row), 6)
+        for name in names:
+            weights = after.pop(f"{name}/attention")
+            assert len(weights) >= count and (weights[count:] == 0).all()
+            if name != "hashed":
+                assert (weights[:count] != 0).all()
+            if name == "evolution" and count:
+                np.testing.assert_allclose(weights.sum(), 1, rtol=1e-5)
         for key, value in before.items():
             np.testing.assert_array_equal(after[key], value)

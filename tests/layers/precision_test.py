@@ -276,9 +276,9 @@ def _run(settings, **run):
 def test_a_run_goes_on_to_the_bit_and_serves_float32(tmp_path):
     settings = dataclasses.replace(FLOAT16, growth_steps=7)
     metrics, _ = verbs.train(_run(settings, check_rows=256), str(tmp_path / "whole"))
-    verbs.train(_run(settings, train_steps=12), str(tmp_path / "parts"))
-    verbs.train(_run(settings), str(tmp_path / "parts"))
-    whole, parts = (tiny.variables(tmp_path / name) for name in ("whole", "parts"))
+    tiny.train(_run(settings, train_steps=12), tmp_path / "parts")
+    parts = tiny.train(_run(settings), tmp_path / "parts")
+    whole = tiny.variables(tmp_path / "whole")
     assert whole.keys() == parts.keys()
     assert whole["loss_scale/value"] != settings.initial_scale
     for name, value in whole.items():
@@ -304,15 +304,12 @@ def test_two_replicas_train_as_one_device_does(tmp_path):
     network = networks.SharedBottom(trunk=layers[0], tower=layers[1])
     sgd = optimizers.SGD(learning_rate=0.02)
     alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
-    verbs.train(
-        tiny.make(precision=settings, network=network, optimizer=sgd, train_steps=1), str(alone)
-    )
+    tiny.train(tiny.make(precision=settings, network=network, optimizer=sgd, train_steps=1), alone)
     shutil.copytree(alone, mirrored)
     one = tiny.make(precision=settings, network=network, optimizer=sgd, train_steps=12)
-    verbs.train(one, str(alone))
     devices = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    verbs.train(dataclasses.replace(one, distribution=devices), str(mirrored))
-    found = [tiny.variables(path) for path in (alone, mirrored)]
+    two = dataclasses.replace(one, distribution=devices)
+    found = [tiny.train(one, alone), tiny.train(two, mirrored)]
     assert found[0]["loss_scale/value"] == 2.0**7
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():

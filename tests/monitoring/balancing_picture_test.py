@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from mtl.balancing import monitored
 from mtl.monitoring import balancing_picture, chart
-from mtl.runs import verbs
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -98,6 +97,6 @@ def test_draws_the_matrix(tmp_path):
 def test_a_run_leaves_its_picture(tmp_path):
     made = tiny.make()
     model = dataclasses.replace(made.model, surgery=monitored.Monitored(every_steps=10))
-    verbs.train(dataclasses.replace(made, model=model), str(tmp_path))
+    tiny.train(dataclasses.replace(made, model=model), tmp_path)
     texts = _texts(tmp_path / "balancing.svg")
     assert {"weights of the losses", "norms of the gradients", "sign/kind"} <= set(texts)

@@ -95,11 +95,11 @@ def test_the_gradient_of_a_mask_goes_to_its_scores():
 def stages(tmp_path_factory):
     """The folders of a run of two tasks, and of one that adds the third."""
     root = tmp_path_factory.mktemp("piggyback")
-    first = tiny.make(network=SHARED, check_rows=16)
+    first = tiny.make(network=SHARED)
     heads = first.model.heads
     first = dataclasses.replace(first, model=dataclasses.replace(first.model, heads=heads[:2]))
-    verbs.train(first, str(root / "first"))
-    made = tiny.make(network=_part(), check_rows=16)
+    tiny.train(first, root / "first")
+    made = tiny.make(network=_part(), check_rows=16, checkpoint_steps=20)
     adam = optimizers.AdamW(learning_rate=0.01, weight_decay=0.1)
     updated = update.Update(optimizer=adam, average=averaging.ExponentialAverage(decay=0.5))
     model = dataclasses.replace(
@@ -270,8 +270,7 @@ def test_two_replicas_add_a_task_as_one_process_does(kind, tmp_path):
             distribution=distribution.Distribution(strategy=strategy, devices=devices),
             warm_start=transfer.WarmStart(source=str(tmp_path / source)) if source else None,
         )
-        verbs.train(made, str(tmp_path / name))
-        return tiny.variables(tmp_path / name)
+        return tiny.train(made, tmp_path / name)
 
     train("first", start, ["sign"], "none", sparsity=0.6)
     one = train("one", added, pair, "none", source="first")

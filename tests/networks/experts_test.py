@@ -3,19 +3,17 @@
 import dataclasses
 import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, networks, types
+from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.layers import precision
 from mtl.monitoring import gates_picture
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from tests import tiny
 from tests.networks.built import TASKS, Built, X, run_mlp, softmax
 
@@ -288,11 +286,11 @@ def test_monitors_show_the_gates_of_a_training_step():
 @pytest.mark.medium
 @pytest.mark.parametrize("method", [None, methods.MGDA()], ids=["sum", "surgery"])
 def test_a_run_shows_its_gates(tmp_path, method):
-    made = tiny.make(network=_ple(), train_steps=8, checkpoint_steps=8, summary_steps=4)
+    made = tiny.make(network=_ple(), train_steps=8, summary_steps=4)
     if method:
         on = surgery.Combine(method=method, on="representation")
         made = dataclasses.replace(made, model=dataclasses.replace(made.model, surgery=on))
-    verbs.train(made, str(tmp_path))
+    tiny.train(made, tmp_path)
     shown = {tag: v for (step, tag), v in tiny.scalars(tmp_path).items() if step == 8}
     gate = "gate/level_1/task_kind/gate"
     weights = [shown[f"{gate}/{name}"] for name in ("task_kind_0", "shared_0", "shared_1")]
@@ -316,34 +314,12 @@ def test_a_run_shows_its_gates(tmp_path, method):
     ids=["mmoe, surgery", "ple, sum"],
 )
 def test_slices_and_replicas_train_as_the_whole_batch_does(network, method, tmp_path):
-    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-
-    def train(name, where, micro_batches, train_steps):
-        made = tiny.make(
-            network=network,
-            optimizer=optimizers.SGD(learning_rate=0.05),
-            train_steps=train_steps,
-            checkpoint_steps=train_steps,
-            micro_batches=micro_batches,
-        )
+    def make(**run):
+        made = tiny.make(network=network, optimizer=optimizers.SGD(learning_rate=0.05), **run)
         parts = {"surgery": surgery.Combine(method=method)} if method else {}
-        model = dataclasses.replace(made.model, **parts)
-        made = dataclasses.replace(made, model=model, distribution=where)
-        verbs.train(made, str(tmp_path / name))
+        return dataclasses.replace(made, model=dataclasses.replace(made.model, **parts))
 
-    one = distribution.Distribution(strategy="none")
-    train("whole", one, 1, 1)
-    for name in ("slices", "replicas"):  # All go on from the same first weights.
-        shutil.copytree(tmp_path / "whole", tmp_path / name)
-    train("whole", one, 1, 5)
-    train("slices", one, 4, 5)
-    train("replicas", two, 1, 5)
-    expected = tiny.variables(tmp_path / "whole")
-    for name in ("slices", "replicas"):
-        for variable, value in tiny.variables(tmp_path / name).items():
-            np.testing.assert_allclose(
-                value, expected[variable], rtol=1e-4, atol=1e-5, err_msg=f"{name}: {variable}"
-            )
+    tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from mtl import checks, features, networks
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 from tests import tiny
 from tests.networks.built import TASKS, Built, build_trunk, draw_columns, softmax
 
@@ -223,11 +222,11 @@ def test_the_wide_part_has_an_optimizer_of_its_own(tmp_path):
         ),
         model=dataclasses.replace(made.model, update=part),
     )
-    verbs.train(made, str(tmp_path))
-    slots = {name for name in tiny.variables(tmp_path) if "wide_word/embedding/" in name}
+    variables = tiny.train(made, tmp_path)
+    slots = {name for name in variables if "wide_word/embedding/" in name}
     assert slots and all("Ftrl" in name for name in slots)
     kernel = "network/network/trunk/hidden_0/kernel/"
-    others = {name for name in tiny.variables(tmp_path) if name.startswith(kernel)}
+    others = {name for name in variables if name.startswith(kernel)}
     assert others and all("Adagrad" in name for name in others)
 
 

@@ -1,6 +1,7 @@
 """Pruning: cut weights are 0 to the bit, whatever moves weights; the rest trains as it would."""
 
 import dataclasses
+import functools
 import shutil
 
 import numpy as np
@@ -236,20 +237,26 @@ def _keep_once(criterion, weights=None, sparsity=0.5, combine=SUM):
     return _train(dataclasses.replace(made, weighting=fixed), 1, 2)[-1]
 
 
-@pytest.mark.parametrize("combine", [SUM, PCGRAD], ids=["sum", "pcgrad"])
-def test_a_weight_stays_that_one_task_alone_needs(combine):
-    """Two runs in which one task weighs nothing tell what each task would keep by itself."""
-    kept = _keep_once(criteria.TaskSaliency(), combine=combine)
+@functools.cache
+def _keep_for_each_task(sparsity):
+    """The masks of two runs, in each of which one task alone weighs something."""
     alone = [
         {task: 1.0 if task == own else 1e-20 for task in ("sign", "size")}
         for own in ("sign", "size")
     ]
-    masks = [_mask(_keep_once(criteria.Snip(), weights), TRUNK) for weights in alone]
+    return [_mask(_keep_once(criteria.Snip(), own, sparsity), TRUNK) for own in alone]
+
+
+@pytest.mark.parametrize("combine", [SUM, PCGRAD], ids=["sum", "pcgrad"])
+def test_a_weight_stays_that_one_task_alone_needs(combine):
+    """Two runs in which one task weighs nothing tell what each task would keep by itself."""
+    kept = _keep_once(criteria.TaskSaliency(), combine=combine)
+    masks = _keep_for_each_task(0.5)
     both, either = np.minimum(*masks).sum(), np.maximum(*masks).sum()
     assert both < either
     np.testing.assert_allclose(kept["pruning/overlap_0"], [both / either], rtol=1e-6)
     # Of twice as many as either marks alone the union has no more than the density.
-    quarters = [_mask(_keep_once(criteria.Snip(), w, sparsity=0.75), TRUNK) for w in alone]
+    quarters = _keep_for_each_task(0.75)
     union = _mask(kept, TRUNK)
     assert union.sum() == union.size // 2
     assert (union >= np.maximum(*quarters)).all()
@@ -290,7 +297,7 @@ def test_zeros_that_freezing_holds_are_cut_first():
 
 def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
     part = _part(criterion=criteria.TaskSaliency(), schedule=LATE, density=densities.Global())
-    whole = _run(tmp_path / "whole", [part])
+    whole = _run(tmp_path / "whole", [part], train=tiny.train)
     assert whole["pruning/overlap_0"].shape == (1,) and 0 < whole["pruning/overlap_0"][0] < 1
     shown = {tag: value for (_, tag), value in tiny.scalars(tmp_path / "whole").items()}
     np.testing.assert_allclose(shown[f"pruning/{TRUNK}/task_overlap"], whole["pruning/overlap_0"])
@@ -301,8 +308,8 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone_and_goes_on(tmp_path):
         drawn["task_overlap"]["trunk/hidden_0"][40], whole["pruning/overlap_0"][0]
     )
     assert "overlap of the tasks" in (tmp_path / "whole" / "sparsity.svg").read_text()
-    _run(tmp_path / "parts", [part], train_steps=20)
-    resumed = _run(tmp_path / "parts", [part])
+    _run(tmp_path / "parts", [part], train=tiny.train, train_steps=20)
+    resumed = _run(tmp_path / "parts", [part], train=tiny.train)
     for name, value in whole.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
@@ -617,7 +624,7 @@ def test_scores_that_are_not_finite_cut_nothing():
 # Whole runs: checkpoints, resume, replicas, evaluation, export, transfer.
 
 
-def _run(directory, parts=None, **run):
+def _run(directory, parts=None, train=verbs.train, **run):
     parts = parts or [_part(schedule=LATE)]
     made = tiny.make(**run)
     made = dataclasses.replace(
@@ -626,7 +633,7 @@ def _run(directory, parts=None, **run):
         # With variables, so that their zeros can be looked at.
         serving=dataclasses.replace(made.serving, optimized=serving.AsTrained()),
     )
-    verbs.train(made, str(directory))
+    train(made, str(directory))
     return tiny.variables(directory)
 
 
@@ -647,13 +654,13 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
         _part(patterns=["/tower_kind/"], schedule=LATE, criterion=criteria.Taylor()),
         _part(patterns=["/tower_size/"], schedule=LATE, **movement),
     ]
-    whole = _run(tmp_path / "whole", parts)
-    _run(tmp_path / "parts", parts, train_steps=20)
+    whole = _run(tmp_path / "whole", parts, train=tiny.train)
+    _run(tmp_path / "parts", parts, train=tiny.train, train_steps=20)
     halfway = tiny.variables(tmp_path / "parts")
     told = doubts.read_doubts(str(tmp_path / "parts"), "settings")
     assert len(told) == 3  # Regrowth makes nothing less sparse.
     assert told[0].startswith("Pruning.schedule cuts up to step 30, and the run ends at step 20")
-    resumed = _run(tmp_path / "parts", parts)
+    resumed = _run(tmp_path / "parts", parts, train=tiny.train)
     assert not doubts.read_doubts(str(tmp_path / "parts"), "settings")
     assert sum(name.endswith("/saliency") for name in whole) == 3
     # Masks of all parts have changed since.
@@ -684,9 +691,7 @@ def test_two_replicas_in_slices_cut_as_one_process_does(criterion, slices, tmp_p
             model=dataclasses.replace(made.model, pruning=parts),
             distribution=distribution.Distribution(**devices),
         )
-        directory = tmp_path / devices["strategy"]
-        verbs.train(made, str(directory))
-        found.append(tiny.variables(directory))
+        found.append(tiny.train(made, tmp_path / devices["strategy"]))
     one, two = found
     for name in (TRUNK, *TOWERS_OF_TINY):
         np.testing.assert_array_equal(_mask(two, name), _mask(one, name))
@@ -790,14 +795,13 @@ def test_a_warm_start_takes_no_mask_of_another_shape(finished):
 
 def test_a_warm_start_takes_masks_along(finished, tmp_path):
     before = tiny.variables(finished)
-    made = tiny.make(train_steps=10, checkpoint_steps=10)
+    made = tiny.make(train_steps=10)
     warm = transfer.WarmStart(source=str(finished), include=["^network/.*kernel$"])
     late = _part(schedule=pruning_schedules.OneShot(step=9), sparsity=0.6)
     made = dataclasses.replace(
         made, model=dataclasses.replace(made.model, pruning=[late]), warm_start=warm
     )
-    verbs.train(made, str(tmp_path / "next"))
-    after = tiny.variables(tmp_path / "next")
+    after = tiny.train(made, tmp_path / "next")
     assert (_mask(after, TRUNK) <= _mask(before, TRUNK)).all()
     assert _share(after, [TRUNK]) > _share(before, [TRUNK])
     assert (after[TRUNK][_mask(after, TRUNK) == 0] == 0).all()

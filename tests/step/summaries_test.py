@@ -89,7 +89,7 @@ def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_
 
 @pytest.mark.slow
 def test_summaries_of_a_batch_in_slices_are_those_of_the_first(tmp_path):
-    verbs.train(_make(micro_batches=2), str(tmp_path))
+    tiny.train(_make(micro_batches=2), tmp_path)
     found = _read(tmp_path)
     assert KINDS | {"told"} <= set(found)
     assert not [tag for tag in found if "_1" in tag]
@@ -103,7 +103,7 @@ def test_summaries_of_several_replicas_are_those_of_the_first(tmp_path):
         devices=["/cpu:0", "/cpu:1"],
         resources=resources.Resources(inter_op_threads=2),
     )
-    verbs.train(dataclasses.replace(_make(), distribution=two), str(tmp_path))
+    tiny.train(dataclasses.replace(_make(), distribution=two), tmp_path)
     found = _read(tmp_path)
     assert KINDS | {"told"} <= set(found)
     assert found["network/histogram"][20].histo.num == 8 * 8
@@ -112,5 +112,5 @@ def test_summaries_of_several_replicas_are_those_of_the_first(tmp_path):
 @pytest.mark.slow
 def test_summaries_of_an_audited_run_come_once(tmp_path):
     audited = dataclasses.replace(_make(), clip_audit=clip_audit.ClipAudit())
-    verbs.train(audited, str(tmp_path))
+    tiny.train(audited, tmp_path)
     assert set(_read(tmp_path)) == KINDS | {"told", "sign/loss"}

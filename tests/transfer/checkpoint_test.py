@@ -14,7 +14,7 @@ from tests import tiny
 @pytest.fixture(scope="module", name="run")
 def _run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
-    verbs.train(tiny.make(train_steps=10, checkpoint_steps=10), str(directory))
+    tiny.train(tiny.make(train_steps=10), directory)
     return str(directory)
 
 
@@ -64,8 +64,8 @@ def test_what_was_edited_stays_as_it_is_where_it_is_frozen(run, tmp_path):
     made = tiny.make(train_steps=5)
     model = dataclasses.replace(made.model, freezing=freezing.Freezing(frozen=[f"^{name}$"]))
     start = transfer.WarmStart(source=str(tmp_path / "edited"))
-    verbs.train(dataclasses.replace(made, model=model, warm_start=start), str(tmp_path / "run"))
-    after = tiny.variables(tmp_path / "run")
+    made = dataclasses.replace(made, model=model, warm_start=start)
+    after = tiny.train(made, tmp_path / "run")
     np.testing.assert_array_equal(after[name], values[name])
     other = "head/kind/logits/kernel"
     assert f"{name}/Adam" not in after and (after[other] != values[other]).any()

@@ -170,7 +170,7 @@ def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source
     if len(rows) < 3:
         return
     trained = tmp_path / "trained"
-    verbs.train(make("bfloat16", words), str(trained))
+    tiny.train(make("bfloat16", words), trained)
     back = _with(make("float32", words[::-1]), source=str(trained), include=["^features/"])
     values, _ = _start(back, tmp_path / "back")
     np.testing.assert_array_equal(
@@ -193,7 +193,7 @@ def _small_tables(splits=None, dimension=3, **settings):
 
 def test_rows_of_a_block_follow_their_tokens_and_projections_stay(tmp_path):
     saved = tmp_path / "source"
-    verbs.train(_small_tables(_words("red", "blue", "green"), num_buckets=20), str(saved))
+    tiny.train(_small_tables(_words("red", "blue", "green"), num_buckets=20), saved)
     made = _small_tables(_words("red", "green", "grey", "blue"), num_buckets=20)
     values, plain = _start(_with(made, source=str(saved)), tmp_path / "here")
     old, scope = tiny.variables(saved), "features/categorical_word"
@@ -221,7 +221,7 @@ def test_a_table_of_many_fields_takes_more_of_them_and_none_of_another_name(tmp_
     saved = tmp_path / "source"
     for folder in ("more", "other"):
         (tmp_path / folder).mkdir()
-    verbs.train(make("unified"), str(saved))
+    tiny.train(make("unified"), saved)
     name = "features/unified/embedding"
     more = features.Unified(names=["word"], num_buckets=9, dimension=2, prefix="again")
     made = _with(make("unified", more), source=str(saved), include=["^features/"])
@@ -233,7 +233,7 @@ def test_a_table_of_many_fields_takes_more_of_them_and_none_of_another_name(tmp_
 
 def test_rows_that_stand_for_several_tokens_need_the_same_vocabulary(tmp_path):
     saved = tmp_path / "source"
-    verbs.train(_small_tables(_words("red", "blue", "green")), str(saved))
+    tiny.train(_small_tables(_words("red", "blue", "green")), saved)
     same = _with(_small_tables(_words("red", "blue", "green")), source=str(saved))
     values, _ = _start(same, tmp_path / "same")
     name = "features/pair_word/remainder"
@@ -292,7 +292,7 @@ def test_names_that_python_would_cut_into_lines(tmp_path, given):
         made[where] = dataclasses.replace(
             experiment, model=dataclasses.replace(experiment.model, heads=heads_)
         )
-    verbs.train(made["source"], str(tmp_path / "source"))
+    tiny.train(made["source"], tmp_path / "source")
     warmed = _with(made["run"], source=str(tmp_path / "source"), slots=True)
     values, plain = _start(warmed, tmp_path / "run")
     saved = tiny.variables(tmp_path / "source")
@@ -354,7 +354,7 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
     copy, runs = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(source, copy)
     made = _with(tiny.make(train_steps=1, checkpoint_steps=1), source=str(copy))
-    verbs.train(made, str(runs))
+    tiny.train(made, runs)
     reader = tf.train.load_checkpoint(str(runs / "model.ckpt-0"))
     for name, value in tiny.variables(source).items():
         if name.startswith(("network/", "head/")) and "Adam" not in name:
@@ -362,8 +362,7 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
     # Without the source, and other weights by now.
     shutil.rmtree(copy)
     longer = dataclasses.replace(made, run=dataclasses.replace(made.run, train_steps=2))
-    _, steps = verbs.train(longer, str(runs))
-    assert steps == 1
+    assert tiny.train(longer, runs)["global_step"] == 2
 
 
 @pytest.mark.parametrize(

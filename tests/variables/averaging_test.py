@@ -321,8 +321,7 @@ def test_a_run_that_goes_on_averages_on(trained, tmp_path):
     model_dir, _ = trained
     again = tmp_path / "again"
     shutil.copytree(model_dir, again)
-    verbs.train(_experiment(train_steps=STEPS + 1), str(again))
-    old, new = tiny.variables(model_dir), tiny.variables(again)
+    old, new = tiny.variables(model_dir), tiny.train(_experiment(train_steps=STEPS + 1), again)
     for name in ("network/trunk/hidden_0/kernel", "network/trunk/hidden_0_norm/moving_mean"):
         expected = DECAY * old[f"{name}/average"] + (1 - DECAY) * new[name]
         np.testing.assert_allclose(new[f"{name}/average"], expected, rtol=1e-5, atol=1e-7)
@@ -349,8 +348,7 @@ def test_a_run_of_an_older_version_goes_on(trained, strategy, tmp_path):
     assert without["average_loss"] == pytest.approx(trained[1]["average_loss"], rel=1e-5)
     place = distribution.Distribution(strategy=strategy, devices=devices) if devices else None
     settings = {"distribution": place} if place else {}
-    verbs.train(dataclasses.replace(_experiment(train_steps=STEPS + 1), **settings), str(again))
-    new = transfer.read_checkpoint(str(again))
+    new = tiny.train(dataclasses.replace(_experiment(train_steps=STEPS + 1), **settings), again)
     for name in old:
         if name.endswith("/average"):
             weights = new[name.removesuffix("/average")]
@@ -376,13 +374,12 @@ def test_a_warm_start_takes_the_averages(trained, slots, tmp_path):
     model_dir, _ = trained
     start = transfer.WarmStart(source=str(model_dir), slots=slots)
     again = dataclasses.replace(_experiment(train_steps=1), warm_start=start)
-    verbs.train(again, str(tmp_path))
+    first = tiny.train(again, tmp_path)
     old, new = tiny.variables(model_dir), tiny.variables(tmp_path, 0)
     for name in new:
         if name.endswith("/kernel") or "/moving_" in name and not name.endswith("/average"):
             expected = old[name] if slots else old.get(f"{name}/average", old[name])
             np.testing.assert_array_equal(new[name], expected, err_msg=name)
-    first = tiny.variables(tmp_path, 1)
     name = "network/trunk/hidden_0/kernel"
     np.testing.assert_array_equal(first[f"{name}/average"], first[name])
 
@@ -402,12 +399,11 @@ def test_two_replicas_average_as_one_device_does(tmp_path):
         return dataclasses.replace(one, model=model, **settings)
 
     alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
-    verbs.train(until(1), str(alone))
+    tiny.train(until(1), alone)
     shutil.copytree(alone, mirrored)
-    verbs.train(until(20), str(alone))
+    expected = tiny.train(until(20), alone)
     devices = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    verbs.train(until(20, distribution=devices), str(mirrored))
-    expected, actual = tiny.variables(alone), tiny.variables(mirrored)
+    actual = tiny.train(until(20, distribution=devices), mirrored)
     assert expected.keys() == actual.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)

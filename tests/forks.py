@@ -1,0 +1,130 @@
+"""Processes that need not import TensorFlow, which takes seconds: forks of one that has done it.
+
+with forks.Server("tensorflow") as server:
+    process = server.start("import tensorflow as tf; print(tf.__version__)", {"TF_CONFIG": "{}"})
+    code, output, errors = process.wait(timeout_secs=60)
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Server(contextlib.AbstractContextManager):
+    """A process that has imported a module and waits for code to run after that."""
+
+    def __init__(self, module, **environment):
+        self._folder = tempfile.TemporaryDirectory()
+        self._count = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forks", module],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(_ROOT), **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, code, environment=None):
+        """Runs code in a fork, with more variables of the environment."""
+        self._count += 1
+        output = os.path.join(self._folder.name, str(self._count))
+        request = {"code": code, "environment": environment or {}, "output": output}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        return Fork(int(self._process.stdout.readline()), output)
+
+    def __exit__(self, *error):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=30)
+        self._folder.cleanup()
+
+
+class Fork:
+    """A fork that runs or has ended."""
+
+    def __init__(self, pid, output):
+        self._pid, self._output = pid, pathlib.Path(output)
+
+    def poll(self):
+        """The exit code, negative for a signal; None while it runs."""
+        path = self._output.with_suffix(".code")
+        return int(path.read_text()) if path.exists() else None
+
+    def wait(self, timeout_secs):
+        """(exit code, standard output, standard error)."""
+        end = time.monotonic() + timeout_secs
+        while self.poll() is None:
+            assert time.monotonic() < end, self._read(".err")[-3000:]
+            time.sleep(0.02)
+        return self.poll(), self._read(".out"), self._read(".err")
+
+    def wait_for(self, line):
+        """Waits until it has written a line."""
+        end = time.monotonic() + 60
+        while line not in self._read(".out").splitlines():
+            assert self.poll() is None and time.monotonic() < end, self._read(".err")
+            time.sleep(0.02)
+
+    def kill(self):
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self.wait(timeout_secs=30)
+
+    def _read(self, ending):
+        path = self._output.with_suffix(ending)
+        return path.read_text() if path.exists() else ""
+
+
+def _serve(module):
+    importlib.import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for `_keep`.
+    for line in sys.stdin:
+        request = json.loads(line)
+        if not os.fork():
+            _keep(**request)
+
+
+def _keep(code, environment, output):
+    """Starts the fork, says its process id, and writes down how it ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if not child:
+        _run(code, environment, output)
+    print(child, flush=True)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    pathlib.Path(f"{output}.partial").write_text(str(status))
+    os.replace(f"{output}.partial", f"{output}.code")
+    os._exit(0)
+
+
+def _run(code, environment, output):
+    for descriptor, path in ((0, os.devnull), (1, f"{output}.out"), (2, f"{output}.err")):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
+    os.environ |= environment
+    status = 0
+    try:
+        exec(compile(code, "<fork>", "exec"), {"__name__": "__main__"})
+    except SystemExit as error:
+        status = error.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import auxiliary, checks, compat, heads
 from mtl.auxiliary import activations as activations_lib
 from mtl.runs import fitting, verbs
+from mtl.sparsity import pruning, pruning_schedules
 from tests import tiny
 from tests.auxiliary import probe
 
@@ -80,14 +81,31 @@ def test_a_run_learns_from_its_teacher_with_few_labels(teacher, tmp_path):
         model = dataclasses.replace(made.model, auxiliary_losses=[part], network=network)
         run = dataclasses.replace(made.run, micro_batches=slices)
         made = dataclasses.replace(made, model=model, run=run)
-        verbs.train(made, str(tmp_path / str(slices)))
-        found[slices] = tiny.variables(tmp_path / str(slices))
+        found[slices] = tiny.train(made, tmp_path / str(slices))
     assert set(found[1]) == set(found[2])
     assert not [name for name in found[1] if "distillation" in name]
     for name, value in found[1].items():
         np.testing.assert_allclose(found[2][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
     assert np.abs(found[1]["head/kind/logits/bias"]).max() > 0
     assert tiny.scalars(tmp_path / "1")[4, "distillation/loss"] > 0
+
+
+@pytest.mark.medium
+def test_a_student_is_taught_while_it_is_pruned(teacher, tmp_path):
+    """And its head is taught as much by the balancing as by any task: weights are shown."""
+    _, folder, _ = teacher
+    made = tiny.make(train_steps=6, checkpoint_steps=6, summary_steps=2)
+    part = pruning.Pruning(
+        patterns=["network/trunk"], schedule=pruning_schedules.OneShot(step=2), sparsity=0.5
+    )
+    losses = [auxiliary.Distillation(teacher=folder, weight=0.5)]
+    model = dataclasses.replace(made.model, auxiliary_losses=losses, pruning=[part])
+    variables = tiny.train(dataclasses.replace(made, model=model), tmp_path)
+    kernel = variables["network/trunk/hidden_0/kernel"]
+    assert np.mean(kernel == 0) == 0.5
+    scalars = tiny.scalars(tmp_path)
+    assert scalars[6, "weight/distillation"] == 0.5
+    assert scalars[6, "distillation/loss"] > 0
 
 
 @pytest.mark.medium

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from examples import auxiliary_losses
+from launch import config
 from mtl import auxiliary, checks
 from mtl.auxiliary import perturbed
 from mtl.balancing import example_clipping
@@ -16,6 +17,8 @@ from tests import images, tiny
 from tests.auxiliary import probe
 
 tf1 = tf.compat.v1
+
+GIN_FILES = pathlib.Path(__file__).parents[2] / "gin_configs"
 
 
 def test_a_loss_of_ones_own_makes_predictions_rise():
@@ -99,3 +102,14 @@ def test_rows_that_see_one_another_cannot_be_clipped_one_by_one():
     with pytest.raises(checks.UserError), tf.Graph().as_default():
         tf1.train.create_global_step()
         images.build_step(images.make_model(auxiliary_losses=[part], surgery=clipping))
+
+
+@pytest.mark.parametrize("path", sorted(GIN_FILES.glob("auxiliary/*.gin")), ids=lambda p: p.stem)
+def test_files_of_losses_go_with_the_digits(path):
+    made = config.load([str(GIN_FILES / "experiments" / "digits_few.gin"), str(path)])
+    if path.stem == "attack":
+        assert made.attack.steps == 100
+        assert not made.model.auxiliary_losses
+    else:
+        (loss,) = made.model.auxiliary_losses
+        assert loss.name in made.model.loss_names

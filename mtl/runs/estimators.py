@@ -30,7 +30,7 @@ def build_estimator(
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
     model_fn: Callable[..., Any] = functools.partial(
-        experiment.model.fitted(statistics).model_fn, statistics=statistics
+        experiment.model.fitted(statistics).model_fn, statistics=statistics, may_stack=True
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
     with tf_config.hide_cluster():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import checks, compat, types
+from mtl import checks, compat, networks, types
 from mtl import features as features_lib
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import emitted as emitted_losses
@@ -28,13 +28,14 @@ from mtl.layers import precision as precision_lib
 from mtl.layers import quantization as quantization_lib
 from mtl.networks import trunk
 from mtl.optimization import schedules
+from mtl.optimization import update as update_lib
 from mtl.sparsity import pruned_step
 from mtl.sparsity import pruning as pruning_lib
 from mtl.step import emitted as emitted_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import shown, summaries, training_loop, whole_batch
-from mtl.variables import averaging
+from mtl.variables import averaging, stacks
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
 
@@ -235,6 +236,26 @@ class MultiTaskModel:
         return isinstance(self.surgery, surgery_lib.Sum)
 
     @property
+    def stacks_tasks(self) -> bool:
+        """Whether equal tasks may share variables of the graph, as `mtl.variables.stacks` says.
+
+        Only with parts that are known to choose no variable by its name, and to treat a variable
+        entry by entry: a part of one's own may do anything.
+        """
+        are_plain = (
+            type(self.network) is networks.SharedBottom,
+            type(self.weighting) in map(vars(weighting_lib).get, weighting_lib.__all__),
+            type(self.surgery) is surgery_lib.Sum,
+            type(self.update) is update_lib.Update and self.update.is_entrywise,
+            self.held == freezing_lib.Freezing(),
+            self.quantization == quantization_lib.Quantization(),
+            not self.pruning,
+            self.mixing is None,
+            not self._built_losses,
+        )
+        return all(are_plain)
+
+    @property
     def _reads_losses(self) -> bool:
         """Whether weighting or surgery decide by the values of the losses."""
         return types.read_member(self.weighting, types.Weighting, "reads_losses") or (
@@ -283,6 +304,7 @@ class MultiTaskModel:
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
         observe: types.Observe | None = None,
         attack: types.Attack | None = None,
+        may_stack: bool = False,
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
@@ -299,7 +321,32 @@ class MultiTaskModel:
           observe: called in training with features, labels and {task: its weight}; what it adds to
             UPDATE_OPS runs before the weights move.
           attack: moves the inputs of an evaluation, to where the losses of the labels are large.
+          may_stack: whether equal tasks may share variables in training and evaluation, where
+            nothing else looks for the variables of a task in the graph.
         """
+        # An export has a variable for each task. Slices and audits know nothing of stacks.
+        is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1 and observe is None
+        is_plain = is_plain and precision == precision_lib.PLAIN and self.stacks_tasks
+        with stacks.stack_tasks(may_stack and is_plain):
+            build = functools.partial(self._build_graph, features, labels, mode, statistics)
+            spec = build(loop, slices, precision, training_hooks, observe, attack)
+        stacks.add_saver()
+        return spec
+
+    def _build_graph(
+        self,
+        features: Any,
+        labels: types.Tensors | None,
+        mode: str,
+        statistics: features_lib.Statistics,
+        loop: Mapping[str, Any] | None,
+        slices: int,
+        precision: precision_lib.Precision,
+        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
+        observe: types.Observe | None,
+        attack: types.Attack | None,
+    ) -> compat.estimator.EstimatorSpec:
+        """Build a graph, as `model_fn` says."""
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, statistics, slices, observe)
             is_watched = observe is not None or not self.adds_losses
@@ -388,17 +435,26 @@ class MultiTaskModel:
             # it does to a task's gradient is to multiply it by the derivative of the weighted loss
             # by the plain one: that is the task's weight. Every pass scales its losses by it, so
             # that no gradient has to go through the weighting, which knows the whole batch alone.
-            weights = {task: _find_weight(weighted[task], losses[task]) for task in losses}
+            # Equal weights hand the losses on. Those of many tasks are not multiplied by 1. Those
+            # of few are, or TensorFlow would add them up in another order than it always did.
+            are_plain = all(weighted[task] is loss for task, loss in losses.items())
+            weighs = not (are_plain and stacks.are_stacked(len(losses)))
+            weights = _find_weights(weighted, losses)
             variables = tf1.trainable_variables()  # With those of the weighting.
-            gradients, monitors = self.surgery(weighted, variables, batch.scale_losses(weights))
-        # Weights are constants to surgery. What the weighting itself learns, such as log variances,
-        # gets its gradient here: from the weighted losses, with the plain losses held constant.
-        stop = list(losses.values())
-        own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
-        gradients = list(map(gradients_lib.add_gradients, gradients, own))
+            scaled = batch.scale_losses(weights if weighs else None)
+            gradients, monitors = self.surgery(weighted, variables, scaled)
+        if weighs:
+            # Weights are constants to surgery. What the weighting itself learns, such as log
+            # variances, gets its gradient here: from the weighted losses, with the plain losses
+            # held constant.
+            stop = list(losses.values())
+            own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
+            gradients = list(map(gradients_lib.add_gradients, gradients, own))
         if not reads:  # Surgery has added them up, in the same pass as the gradients.
             losses = {task: monitors[f"{task}/loss"] for task in losses}
-            weighted = {task: weights[task] * loss for task, loss in losses.items()}
+            weighted = losses
+            if weighs:
+                weighted = {task: weights[task] * loss for task, loss in losses.items()}
         total = tf.add_n(list(weighted.values()))
         # UPDATE_OPS run before the weights move. Nothing else orders the reported loss and the
         # update: without this the loss might be that of variables that have moved already.
@@ -548,12 +604,13 @@ class MultiTaskModel:
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
         """Run every head on its tower, {task: [B, H]} -> {task: [B, C]}."""
-        logits = {}
-        for head in self.heads:
+
+        def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
             trainable = types.read_member(head, types.Head, "trainable")
             with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
-                logits[head.name] = head.logits(towers[head.name])
-        return logits
+                return head.logits(tower)
+
+        return together.build_logits(self.heads, towers, build)
 
     def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
         return together.sum_label_weights(self.heads, labels)
@@ -610,6 +667,10 @@ def _sum_average_losses(average_losses: types.Metrics, label_weights: types.Tens
     return tf.add_n(values), tf.group(update, *{each for _, each in average_losses.values()})
 
 
-def _find_weight(weighted: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
-    """Return the weight of a task: the derivative of its weighted loss by its loss."""
-    return tf.ones_like(loss) if weighted is loss else tf.gradients(weighted, loss)[0]
+def _find_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, tf.Tensor]:
+    """Return the weights of the tasks: the derivatives of their weighted losses by their losses."""
+    ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
+    return {
+        task: ones[loss.dtype] if weighted[task] is loss else tf.gradients(weighted[task], loss)[0]
+        for task, loss in losses.items()
+    }

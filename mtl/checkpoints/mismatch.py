@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks, compat
-from mtl.compat import shards, zeros_saver
-from mtl.variables import averaging, patterns, pruned
+from mtl.compat import zeros_saver
+from mtl.variables import averaging, pruned, stacks
 
 tf1 = tf.compat.v1
 
@@ -30,7 +30,11 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
 
     def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
-        wanted = {patterns.variable_name(v): shards.whole_shape(v) for v in tf1.global_variables()}
+        wanted = {
+            name: shape
+            for variable in tf1.global_variables()
+            for name, shape in stacks.list_members(variable).items()
+        }
         is_training = mode == compat.estimator.ModeKeys.TRAIN
         used = {name: saved[name] for name in saved if is_training or name in wanted}
         # One decay alone cannot be made up: it tells how far the others were brought.
@@ -50,9 +54,10 @@ def _require_types(checkpoint: str) -> None:
     saved = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
     fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
     for variable in tf1.global_variables():
-        name, dtype = patterns.variable_name(variable), variable.dtype.base_dtype
-        where, found = f"variable {name!r} of checkpoint {checkpoint}", saved.get(name, dtype)
-        checks.require(found == dtype, where, f"be of {dtype.name}", found.name, fix)
+        dtype = variable.dtype.base_dtype
+        for name in stacks.list_members(variable):
+            where, found = f"variable {name!r} of checkpoint {checkpoint}", saved.get(name, dtype)
+            checks.require(found == dtype, where, f"be of {dtype.name}", found.name, fix)
 
 
 def require_same(

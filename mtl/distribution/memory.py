@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import checks
-from mtl.variables import patterns
+from mtl.variables import stacks
 
 STRING = 24
 """Bytes of a text in TensorFlow, beside those of long texts."""
@@ -73,10 +73,11 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
     if not variables or tf.config.list_physical_devices("GPU"):
         return
     largest, size = max(variables, key=_size), sum(map(_size, variables))
-    what = f"It is the largest of {len(variables)} variables, which take"
-    require_memory(
-        f"variable {patterns.variable_name(largest)!r}", tuple(largest.shape), size, what
-    )
+    name, *others = stacks.list_members(largest)
+    count = sum(len(stacks.list_members(variable)) for variable in variables)
+    what = f"It is the largest of {count} variables, which take"
+    where = f"variable {name!r}" + (f" with {len(others)} like it" if others else "")
+    require_memory(where, tuple(largest.shape), size, what)
 
 
 def _size(variable: tf.Variable) -> int:

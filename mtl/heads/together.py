@@ -10,7 +10,7 @@ are built one by one. What a task is called, and what it has of its own, is the 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -18,8 +18,33 @@ import tensorflow as tf
 from mtl import types
 from mtl.heads import base, binary, values
 from mtl.heads import metrics as metrics_lib
+from mtl.layers import stacked
+from mtl.variables import stacks
 
 FROM = 16
+
+
+def build_logits(
+    heads: Sequence[types.Head],
+    towers: types.Tensors,
+    build: Callable[[types.Head, tf.Tensor], tf.Tensor],
+) -> dict[str, tf.Tensor]:
+    """Compute the logits, in stacks of variables where these are allowed.
+
+    {task: [B, H]} -> {task: [B, C]}, in the order of the heads; `build` builds one by itself.
+    """
+    stacked = [part for part in _parts(heads) if isinstance(part, Alike) and part.is_stacked]
+    of_stacks = {head.name for part in stacked for head in part.heads}
+    found, seeds = {}, {}
+    for head in heads:
+        if head.name in of_stacks:
+            # In the order in which heads that are built one by one draw theirs.
+            (seeds[head.name],) = stacks.draw_seeds(1)
+        else:
+            found[head.name] = build(head, towers[head.name])
+    for part in stacked:
+        found |= part.logits(towers, [seeds[head.name] for head in part.heads])
+    return {head.name: found[head.name] for head in heads}
 
 
 def compute_losses(
@@ -79,6 +104,22 @@ class Alike:
 
     heads: Sequence[binary.Binary]
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether their variables are to be stacks."""
+        return self.heads[0].trainable and stacks.are_stacked(len(self.heads))
+
+    def logits(self, towers: types.Tensors, seeds: Sequence[stacks.Seed]) -> types.Tensors:
+        """Compute the logits: {task: [B, H]} -> {task: [B, 1]}."""
+        names, first = [head.name for head in self.heads], self.heads[0]
+        own = [towers[name] for name in names]
+        is_shared = all(tower is own[0] for tower in own)
+        inputs = own[0] if is_shared else tf.stack(own, axis=1)
+        initializer = tf.compat.v1.constant_initializer(first.initial_bias())
+        scopes = [f"head/{name}" for name in names]
+        made = stacked.dense(inputs, first.size, "logits", scopes, seeds, initializer)
+        return dict(zip(names, tf.unstack(made, len(names), axis=1), strict=True))
+
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
         """Turn [T] into {task: scalar}."""
         return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
@@ -100,7 +141,8 @@ class Alike:
         return types.LossInputs(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
 
     def _logits(self, logits: types.Tensors) -> tf.Tensor:
-        return tf.concat([logits[head.name] for head in self.heads], axis=1)
+        # The gradient of a stack is one op, that of a concatenation some for each part.
+        return tf.squeeze(tf.stack([logits[head.name] for head in self.heads], axis=1), axis=2)
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: {task: [B, 1]} and {field: [B]} -> [T]."""

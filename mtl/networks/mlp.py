@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.layers import copies
+from mtl.layers import copies, stacked
 from mtl.networks import trunk
-from mtl.variables import freezing
+from mtl.variables import freezing, stacks
 
 _SWIGLU = "swiglu"
 
@@ -90,6 +90,23 @@ class MLP:
                         given.append(self._finish_layer(own, products, gate, name, training))
         # Without a layer every copy passes the inputs on.
         return [given] * count if isinstance(given, tf.Tensor) else list(given)
+
+    @property
+    def can_stack(self) -> bool:
+        """Whether `build_stack` knows all that these settings ask for."""
+        is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
+        return bool(self.layers) and is_known and not self.residual and self.trainable
+
+    def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
+        """Build one in each of T scopes, with stacks of variables: {column: [B, D]} -> T [B, H]."""
+        hidden = trunk.join_columns("MLP", inputs)
+        # In the order in which MLPs that are built one by one draw theirs.
+        seeds = [stacks.draw_seeds(len(self.layers)) for _ in scopes]
+        for index, size in enumerate(self.layers):
+            own = [of_scope[index] for of_scope in seeds]
+            sums = stacked.dense(hidden, size, f"hidden_{index}", scopes, own)
+            hidden = layers.ACTIVATIONS[self.activation](sums)
+        return tf.unstack(hidden, len(scopes), axis=1)
 
     @property
     def _has_bias(self) -> bool:

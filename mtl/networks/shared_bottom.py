@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.layers import precision
+from mtl.networks import mlp
 from mtl.networks import trunk as trunk_lib
+from mtl.variables import stacks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,12 @@ class SharedBottom:
         """
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))
+        tower = self.tower
+        # A subclass of MLP may build anything.
+        if type(tower) is mlp.MLP and tower.can_stack and stacks.are_stacked(len(tasks)):
+            scopes = [f"tower_{task}" for task in tasks]
+            made = tower.build_stack({"trunk": hidden}, scopes)
+            return types.Towers(dict(zip(tasks, made, strict=True)), shared=[shared])
         towers = {task: self._towered(hidden, task, training) for task in tasks}
         return types.Towers(towers, shared=[shared])
 

@@ -230,3 +230,7 @@ def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor
 def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     return tf.cast(tf.size(values), tf.float32)
+
+
+ENTRYWISE = (GlobalNorm, Value)
+"""What clips as if all variables were one."""

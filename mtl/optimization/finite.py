@@ -16,7 +16,7 @@ from mtl import types
 from mtl.layers import precision
 from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
-from mtl.variables import patterns
+from mtl.variables import stacks
 
 POLICIES = ("fail", "skip", "zero")
 
@@ -57,7 +57,8 @@ def guard_update(
     Raises:
       InvalidArgumentError: when run and `before` is, under the policy "fail".
     """
-    checked = Checked(losses, gradients_lib.squared_norms(gradients), variables)
+    squares = gradients_lib.squared_norms(gradients)
+    checked = Checked(losses, squares, variables, gradients)
     squares, moves, before, monitors = checked.squares, True, [], {}
     scale, overflows = precision.current_loss_scale(), False
     if scale:
@@ -90,15 +91,21 @@ class Checked:
       losses: {task: scalar}.
       squares: [N], the squared norms of the gradients, finite where all entries are.
       variables: N, which the gradients are of.
+      gradients: N, which tell the members of stacks apart.
     """
 
     losses: types.Tensors
     squares: tf.Tensor
     variables: Sequence[tf.Variable]
+    gradients: Sequence[types.Gradient] = ()
 
     @functools.cached_property
     def _values(self) -> tf.Tensor:
-        losses = [tf.cast(loss, tf.float64)[tf.newaxis] for loss in self.losses.values()]
+        given = list(self.losses.values())
+        # Those of one type are cast by one op.
+        are_alike = len({loss.dtype for loss in given}) == 1
+        alike = [given] if are_alike else [[loss] for loss in given]
+        losses = [tf.cast(tf.stack(of_type), tf.float64) for of_type in alike]
         return tf.concat([*losses, self.squares], 0)
 
     @property
@@ -112,6 +119,22 @@ class Checked:
         # In float64 squares of finite float32 do not overflow, so one sum tells of all of them.
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
+    def _are_finite(self) -> tf.Tensor:
+        """Tell of every loss, and of every variable or each member of a stack, if it is finite."""
+        values, found = (
+            tf.math.is_finite(self._values),
+            list(map(stacks.find_stack, self.variables)),
+        )
+        if not any(found):
+            return values
+        losses, *parts = tf.split(values, [len(self.losses), *[1] * len(found)])
+        for index, stack in enumerate(found):
+            if stack is not None:
+                finite = tf.math.is_finite(self.gradients[index])
+                others = [axis for axis in range(finite.shape.rank) if axis != stack.axis]
+                parts[index] = tf.reduce_all(finite, others)
+        return tf.concat([losses, *parts], 0)
+
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
         """Fail when run if a loss or a gradient is not finite, unless `unless` lets it pass.
 
@@ -121,13 +144,14 @@ class Checked:
           InvalidArgumentError: when run; its message has the step and the first of the names.
         """
         names = [f"loss of {task}" for task in self.losses]
-        names += [f"gradient of {patterns.variable_name(variable)}" for variable in self.variables]
+        members = [name for own in self.variables for name in stacks.list_members(own)]
+        names += [f"gradient of {name}" for name in members]
 
         # Outside of the branch, which would wait for a parameter server whether taken or not.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:
-            bad = tf.boolean_mask(tf.constant(names), ~tf.math.is_finite(self._values))
+            bad = tf.boolean_mask(tf.constant(names), ~self._are_finite())
             message = [
                 "Losses and gradients must be finite, got NaN or infinity at step ",
                 step,

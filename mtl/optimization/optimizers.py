@@ -271,3 +271,13 @@ class AdamW(Adam):
             weight_decay=self.weight_decay,
             not_decayed=self.not_decayed,
         )
+
+
+def moves_entries_alike(optimizer: types.Optimizer) -> bool:
+    """Return whether it moves entries of dense gradients one by one, whatever they belong to.
+
+    A subclass may do anything.
+    """
+    if type(optimizer) is AdamW:
+        return tuple(optimizer.not_decayed) == adam.NOT_DECAYED  # Others may tell tasks apart.
+    return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

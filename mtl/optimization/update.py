@@ -13,6 +13,7 @@ from typing import cast
 import tensorflow as tf
 
 from mtl import checks, types
+from mtl.optimization import clipping as clipping_lib
 from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
@@ -71,6 +72,15 @@ class Update(types.Update):
                 "Update.average", self.average, "averaging.ExponentialAverage", arguments=3
             )
         checks.one_of("Update.if_not_finite", self.if_not_finite, finite.POLICIES)
+
+    @property
+    def is_entrywise(self) -> bool:
+        """Whether no setting chooses variables by name, or treats one otherwise than by entry."""
+        chooses = self.optimizers or self.rates or self.transforms or self.average
+        # Subclasses may do anything.
+        is_known = optimizers_lib.moves_entries_alike(self.optimizer)
+        is_known = is_known and type(self.clipping) in (type(None), *clipping_lib.ENTRYWISE)
+        return is_known and not chooses and self.regularization == _NO_PENALTY
 
     def __call__(
         self,
@@ -163,6 +173,9 @@ class Update(types.Update):
             with tf1.variable_scope(f"transform_{index}"):
                 gradients = groups.mask_gradients(part(gradients, variables, own_norm), variables)
         return list(gradients)
+
+
+_NO_PENALTY = regularization_lib.Regularization()
 
 
 def _connected(

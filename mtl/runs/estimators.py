@@ -34,6 +34,7 @@ def build_estimator(
     model_fn: Callable[..., Any] = functools.partial(
         experiment.model.fitted(statistics).model_fn,
         statistics=statistics,
+        may_stack=not is_attacked,
         attack=experiment.attack if is_attacked else None,
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)

@@ -25,7 +25,7 @@ from mtl.optimization import update as update_lib
 from mtl.runs import diagnosis, fitting, plausibility
 from mtl.sparsity import pruned_step
 from mtl.transfer import refit as refit_lib
-from mtl.variables import patterns, row_names
+from mtl.variables import patterns, row_names, stacks
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -162,8 +162,8 @@ def _evaluation_graph(
     with tf.Graph().as_default():
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
         features, labels = batches.get_next()
-        spec = model.model_fn(features, labels, mode, statistics=statistics)
-        variables = [patterns.variable_name(variable) for variable in tf1.trainable_variables()]
+        spec = model.model_fn(features, labels, mode, statistics=statistics, may_stack=True)
+        variables = [name for v in tf1.trainable_variables() for name in stacks.list_members(v)]
     return variables, ["loss", *spec.eval_metric_ops]
 
 

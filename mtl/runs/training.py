@@ -204,6 +204,8 @@ class Training:
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
+        # A warm start finds its values by the names of variables.
+        is_warm = experiment.warm_start is not None and not checkpoint
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
@@ -212,11 +214,12 @@ class Training:
             precision=self._run.precision,
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
+            may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
         model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
-        if experiment.warm_start and not checkpoint:
+        if experiment.warm_start and is_warm:
             names = model.row_names(statistics)
             model_fn = experiment.warm_start.warm_model_fn(model_fn, names, self._model_dir)
         return compat.estimator.Estimator(model_fn, config=config)

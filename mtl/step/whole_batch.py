@@ -127,12 +127,13 @@ class WholeBatch:
     ignores_replicas: bool = False
     of_slices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def scale_losses(self, weights: types.Tensors) -> "WholeBatch":
-        """Multiply every task's loss by a weight, which is constant to gradients."""
-        weights = {task: tf.stop_gradient(weight) for task, weight in weights.items()}
+    def scale_losses(self, weights: types.Tensors | None) -> "WholeBatch":
+        """Multiply every task's loss by a weight, which is constant to gradients; None is 1."""
+        weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
         def weighted(forward: ForwardPass) -> ForwardPass:
-            return forward.scale_losses(weights)._replace(unweighted=forward.losses)
+            scaled = forward.scale_losses(weights) if weights else forward
+            return scaled._replace(unweighted=forward.losses)
 
         def other(given: Callable[[tf.Tensor], ForwardPass], slice_: tf.Tensor) -> ForwardPass:
             return weighted(given(slice_))

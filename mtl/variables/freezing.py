@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mtl import ambient, checks
 from mtl.compat import shards
-from mtl.variables import patterns, sharding
+from mtl.variables import patterns, sharding, stacks
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -234,7 +234,8 @@ class _Scope:
     def in_words(self) -> str:
         """Tell `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen = self.frozen()
-        words = f"Frozen: {len(frozen)} of {len(self.sizes)} variables, "
+        names = stacks.expand_names(list(self.sizes))
+        words = f"Frozen: {len(frozen)} of {len(names)} variables, "
         words += (
             f"{sum(self.sizes[name] for name in frozen):,} of {sum(self.sizes.values()):,} weights"
         )

@@ -4,6 +4,7 @@ import tensorflow as tf
 from mtl import checks, spec
 from mtl.data import csv, pipeline
 from mtl.distribution import memory
+from mtl.variables import stacks
 
 
 @pytest.fixture
@@ -89,3 +90,17 @@ def test_variables_are_told_by_the_largest():
     told = "variable 'features/x/embedding' must fit into memory, got (1000000000000, 8). "
     told += "It is the largest of 2 variables, which take at least 32,000 GB, and this process may"
     assert str(error.value).startswith(told)
+
+
+def test_a_stack_is_told_with_its_members():
+    with tf.Graph().as_default():
+        tf.compat.v1.get_variable("small", [3])
+        zeros = tf.compat.v1.zeros_initializer()
+        stacks.create(["head/a", "head/b"], "logits/bias", [2, 10**13], 0, zeros)
+        with pytest.raises(checks.UserError) as error:
+            memory.require_variables(tf.compat.v1.global_variables())
+    told = (
+        "variable 'head/a/logits/bias' with 1 like it must fit into memory, got (2, 1000000000000"
+    )
+    assert str(error.value).startswith(told)
+    assert "It is the largest of 3 variables" in str(error.value)

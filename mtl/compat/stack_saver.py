@@ -1,0 +1,72 @@
+"""A saver that saves one variable as many, and restores it from them.
+
+stack_saver.add_stack_saver({id(variable): (("head/a/logits/bias", "head/b/logits/bias"), 0)})
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training import saver as saver_lib
+from tensorflow.python.training.saving import saveable_object
+
+tf1 = tf.compat.v1
+
+Stacks = Mapping[int, tuple[Sequence[str], int]]
+"""{id of a variable: the names of its members, and the axis along which they lie}."""
+
+
+def add_stack_saver(stacks: Stacks) -> None:
+    """Give the graph a saver of all its variables, as Estimator would, these by their members."""
+    saver = tf1.train.Saver(
+        sharded=True,
+        max_to_keep=None,
+        defer_build=True,
+        save_relative_paths=True,
+        builder=_Builder(stacks),
+    )
+    tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
+
+
+class _Builder(saver_lib.BulkSaverBuilder):
+    def __init__(self, stacks: Stacks):
+        super().__init__()
+        self._stacks = stacks
+
+    def _build_internal(self, names_to_saveables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        found = {id(saveable) for saveable in names_to_saveables}
+        if not found >= self._stacks.keys():  # They would be saved under the names of others.
+            raise ValueError("A stack is not among the variables of the graph.")
+        saveables = [
+            _Members(saveable, *self._stacks[id(saveable)])
+            if id(saveable) in self._stacks
+            else saveable
+            for saveable in names_to_saveables
+        ]
+        return super()._build_internal(saveables, *args, **kwargs)
+
+
+class _Members(saveable_object.SaveableObject):
+    """Saves the slices of a variable along an axis, one under each name."""
+
+    def __init__(self, variable: tf.Variable, names: Sequence[str], axis: int):
+        self._axis = axis
+        with tf.device(variable.device):
+            value = variable.read_value()
+        # Files are written from the memory of the host.
+        with tf.device("/device:CPU:0"):
+            parts = tf.unstack(tf.identity(value), len(names), axis)
+        specs = [
+            saveable_object.SaveSpec(part, "", name, variable.dtype.base_dtype, variable.device)
+            for part, name in zip(parts, names, strict=True)
+        ]
+        super().__init__(variable, specs, names[0])
+
+    def restore(
+        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Sequence | None
+    ) -> tf.Operation:
+        """Return the op that puts the slices back."""
+        del restored_shapes
+        value = tf.ensure_shape(tf.stack(restored_tensors, self._axis), self.op.shape)
+        with tf.device(self.op.device):
+            return self.op.assign(value, read_value=False)

@@ -1,0 +1,152 @@
+"""Stacks: one variable of the graph for what many equal tasks have one by one.
+
+with stacks.stack_tasks(when=True): ...           # a network and heads may build stacks within it
+stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
+stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
+
+A thousand tasks have thousands of small variables, each with some forty ops of its own to start,
+save, restore and move it. A stack has one set of them. It is called as the first of its members,
+and is saved as all of them (`compat.stack_saver`): checkpoints are the same, and a graph with
+stacks goes on from one without. What chooses variables by name sees the first member only, so that
+`MultiTaskModel.stacks_tasks` allows stacks where nothing does.
+"""
+
+import contextlib
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl import ambient
+from mtl.compat import graphs, shards, stack_saver
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+FROM = 64
+"""From so many equal tasks on they are stacked; fewer are built as fast one by one."""
+
+Seed = tuple[int | None, int | None]
+"""The two seeds of a random op, None without a seed of the graph."""
+
+
+class Stack(NamedTuple):
+    """What a stack holds: the names of its members, and the axis along which they lie."""
+
+    names: tuple[str, ...]
+    axis: int
+
+
+def stack_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
+    """Let parts build equal tasks as stacks within it."""
+    return _MAY_STACK.set(when)
+
+
+def are_stacked(count: int) -> bool:
+    """Return whether so many equal tasks are to be built as stacks."""
+    return _MAY_STACK.get() and count >= FROM
+
+
+def create(
+    scopes: Sequence[str],
+    name: str,
+    shape: Sequence[int],
+    axis: int,
+    initializer: Callable[..., tf.Tensor],
+) -> tf.Variable:
+    """Create a stack of float32 for the variables `<scope>/<name>` of so many scopes.
+
+    Args:
+      scopes: T, within the variable scope that is open.
+      name: of each variable in its scope.
+      shape: of the stack; T along the axis.
+      axis: where the members lie.
+      initializer: of the stack.
+    """
+    around = tf1.get_variable_scope().name
+    names = tuple("/".join(filter(None, (around, scope, name))) for scope in scopes)
+    made = _STACKS.setdefault(graphs.outermost_graph(), {})
+    made[names[0]] = Stack(names, axis)
+    with tf1.variable_scope(scopes[0]):
+        return tf1.get_variable(name, shape, tf.float32, initializer)
+
+
+def find_stack(variable: tf.Variable | str) -> Stack | None:
+    """Return what a variable of this graph, or of this name, holds if it is a stack, or its state.
+
+    None for all others.
+    """
+    name = variable if isinstance(variable, str) else patterns.shard_name(variable)
+    made = _STACKS.get(graphs.outermost_graph(), {})
+    if name in made:
+        return made[name]
+    # An optimizer names its state "<variable>/<slot>".
+    owner, _, slot = name.rpartition("/")
+    if owner not in made:
+        return None
+    return Stack(tuple(f"{member}/{slot}" for member in made[owner].names), made[owner].axis)
+
+
+def list_members(variable: tf.Variable) -> dict[str, list[int]]:
+    """Return {name: shape} of what a variable is saved as, itself if it is no stack."""
+    shape, stack = shards.whole_shape(variable), find_stack(variable)
+    if stack is None:
+        return {patterns.variable_name(variable): shape}
+    own = [size for axis, size in enumerate(shape) if axis != stack.axis]
+    return dict.fromkeys(stack.names, own)
+
+
+def expand_names(names: Sequence[str]) -> list[str]:
+    """Return the names with those of all members in the place of a stack's."""
+    found = [(name, find_stack(name)) for name in names]
+    return [own for name, stack in found for own in (stack.names if stack else [name])]
+
+
+def add_saver() -> None:
+    """Give a graph that has stacks the saver that saves and restores their members."""
+    if _STACKS.get(tf1.get_default_graph()):
+        found = {id(variable): find_stack(variable) for variable in tf1.global_variables()}
+        stack_saver.add_stack_saver({own: stack for own, stack in found.items() if stack})
+
+
+def draw_seeds(count: int) -> list[Seed]:
+    """Draw the seeds that so many random ops, created one by one, would have."""
+    with tf.init_scope():  # The graph in which variables get their first values.
+        return [tf1.get_seed(None) for _ in range(count)]
+
+
+def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
+    """Return an initialiser of a stack of kernels, each Glorot-uniform by a seed of its own.
+
+    Every kernel starts with the bits that it has when its layer is built by itself: the numbers of
+    TensorFlow's random ops are those of Philox with the first seed as key, from the second on.
+    """
+
+    def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        own = [size for at, size in enumerate(shape) if at != axis]
+        limit = math.sqrt(3.0 / max(1.0, sum(own) / 2.0))
+        least, most = tf.constant(-limit, dtype), tf.constant(limit, dtype)
+
+        def draw(pair: tf.Tensor) -> tf.Tensor:
+            counter = tf.stack([tf.constant(0, tf.uint64), pair[1]])
+            return tf.raw_ops.StatelessRandomUniformV2(
+                shape=own, key=pair[:1], counter=counter, alg=_PHILOX, dtype=dtype
+            )
+
+        if any(seed is None for pair in seeds for seed in pair):
+            drawn = tf.random.uniform(shape, dtype=dtype)
+        else:
+            kernels = tf.map_fn(draw, tf.constant(seeds, tf.uint64), fn_output_signature=dtype)
+            kernels = tf.ensure_shape(kernels, [len(seeds), *own])
+            order = list(range(1, len(shape)))
+            drawn = tf.transpose(kernels, [*order[:axis], 0, *order[axis:]])
+        return drawn * (most - least) + least
+
+    return initialize
+
+
+_PHILOX = 1
+_MAY_STACK = ambient.Ambient("tasks may be stacked", default=False)
+_STACKS: weakref.WeakKeyDictionary[tf.Graph, dict[str, Stack]] = weakref.WeakKeyDictionary()

@@ -28,7 +28,7 @@ from mtl.sparsity import pruned_step
 from mtl.sparsity import pruning as pruning_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
-from mtl.step import shown, summaries, training_loop, whole_batch
+from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
@@ -368,7 +368,8 @@ class MultiTaskModel:
 
         No example depends on another one.
         """
-        return self._build_outputs(features, statistics, training=False)[0]
+        with row_draws.know_rows(features):
+            return self._build_outputs(features, statistics, training=False)[0]
 
     def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

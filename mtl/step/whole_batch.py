@@ -282,7 +282,8 @@ def _attach_examples(
     """Return the part of these features and labels; `row` gives one of its rows alone."""
     before = _num_updates()
     built = forward(*batch)
-    size = tf.nest.flatten(batch[1])[0].shape[0]
+    features, labels = batch
+    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no label.
     examples = Examples(
         given=batch,
         count=size,

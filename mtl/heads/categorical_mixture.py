@@ -1,7 +1,7 @@
 """Latent classes of several categorical values: a mixture of products, of one-hot columns.
 
 kinds/heads.CategoricalMixture.name = "kinds"
-kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, in their order
+kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, by name
 kinds/heads.CategoricalMixture.num_components = 4
 """
 
@@ -30,8 +30,8 @@ class CategoricalMixture(density.Density):
     variable than `weights`: `probabilities` [R, K, sum of sizes].
 
     Attributes:
-      sizes: how many categories each value has, in the order of the columns, at least 2 each; a
-        column with a vocabulary counts its place for unknown values.
+      sizes: how many categories each value has, at least 2; in the order of the columns, which is
+        that of their names; a column with a vocabulary counts its place for unknown values.
       min_probability: f, above 0 and below 1 / size of each value.
     """
 

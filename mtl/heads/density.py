@@ -180,7 +180,7 @@ class Density(types.Head):
         return objectives.weighted_mean(losses, tf.ones_like(losses))
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows; 1 where no label tells it, as parts of a batch are equal."""
+        """Return the number of rows, which any field tells; 1 where there is no field."""
         for label in itertools.islice(labels.values(), 1):
             is_ragged = isinstance(label, tf.RaggedTensor)
             return tf.cast(label.nrows() if is_ragged else tf.shape(label)[0], tf.float32)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from launch import config
 from mtl import experiment, features, heads, model, networks, serving, spec
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
@@ -118,3 +119,19 @@ def test_a_density_beside_a_head_with_labels_and_samples_of_a_number(tmp_path):
     kept = verbs.predict(runs["both"], str(tmp_path / "both"), "test", "latest", ["size", "x"])
     predicted = np.stack([row["size/samples"] for row in kept])
     np.testing.assert_allclose(samples, predicted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_experiment_on_census_records(real_data, tmp_path):
+    """A single Gaussian of the five standardised columns has a log-likelihood of -6.9."""
+    params = [
+        f'adult_dir = "{real_data / "adult"}"',
+        "Run.train_steps = 200",
+        "Run.checkpoint_steps = 200",
+        "Serving.check_rows = 0",
+    ]
+    made = config.load(["gin_configs/experiments/adult_mixture.gin"], params)
+    verbs.train(made, str(tmp_path))
+    metrics = verbs.evaluate(made, str(tmp_path), "test", "latest")
+    assert metrics["usual/log_likelihood"] > -3
+    assert 1 < metrics["usual/used_components"] <= 8

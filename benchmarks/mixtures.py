@@ -196,11 +196,15 @@ def compare(seeds: int, out: str) -> str:
         for starts, own in results.items():
             side = f"ours, {starts} start{'s' * (starts > 1)}" if starts else "scikit-learn"
             means = {key: statistics.mean(one[key] for one in own) for key in own[0]}
-            both = ([one["test"] for one in of] for of in (own, results[0]))
-            difference = rows.describe_difference(*both) if starts else ""
-            cells = [f"{means['train']:.4f}", f"{means['test']:.4f}", difference]
+            apart = [
+                rows.describe_difference(*([one[split] for one in of] for of in (own, results[0])))
+                for split in ("train", "test")
+            ]
+            numbers = [f"{means[split]:.4f}" for split in ("train", "test")]
+            cells = [*numbers, *(apart if starts else ["", ""])]
             lines.append([name, covariance, side, *cells, f"{means['seconds']:.0f}"])
-    header = ["data", "covariance", "side", "training", "held out", "difference", "seconds"]
+    header = ["data", "covariance", "side", "training", "held out"]
+    header += ["training, difference", "held out, difference", "seconds"]
     return rows.markdown(header, lines)
 
 

@@ -34,7 +34,7 @@ from mtl.sparsity import pruning as pruning_lib
 from mtl.step import emitted as emitted_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
-from mtl.step import shown, summaries, training_loop, whole_batch
+from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import averaging, stacks
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
@@ -375,7 +375,8 @@ class MultiTaskModel:
     ) -> compat.estimator.EstimatorSpec:
         """Build the graph of evaluation or of prediction."""
         scope = tf1.get_variable_scope()
-        outputs = self._build_outputs(features, statistics, training=False)
+        with row_draws.know_rows(features):
+            outputs = self._build_outputs(features, statistics, training=False)
         logits = outputs.logits
         if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
             forward = functools.partial(self._run_again, training=False)
@@ -522,7 +523,8 @@ class MultiTaskModel:
 
         No example depends on another one.
         """
-        return self._build_outputs(features, statistics, training=False).logits
+        with row_draws.know_rows(features):
+            return self._build_outputs(features, statistics, training=False).logits
 
     def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

@@ -571,10 +571,13 @@ class AuxiliaryLoss(Protocol):
         """Return what rows weigh in the mean of each part, [B] or [B, P]; by default 1 each.
 
         {label: [B, ...]}, {task: head} -> weights. Nothing but labels decides, since what a slice
-        of a batch weighs is known before it goes through the network.
+        of a batch weighs is known before it goes through the network. Where the data has no label
+        at all, these are the features.
         """
         del heads
-        return tf.ones(tf.shape(next(iter(labels.values())))[:1])
+        first = next(iter(labels.values()))
+        is_list = isinstance(first, tf.RaggedTensor)
+        return tf.ones([first.nrows()] if is_list else tf.shape(first)[:1])
 
     def check(self, heads: Mapping[str, "Head"]) -> None:
         """Fail unless it can be computed for a model with these heads, {task: head}."""

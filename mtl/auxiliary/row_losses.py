@@ -40,7 +40,8 @@ def compute(
         trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
         with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
             losses = part(activations)
-        weights = _weigh_rows(part, activations.labels, activations.heads)
+        rows = activations.labels or activations.features  # There may be no label at all.
+        weights = _weigh_rows(part, rows, activations.heads)
         where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
         fits = losses.shape.rank == weights.shape.rank
         fits = fits and losses.shape.is_compatible_with(weights.shape)

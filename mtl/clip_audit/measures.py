@@ -54,7 +54,7 @@ def measure(
       weigh: {task: losses [B]} -> {task: the weight of its loss, a scalar}.
     """
     for head in model.heads:
-        fix = "EstimatorHead has only the loss of a batch."
+        fix = f"{type(head).__name__} does not tell the loss of each label."
         knows = isinstance(head, types.ExampleHead)
         checks.require(knows, "clip audit", "know each loss", head.name, fix)
     heads = cast(Sequence[types.ExampleHead], model.heads)  # By now, such as know each loss.

@@ -6,7 +6,10 @@ income/heads.Binary.positive = [">50K", ">50K."]
 """
 
 from mtl.heads.binary import Binary
+from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.estimator_head import EstimatorHead
+from mtl.heads.gaussian_mixture import GaussianMixture
+from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
@@ -14,7 +17,10 @@ from mtl.heads.regression import Poisson, Regression
 
 __all__ = [
     "Binary",
+    "CategoricalMixture",
     "EstimatorHead",
+    "GaussianMixture",
+    "MixtureDensity",
     "MultiClass",
     "MultiLabel",
     "Ordinal",

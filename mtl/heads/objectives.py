@@ -181,3 +181,28 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
         -tf.minimum(probabilities, 1 - 1e-7)
     )
     return tf.clip_by_value(logits, -16.0, 16.0)
+
+
+def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
+    """Return `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`: [B, K] -> [B].
+
+    Its gradient is taken as in the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood
+    from Incomplete Data via the EM Algorithm", 1977): that of `-sum_k r_k j_k`, with the
+    responsibilities `r = softmax(j)` held constant. At the parameters where they were computed this
+    is the gradient of the likelihood itself.
+    """
+    likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
+    expected = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
+    # The difference is exactly 0: the value is the likelihood's, and the gradient is the other's.
+    return -(tf.stop_gradient(likelihood) + (expected - tf.stop_gradient(expected)))
+
+
+def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
+    """Return the log density of independent Gaussians, [..., D] and [..., D] -> [...], in nats.
+
+    Args:
+      deviations: from the mean, in units of the scales.
+      scales: standard deviations, above 0.
+    """
+    terms = 0.5 * deviations**2 + tf.math.log(scales) + 0.5 * math.log(2 * math.pi)
+    return -tf.reduce_sum(terms, axis=-1)

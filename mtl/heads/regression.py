@@ -17,8 +17,8 @@ from mtl.heads import base, metrics, objectives, values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Number(base.Base):
-    """What both share: labels as numbers, one predicted `value`, errors and means."""
+class Number(base.Base):
+    """What heads of a number share: labels as numbers, one predicted `value`, errors and means."""
 
     directions: ClassVar[Mapping[str, bool]] = {
         "rmse": False,
@@ -97,7 +97,7 @@ class _Number(base.Base):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Regression(_Number):
+class Regression(Number):
     """Linear regression on the tower: the prediction is the logit.
 
     Predicts `value`, [B] or [B, n]. With several numbers in a label each is weighed, and may be
@@ -165,7 +165,7 @@ class Regression(_Number):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Poisson(_Number):
+class Poisson(Number):
     """Counts: Poisson regression on the tower, with the logit as the log of the rate.
 
     `loss_i = rate - y log(rate)`, which leaves out the constant log(y!); `deviance` is 0 for a
@@ -178,7 +178,7 @@ class Poisson(_Number):
     prior: float = 1.0
 
     size: ClassVar[int] = 1
-    directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **_Number.directions}
+    directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **Number.directions}
 
     def __post_init__(self):
         super().__post_init__()

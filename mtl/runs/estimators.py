@@ -44,7 +44,8 @@ def build_estimator(
         )
     session_config = experiment.distribution.resources.session_config()
     config = resources.configure_session(config, session_config)
-    model_fn = scoring.kept.keep_fields(mismatch.refuse_mismatch(model_fn, checkpoint), keep)
+    model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
+    model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)
 
 

@@ -1,10 +1,10 @@
 """Fields of a split that come back with its predictions, through the graph that makes them.
 
-model_fn = kept.keep_fields(model_fn, ["id"])                   # of an Estimator, in prediction
+model_fn = kept.keep_fields(model_fn, ["id"], spec.features)    # of an Estimator, in prediction
 rows = kept.restore_rows(estimator.predict(...))          # {"id": b"r7", "income/probability": 0.2}
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,17 @@ from mtl import checks, compat
 _LENGTH = "\0length"
 
 
-def keep_fields(model_fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """Return `model_fn` whose predictions come behind these features of the same rows."""
+def keep_fields(
+    model_fn: Callable[..., Any], names: Sequence[str], own: Collection[str]
+) -> Callable[..., Any]:
+    """Return `model_fn` whose predictions come behind these fields of the same rows.
+
+    It sees its `own` features alone: what is kept changes no prediction.
+    """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
-        spec, fields = model_fn(features, labels, mode), {}
+        given = {name: values for name, values in features.items() if name in own}
+        spec, fields = model_fn(given, labels, mode), {}
         for name in names:
             require_no_output(name, spec.predictions)
             values = features[name]

@@ -247,14 +247,15 @@ def build_batch(
     """
     scope = tf1.get_variable_scope()
 
-    def weights_of(count: int, labels: Any) -> list[types.Tensors]:
-        return [label_weights(take_every(labels, first, count)) for first in range(count)]
+    def weights_of(count: int, features: Any, labels: Any) -> list[types.Tensors]:
+        rows = labels or features  # Without a label in the data, a row counts as a row.
+        return [label_weights(take_every(rows, first, count)) for first in range(count)]
 
     # A loss is a mean over labelled rows, and the mean of means is not the mean: with a label in
     # every row of one slice and in few of another, each slice has to count by its labels.
     @functools.cache  # Replicas meet once, outside of any loop: the first slice comes first.
     def totals(count: int) -> list[types.Tensors]:
-        return replicas.sum_over_replicas(weights_of(count, labels))
+        return replicas.sum_over_replicas(weights_of(count, features, labels))
 
     def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:
         own = take_slice((features, labels), index, count)
@@ -276,7 +277,7 @@ def build_batch(
             return built.add_parts()
 
         def shares(count: int) -> list[types.Tensors]:
-            pairs = zip(weights_of(count, own[1]), totals(count), strict=True)
+            pairs = zip(weights_of(count, *own), totals(count), strict=True)
             return [
                 # A task without any label in the whole batch weighs 0 in every part.
                 {task: tf.math.divide_no_nan(own[task], total[task]) for task in own}
@@ -301,7 +302,8 @@ def _attach_examples(
     """Return the part of these features and labels; `row` gives one of its rows alone."""
     before = _num_updates()
     built = forward(*batch)
-    size = tf.nest.flatten(batch[1])[0].shape[0]
+    features, labels = batch
+    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no label.
     examples = Examples(
         given=batch,
         count=size,

@@ -186,4 +186,28 @@ ROWS = {
         predictions={"value": ()},
         signatures="predict regress",
     ),
+    "mixture_density": Row(
+        make=_head(heads.MixtureDensity, num_components=3, label_mean=1.0, label_stddev=2.0),
+        dtype="float32",
+        labels=[0.5, -1.0, 3.0],
+        missing=NAN,
+        wrong=[(float("inf"), "be a finite number, got inf")],
+        predictions={"value": (), "weights": (3,), "means": (3,), "scales": (3,)},
+        **_REGRESSION,
+    ),
+    "mixture_density of whole numbers": Row(
+        make=_head(heads.MixtureDensity, num_components=2, quantiles=[0.1, 0.5, 0.9]),
+        dtype="int64",
+        labels=[3, 0, 7],
+        missing=-1,
+        wrong=[],
+        predictions={
+            "value": (),
+            "weights": (2,),
+            "means": (2,),
+            "scales": (2,),
+            "quantiles": (3,),
+        },
+        **_REGRESSION,
+    ),
 }

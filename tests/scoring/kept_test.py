@@ -45,6 +45,7 @@ def test_a_field_that_is_not_there(trained):
 
 def model_fn(features, labels, mode):
     del labels
+    assert list(features) == ["tags"]
     lengths = features["tags"].row_lengths()
     return compat.estimator.EstimatorSpec(mode, predictions={"n": lengths})
 
@@ -52,7 +53,7 @@ def model_fn(features, labels, mode):
 def predicted(tags, names):
     with tf.Graph().as_default(), tf1.Session() as session:
         features = {"tags": tf.ragged.constant(tags), "n": tf.constant([0] * len(tags))}
-        made = kept.keep_fields(model_fn, names)
+        made = kept.keep_fields(model_fn, names, ["tags"])
         values = session.run(made(features, None, compat.estimator.ModeKeys.PREDICT).predictions)
     return [{name: value[i] for name, value in values.items()} for i in range(len(tags))]
 

@@ -1,0 +1,109 @@
+"""Latent classes of several categorical values: a mixture of products, of one-hot columns.
+
+kinds/heads.CategoricalMixture.name = "kinds"
+kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, by name
+kinds/heads.CategoricalMixture.num_components = 4
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.heads import base, density, values
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CategoricalMixture(density.Density):
+    """`p_k(h) = prod_j t_kj[h_j]`, the latent class model: within a class values are independent.
+
+    P. F. Lazarsfeld, N. W. Henry, "Latent Structure Analysis", 1968; see `density.Density` for what
+    it predicts. The tower holds one-hot columns (`Categorical.dimension = None`) one after another,
+    as a network that passes them on gives it, `MLP.layers = []`. A value of zeros alone is missing,
+    and its factor is 1.
+
+    `t = f + (1 - f size) softmax(c)`, with the floor f: a value that was never seen in a class does
+    not have the probability 0. Samples are ids, [B, S, number of values], as float32. The other
+    variable than `weights`: `probabilities` [R, K, sum of sizes].
+
+    Attributes:
+      sizes: how many categories each value has, at least 2; in the order of the columns, which is
+        that of their names; a column with a vocabulary counts its place for unknown values.
+      min_probability: f, above 0 and below 1 / size of each value.
+    """
+
+    sizes: Sequence[int]
+    min_probability: float = 1e-4
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = self._where("sizes")
+        checks.is_a(where, self.sizes, (list, tuple), "be a list of numbers of categories")
+        checks.require(bool(self.sizes), where, "not be empty", self.sizes)
+        for size in self.sizes:
+            checks.whole(where, size, 2)
+        where = self._where("min_probability")
+        base.check_share(where, self.min_probability)
+        is_below = self.min_probability * max(self.sizes) < 1
+        rule = f"be below 1 / {max(self.sizes)}, the largest of sizes"
+        checks.require(is_below, where, rule, self.min_probability)
+
+    def parameters(self, width: int) -> Sequence[tf.Tensor]:
+        """Return the probabilities of each value's categories, [R, K, size] each.
+
+        Raises:
+          UserError: the width is not the sum of the sizes.
+        """
+        rule = f"add up to {width}, what the tower holds"
+        total = sum(self.sizes)
+        checks.require(width == total, self._where("sizes"), rule, f"{self.sizes}, {total}")
+        shape, first = [self.num_starts, self.num_components, total], tf1.random_normal_initializer
+        joined = tf1.get_variable("probabilities", shape, tf.float32, first(stddev=0.5))
+        floor = self.min_probability
+        return [
+            floor + (1 - floor * size) * tf.nn.softmax(own)
+            for own, size in zip(self._split(joined), self.sizes, strict=True)
+        ]
+
+    def _split(self, joined: tf.Tensor) -> list[tf.Tensor]:
+        return tf.split(joined, list(self.sizes), axis=-1)
+
+    def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return `log p_k(h)`: [B, H] and [R, K, size] each -> [B, R, K].
+
+        Raises:
+          InvalidArgumentError: when run, on a tower that is not one-hot.
+        """
+        are_one_hot = [
+            tf.reduce_all(tf.equal(own, 0) | tf.equal(own, 1), axis=1)
+            & (tf.reduce_sum(own, axis=1) <= 1)
+            for own in self._split(tower)
+        ]
+        valid = tf.stack(are_one_hot, axis=1)
+        text = (
+            f"head {self.name!r}: its tower must hold one-hot columns of the sizes "
+            f"{list(self.sizes)}, with zeros alone for a missing value"
+        )
+        with tf.control_dependencies([values.require(valid, valid, text)]):
+            tower = tf.identity(tower)
+        logs = tf.concat([tf.math.log(own) for own in parameters], axis=-1)
+        return tf.einsum("bc,rkc->brk", tower, logs)
+
+    def draw_size(self, width: int) -> int:
+        """One uniform number makes a category."""
+        del width
+        return len(self.sizes)
+
+    def sample(
+        self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        """Return samples, [B, S, K], [B, S, J] and [K, size] each -> ids [B, S, J]."""
+        found = []
+        for index, own in enumerate(parameters):
+            ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(own, axis=1)[:, :-1])
+            above = tf.cast(drawn[..., index : index + 1] > ends, tf.float32)
+            found.append(tf.reduce_sum(above, axis=-1))
+        return tf.stack(found, axis=-1)

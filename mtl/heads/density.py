@@ -1,0 +1,240 @@
+"""What mixtures of the tower share: a density of each row, without a label.
+
+usual/heads.GaussianMixture.name = "usual"               # log_density: how usual a row is
+usual/heads.GaussianMixture.num_components = 8           # responsibilities: which kind of row it is
+usual/heads.GaussianMixture.num_starts = 10              # the best of 10, which train at once
+"""
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat, types
+from mtl.heads import base, metrics, objectives
+from mtl.step import row_draws, step_state
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+# The moving average of each start's loss goes back about 100 steps.
+_DECAY = 0.99
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Density(types.Head):
+    """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, the mean over rows, in nats.
+
+    A head without a label: every row counts 1. What it models is the tower itself, and no gradient
+    of it reaches the network, since a network could make any density as great as it likes by
+    mapping all rows to one place. With a network that passes columns on, `MLP.layers = []`, it is a
+    density of the columns.
+
+    The gradient is taken with responsibilities held constant, as `objectives.mixture_loss` says.
+    Like EM it ends in one of many local optima, so that the first values decide. With several
+    starts, so many mixtures train at once, each as if it were alone; what is reported, predicted
+    and exported is the one whose loss in training is the least, on a moving average of about 100
+    steps. Of several replicas the first one's rows decide.
+
+    Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
+    the density of the row, and `component` [B], the one with the largest share; and `samples`
+    [B, S, ...] of the mixture, which depend on the row by its draws alone, see
+    `mtl.step.row_draws`.
+
+    Variables have an axis of starts in front: `weights` [R, K], and those of the components.
+
+    Attributes:
+      name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
+      num_components: K.
+      num_starts: R, how many mixtures train at once; a step takes R times as long.
+      num_samples: S, how many samples are predicted with each row; 0 for none.
+      trainable: False leaves the mixture as it is, as `mtl.variables.freezing` does by name.
+    """
+
+    name: str
+    num_components: int = 8
+    num_starts: int = 1
+    num_samples: int = 0
+    trainable: bool = True
+
+    directions: ClassVar[Mapping[str, bool]] = {"log_likelihood": True, "average_loss": False}
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        checks.scope_name(f"{type(self).__name__}.name", self.name)
+        for setting, least in (("num_components", 1), ("num_starts", 1), ("num_samples", 0)):
+            checks.whole(self._where(setting), getattr(self, setting), least)
+
+    def _where(self, setting: str) -> str:
+        return f"{type(self).__name__}.{setting} of task {self.name!r}"
+
+    # What a density defines.
+
+    @abc.abstractmethod
+    def parameters(self, width: int) -> Sequence[tf.Tensor]:
+        """Return the components for a tower of this width, [R, K, ...] each."""
+
+    @abc.abstractmethod
+    def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return `log p_k(h)`: [B, H] and [R, K, ...] each -> [B, R, K]."""
+
+    @abc.abstractmethod
+    def draw_size(self, width: int) -> int:
+        """Return how many uniform numbers a sample of a tower of this width takes."""
+
+    @abc.abstractmethod
+    def sample(
+        self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        """Return samples of one component each.
+
+        [B, S, K] of zeros and a one, uniform [B, S, draw_size] and [K, ...] each -> [B, S, n].
+        """
+
+    # What all densities do.
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute `log(pi_k p_k(h))`, [B, H] -> [B, C].
+
+        K of the best start, R K of all of them where there are several, and samples where there are
+        draws. Where rows are predicted, the best start stands for the others, too.
+        """
+        tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
+        weights = tf1.get_variable("weights", shape, tf.float32, tf1.zeros_initializer())
+        own = self.parameters(tower.shape[-1])
+        is_predicted = row_draws.are_rows_known()
+        best = self._find_best()
+        served = [values[best] for values in (weights, *own)]
+        if is_predicted or self.num_starts == 1:
+            every = self._log_joint(tower, *[values[tf.newaxis] for values in served])
+            parts = [every[:, 0]] + [every[:, 0]] * (self.num_starts if self._has_starts else 0)
+        else:
+            every = self._log_joint(tower, weights, *own)
+            self._follow(-tf.reduce_mean(tf.reduce_logsumexp(every, axis=-1), axis=0))
+            parts = [tf.gather(every, best, axis=1), *tf.unstack(every, axis=1)]
+        drawn = self._draw(tower.shape[-1]) if is_predicted and self.num_samples else None
+        if drawn is not None:
+            samples = self._sample(drawn, *served)
+            size = self.num_samples * samples.shape[-1]
+            parts.append(tf.reshape(samples, [tf.shape(tower)[0], size]))
+        return tf.concat(parts, axis=1)
+
+    @property
+    def _has_starts(self) -> bool:
+        return self.num_starts > 1
+
+    def _log_joint(self, tower: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_softmax(weights) + self.log_densities(tower, parameters)
+
+    def _find_best(self) -> tf.Tensor | int:
+        """Return the start whose loss in training is the least."""
+        return tf.argmin(self._averages().read_value()) if self._has_starts else 0
+
+    def _averages(self) -> tf.Variable:
+        """Return the moving averages of the losses of all starts, from 0, [R]."""
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            return step_state.create_variable(
+                "average_losses", np.zeros([self.num_starts], np.float32)
+            )
+
+    def _follow(self, losses: tf.Tensor) -> None:
+        """Have the averages follow the losses of a batch, [R], with the update of its step."""
+        averages = self._averages()
+        before = averages.read_value()
+        step_state.assign_with_update(averages, before + (1 - _DECAY) * (losses - before))
+
+    def _draw(self, width: int) -> tf.Tensor | None:
+        size = self.draw_size(width) + 1
+        drawn = row_draws.draw(self.name, self.num_samples * size)
+        return None if drawn is None else tf.reshape(drawn, [-1, self.num_samples, size])
+
+    def _sample(self, drawn: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
+        """Return samples of the mixture, uniform [B, S, draw_size + 1] -> [B, S, n]."""
+        ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
+        index = tf.reduce_sum(tf.cast(drawn[..., :1] > ends, tf.int32), axis=-1)
+        return self.sample(tf.one_hot(index, self.num_components), drawn[..., 1:], parameters)
+
+    def losses(self, logits: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every row: [B, C] -> [B], of the best start; all starts move."""
+        best = objectives.mixture_loss(logits[:, : self.num_components])
+        if not self._has_starts:
+            return best
+        shape = [-1, self.num_starts, self.num_components]
+        every = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
+        total = tf.reduce_sum(objectives.mixture_loss(every), axis=1)
+        return tf.stop_gradient(best) + (total - tf.stop_gradient(total))
+
+    @property
+    def _num_joint(self) -> int:
+        """How many of the logits are logarithms of densities."""
+        return self.num_components * (1 + self._has_starts * self.num_starts)
+
+    def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+        """Compute the loss, a scalar; 0 of no rows."""
+        del labels
+        losses = self.losses(logits)
+        return objectives.weighted_mean(losses, tf.ones_like(losses))
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """Return the number of rows, which any field tells; 1 where there is no field."""
+        for label in itertools.islice(labels.values(), 1):
+            is_ragged = isinstance(label, tf.RaggedTensor)
+            return tf.cast(label.nrows() if is_ragged else tf.shape(label)[0], tf.float32)
+        return tf.constant(1.0)
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits, [B, C] -> what the class says."""
+        log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
+        found = {
+            "log_density": tf.reduce_logsumexp(log_joint, axis=-1),
+            "responsibilities": tf.nn.softmax(log_joint),
+            "component": tf.argmax(log_joint, axis=-1),
+        }
+        if samples.shape[1]:
+            shape = [-1, self.num_samples, samples.shape[1] // self.num_samples]
+            found["samples"] = tf.reshape(samples, shape)
+        return found
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict."""
+        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return None: no label can be wrong."""
+        del labels
+        return None
+
+    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
+        """Build the metrics.
+
+        `average_loss` and `log_likelihood` are the means of `-log p(h)` and of `log p(h)`, in nats.
+        `used_components` is exp of the entropy of the mean responsibilities: K where all components
+        have the same share of the rows, 1 where one has them all. `nan_predictions` counts rows
+        with a NaN, and one such row makes NaN of the others.
+        """
+        del labels
+        losses, predictions = self.losses(logits), self.predictions(logits)
+        counts = tf.ones_like(losses, tf.bool)
+        sums = {
+            "loss": tf.reduce_sum(tf.cast(losses, tf.float64)),
+            "rows": tf.cast(tf.size(losses), tf.float64),
+            "shares": tf.reduce_sum(tf.cast(predictions["responsibilities"], tf.float64), axis=0),
+            base.NAN_PREDICTIONS: base.nan_rows([*predictions.values(), losses], counts),
+        }
+        return metrics.stream_sums(sums, _summarize)
+
+
+def _summarize(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    average = metrics.ratio(sums["loss"], sums["rows"])
+    shares = metrics.ratio(sums["shares"], sums["rows"])
+    entropy = -tf.reduce_sum(tf.math.xlogy(shares, shares))
+    found = {
+        "average_loss": average,
+        "log_likelihood": -average,
+        "used_components": tf.exp(entropy),
+    }
+    return base.or_nan(found, sums[base.NAN_PREDICTIONS], ())

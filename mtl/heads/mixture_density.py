@@ -1,0 +1,213 @@
+"""A number whose distribution is a mixture: several outcomes may be likely for one row.
+
+delay/heads.MixtureDensity.name = "delay"
+delay/heads.MixtureDensity.num_components = 5
+delay/heads.MixtureDensity.quantiles = [0.05, 0.5, 0.95]
+"""
+
+import dataclasses
+import functools
+import math
+import statistics as python_statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat, types
+from mtl.features import accumulators
+from mtl.heads import base, objectives, regression, values
+from mtl.step import row_draws
+
+# Quantiles lie within so many scales of a mean.
+_REACH = 6.0
+_BISECTIONS = 26
+_LEAST_SHARE = 0.001
+
+
+class _Mixture(NamedTuple):
+    """Components in units of the label's standard deviation, from its mean: [B, K] each."""
+
+    log_weights: tf.Tensor
+    means: tf.Tensor
+    scales: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixtureDensity(regression.Number):
+    """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`, with all three from the tower: `loss = -log p(y)`.
+
+    `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, of logits (a, b, c), the mean m
+    and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
+    Networks", 1994; there `s = exp(c)`, without a floor. Without one the likelihood of a component
+    that sits on a single label grows without bound as its scale goes to 0.
+
+    The loss is in nats and belongs to the unit of the label: of labels in minutes it is log(60)
+    below that of labels in seconds. It is computed from logarithms alone, and its gradient with
+    responsibilities held constant, as `objectives.mixture_loss` says.
+
+    Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K];
+    `quantiles` [B, Q] and `samples` [B, S] where they are asked for. The draws of a row depend on
+    its features alone, see `mtl.step.row_draws`: other rows have other draws, and the same row has
+    the same samples in every call.
+
+    Attributes:
+      num_components: K.
+      min_scale: f, the least scale in units of d, in (0, 1). It bounds the density; a label of few
+        different values, such as an age in years, needs one not far below their distance.
+      quantiles: shares, in [0.001, 0.999], of the quantiles that are predicted.
+      num_samples: how many samples are predicted of each row; 0 for none.
+      label_mean: m; None takes it from the training split.
+      label_stddev: d, above 0; None takes it from the training split.
+    """
+
+    num_components: int = 5
+    min_scale: float = 0.01
+    quantiles: Sequence[float] = ()
+    num_samples: int = 0
+    label_mean: float | None = None
+    label_stddev: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.whole(self._where("num_components"), self.num_components, 1)
+        base.check_share(self._where("min_scale"), self.min_scale)
+        where = self._where("quantiles")
+        checks.is_a(where, self.quantiles, (list, tuple), "be a list of shares")
+        for share in self.quantiles:
+            base.check_share(where, share)
+            is_within = _LEAST_SHARE <= share <= 1 - _LEAST_SHARE
+            checks.require(is_within, where, "be in [0.001, 0.999]", share)
+        checks.whole(self._where("num_samples"), self.num_samples, 0)
+        if self.label_mean is not None:
+            checks.number(self._where("label_mean"), self.label_mean)
+        if self.label_stddev is not None:
+            checks.positive(self._where("label_stddev"), self.label_stddev)
+
+    @property
+    def size(self) -> int:
+        """Three logits for each component."""
+        return 3 * self.num_components
+
+    def rule(self, dtype: Any) -> str:
+        """Any finite number."""
+        del dtype
+        return "be a finite number"
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return what gathers the moments of the label, unless both are given."""
+        if self.label_mean is not None and self.label_stddev is not None:
+            return {}
+        read = functools.partial(_read_numbers, field=self.field)
+        return {self._entry: accumulators.Moments(source=f"label {self.field}", read=read)}
+
+    def fitted(self, statistics: types.Statistics) -> "MixtureDensity":
+        """Return the head with the moments of its label; equal labels count as 1 apart."""
+        if not self.accumulators():
+            return self
+        entry = statistics.for_column(self._entry)
+        mean, stddev = self.label_mean, self.label_stddev
+        return dataclasses.replace(
+            self,
+            label_mean=entry["mean"][0] if mean is None else mean,
+            label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
+        )
+
+    @property
+    def _entry(self) -> str:
+        return f"moments/{self.field}"
+
+    @property
+    def _shift(self) -> float:
+        return self.label_mean or 0.0
+
+    @property
+    def _unit(self) -> float:
+        return self.label_stddev or 1.0
+
+    def initial_bias(self) -> list[float]:
+        """Return equal weights, means at the quantiles of a Gaussian, and scales as far apart."""
+        count, normal = self.num_components, python_statistics.NormalDist()
+        means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
+        scale = max(count**-0.5 - self.min_scale, self.min_scale)
+        return [0.0] * count + means + [math.log(math.expm1(scale))] * count
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute logits: [B, H] -> [B, 3 K], or [B, 3 K + S] with the draws of samples."""
+        logits = super().logits(tower)
+        drawn = row_draws.draw(self.name, self.num_samples) if self.num_samples else None
+        return logits if drawn is None else tf.concat([logits, drawn], axis=1)
+
+    def _mixture(self, logits: tf.Tensor) -> _Mixture:
+        weights, means, scales = tf.split(logits[:, : self.size], 3, axis=1)
+        return _Mixture(
+            tf.nn.log_softmax(weights), means, self.min_scale + tf.math.softplus(scales)
+        )
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B, 3 K or more], [B] -> [B]."""
+        log_weights, means, scales = self._mixture(logits)
+        targets = tf.cast((targets - self._shift) / self._unit, logits.dtype)
+        deviations = (targets[:, tf.newaxis] - means) / scales
+        of_components = objectives.gaussian_log_density(
+            deviations[..., tf.newaxis], scales[..., tf.newaxis]
+        )
+        return objectives.mixture_loss(log_weights + of_components) + math.log(self._unit)
+
+    def value(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the mean of the mixture, [B, 3 K or more] -> [B]."""
+        log_weights, means, _ = self._mixture(logits)
+        return self._shift + self._unit * tf.reduce_sum(tf.exp(log_weights) * means, axis=1)
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits, [B, 3 K or more] -> what the class says, float32."""
+        mixture = self._mixture(logits)
+        found = {
+            "value": self.value(logits),
+            "weights": tf.exp(mixture.log_weights),
+            "means": self._shift + self._unit * mixture.means,
+            "scales": self._unit * mixture.scales,
+        }
+        if self.quantiles:
+            shares = tf.constant([list(self.quantiles)], logits.dtype)
+            found["quantiles"] = self._shift + self._unit * find_quantiles(mixture, shares)
+        drawn = logits[:, self.size :]
+        if drawn.shape[1]:
+            found["samples"] = self._shift + self._unit * find_quantiles(mixture, drawn)
+        return found
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict, and regress to the mean."""
+        predictions = self.predictions(logits)
+        return {
+            "predict": compat.estimator.export.PredictOutput(predictions),
+            "regress": compat.estimator.export.RegressionOutput(predictions["value"]),
+        }
+
+
+def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
+    """Return below which number a share of the mixture lies, [B, K] x 3, [B or 1, Q] -> [B, Q].
+
+    Bisection: the distribution function of a mixture has no inverse in closed form. At uniform
+    shares its quantiles are samples.
+    """
+    weights, means, scales = (values[:, tf.newaxis] for values in mixture)
+    weights = tf.exp(weights)
+    # [B, 1] each; the sum of zeros brings them to [B, Q].
+    low = tf.reduce_min(means - _REACH * scales, axis=-1) + tf.zeros_like(shares)
+    high = tf.reduce_max(means + _REACH * scales, axis=-1) + tf.zeros_like(shares)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        deviations = (middle[..., tf.newaxis] - means) / (scales * math.sqrt(2))
+        below = 0.5 * tf.reduce_sum(weights * (1 + tf.math.erf(deviations)), axis=-1)
+        is_below = below < shares
+        low, high = tf.where(is_below, middle, low), tf.where(is_below, high, middle)
+    return 0.5 * (low + high)
+
+
+def _read_numbers(labels: types.Tensors, field: str) -> np.ndarray:
+    """Return the labels of an eager batch as [N, 1] float64, NaN where they are missing."""
+    label = labels[field]
+    numbers = np.where(values.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
+    return numbers[:, np.newaxis]

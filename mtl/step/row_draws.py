@@ -1,0 +1,96 @@
+"""Random numbers that each row draws by what it holds: for predictions that are samples.
+
+with row_draws.know_rows(features):                      # {field: [B, ...]}
+    numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1), or None outside
+
+The numbers depend on the values of all fields of the row and on the name, and on nothing else: not
+on other rows, the size of a batch, the process or the time. So a row has the same draws in training
+graph, export and server, and an export can be compared. No random op is in the graph. Whoever wants
+other draws for a row gives it another value in a field that no column reads.
+"""
+
+import contextlib
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import ambient, types
+
+_LOW_BITS = 0xFFFFFFFF
+# The golden ratio as a fraction of 2^32: multiples of it lie far apart.
+_STRIDE = 0x9E3779B9
+_EXACT_BITS = 23
+
+
+def know_rows(features: types.Tensors) -> contextlib.AbstractContextManager[object]:
+    """Have the rows of {field: [B, ...]} draw within it."""
+    return _FEATURES.set(features)
+
+
+def are_rows_known() -> bool:
+    """Return whether rows draw here: where they are predicted, and not in training."""
+    return _FEATURES.get() is not None
+
+
+def draw(name: str, size: int) -> tf.Tensor | None:
+    """Draw uniform numbers in (0, 1), [B, size], under a name; None where no rows are known."""
+    features = _FEATURES.get()
+    if features is None:
+        return None
+    own = _mix(_make_keys(features) + zlib.crc32(name.encode()))
+    places = tf.range(1, size + 1, dtype=tf.int64) * _STRIDE
+    bits = tf.bitwise.right_shift(_mix(own[:, tf.newaxis] + places), _constant(32 - _EXACT_BITS))
+    return (tf.cast(bits, tf.float32) + 0.5) / 2.0**_EXACT_BITS
+
+
+def _make_keys(features: types.Tensors) -> tf.Tensor:
+    """Make a number of 32 bits of all values of each row, [B] int64."""
+    keys = _constant(0)
+    for name in sorted(features):
+        keys = _mix(keys * 31 + _make_field_keys(features[name]) + zlib.crc32(name.encode()))
+    return keys
+
+
+def _make_field_keys(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+    """Make a number of the values of one field and of their order, [B] int64."""
+    if isinstance(values, tf.RaggedTensor):
+        rows = values.value_rowids()
+        places = tf.range(tf.size(rows, tf.int64)) - tf.gather(values.row_starts(), rows)
+        placed = _mix(_bits(values.flat_values) + places * _STRIDE)
+        return tf.math.unsorted_segment_sum(placed, rows, values.nrows()) + values.row_lengths()
+    bits = tf.reshape(_bits(values), [tf.shape(values)[0], int(np.prod(values.shape[1:]))])
+    places = tf.range(bits.shape[1], dtype=tf.int64) * _STRIDE
+    return tf.reduce_sum(_mix(bits + places), axis=1)
+
+
+def _bits(values: tf.Tensor) -> tf.Tensor:
+    """Return a number of 32 bits for each value, int64 of the same shape."""
+    if values.dtype == tf.string:
+        return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
+    if values.dtype.is_floating:
+        # Adding 0 makes one zero of both; there are many NaNs.
+        one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
+        return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
+    whole = tf.cast(values, tf.int64)
+    return _mix(whole) + tf.bitwise.right_shift(whole, _constant(32))
+
+
+def _mix(values: tf.Tensor) -> tf.Tensor:
+    """Return 32 bits of which each depends on all of the lowest 32 bits; same shape, int64.
+
+    C. Wellons, "Prospecting for Hash Functions", 2018: its `lowbias32`.
+    """
+    mask = _constant(_LOW_BITS)
+    values = tf.bitwise.bitwise_and(values, mask)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        values = tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _constant(shift)))
+        values = tf.bitwise.bitwise_and(values * factor, mask)
+    return tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _constant(16)))
+
+
+def _constant(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.int64)
+
+
+_FEATURES: ambient.Ambient[types.Tensors | None] = ambient.Ambient("rows", default=None)

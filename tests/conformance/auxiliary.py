@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtl import auxiliary, networks
+from mtl import auxiliary, heads, networks
 from mtl.optimization import optimizers, update
 from mtl.variables import averaging
 
@@ -93,5 +93,31 @@ LOSSES = [
     Loss(
         name="entropy",
         make=lambda **kw: auxiliary.EntropyMinimization(heads=["kind"], **kw),
+    ),
+    Loss(
+        name="gradient_reversal",
+        make=lambda **kw: auxiliary.GradientReversal(
+            head=heads.MultiClass(name="of_kind", label="kind", classes=3), **kw
+        ),
+    ),
+    Loss(
+        name="contrastive",
+        make=lambda **kw: auxiliary.Contrastive(**kw),
+        is_of_slice="rows are compared with those of their slice",
+    ),
+    Loss(
+        name="supervised_contrastive",
+        make=lambda **kw: auxiliary.SupervisedContrastive(head="kind", **kw),
+        is_of_slice="rows are compared with those of their slice",
+    ),
+    Loss(name="centre_loss", make=lambda **kw: auxiliary.CentreLoss(head="kind", **kw)),
+    Loss(
+        name="reconstruction",
+        make=lambda **kw: auxiliary.Reconstruction(**kw),
+        is_of_slice="columns come from rows of the slice",
+    ),
+    Loss(
+        name="reconstruction_of_zeros",
+        make=lambda **kw: auxiliary.Reconstruction(replacement="zero", **kw),
     ),
 ]

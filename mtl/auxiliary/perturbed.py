@@ -158,9 +158,12 @@ def check_settings(kind: str, norm: str, epsilon: float, bounds: object, columns
 
 def choose_columns(kind: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
     """Return the columns to perturb; fail unless each is encoded as numbers."""
-    if columns is None:
-        return [name for name, values in inputs.items() if values.dtype.is_floating]
     where = f"{kind}.columns"
+    if columns is None:
+        found = [name for name, values in inputs.items() if values.dtype.is_floating]
+        rule = "find a column that is encoded as numbers"
+        checks.require(bool(found), where, rule, list(inputs))
+        return found
     for name in columns:
         checks.one_of(where, name, inputs)
         rule = "be encoded as numbers: an id cannot be moved a little"

@@ -119,8 +119,8 @@ def test_draws_fill_the_ball_and_count_by_row(monkeypatch):
     part = auxiliary.Adversarial(epsilon=1.0, random_start=True, columns=[X])
     with probe.open_step() as (activations, session):
         space = perturbed.make_space(part, activations.inputs)
-        start = session.run([space.draw_start(f"{n}", 1.0)[X] for n in range(60)])
-        normal = session.run([space.draw_normal(f"{n}", 2.0)[X] for n in range(60)])
+        start = session.run([space.draw_start(f"{n}", 1.0)[X] for n in range(30)])
+        normal = session.run([space.draw_normal(f"{n}", 2.0)[X] for n in range(30)])
     radii = np.linalg.norm(np.concatenate(start), axis=1)
     assert radii.max() <= 1
     # Uniform in a ball of three dimensions: an eighth lies within half of the radius.

@@ -351,6 +351,7 @@ def test_a_task_cannot_be_called_as_a_signature_is():
         )
 
 
+@pytest.mark.medium
 def test_an_export_of_a_pruned_run_that_cannot_be_rewritten_is_published_whole(
     made, tmp_path, monkeypatch, caplog
 ):

@@ -32,13 +32,15 @@ def read_file(where: str, path: str) -> list[bytes]:
 
 def create_table(
     entries: tuple[str, ...] | str, num_unknown: int
-) -> tf.lookup.StaticVocabularyTable:
+) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
     """Build the table of a vocabulary, or of a file with one; it is made once in a graph.
 
     It gives tokens their places, and others one of `num_unknown` places behind these, by a hash.
     """
 
-    def create() -> tf.lookup.StaticVocabularyTable:
+    def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
+        if num_unknown == 1:  # No token has to be hashed to know its place.
+            return tf.lookup.StaticHashTable(_initializer(entries), _count_entries(entries))
         return tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown)
 
     return make_once((entries, num_unknown), create)
@@ -55,6 +57,13 @@ def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
         with tf.init_scope():
             kept.append(make())
     return kept[0]
+
+
+def _count_entries(entries: tuple[str, ...] | str) -> int:
+    if isinstance(entries, tuple):
+        return len(entries)
+    with tf.io.gfile.GFile(entries, "rb") as file:
+        return len(row_names.split_lines(file.read()))
 
 
 def _initializer(entries: tuple[str, ...] | str) -> Any:

@@ -148,9 +148,12 @@ class MeanTeacher(base.OfHeads):
     the divergence of the heads in place of the squared distance of probabilities. The teacher is
     `Update.average`, as it was before the step, and drops out on its own. It reads the columns as
     the student encodes them: tables have no average here. In the first step it is the student.
+    Where the paper has noise on the inputs of both, only those of the student have it here: what
+    the teacher says of noisy inputs is less certain than it could be.
 
     Attributes:
-      noise: the standard deviation of the noise on what the teacher reads, at least 0.
+      noise: the standard deviation of the noise on the inputs of the student, at least 0, which
+        takes another pass; with 0 the student is the plain pass.
       columns: those that noise is added to, by name; None for all.
     """
 
@@ -166,9 +169,11 @@ class MeanTeacher(base.OfHeads):
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far the student is from the teacher, [B]."""
-        inputs = _add_noise(self, activations)
-        teacher = activations.run(inputs, draw=1, replace=averaging.read_average)
-        return self._diverge(_hold(teacher), activations.logits)
+        teacher = activations.run(activations.inputs, draw=1, replace=averaging.read_average)
+        student = activations
+        if self.noise:
+            student = activations.run(_add_noise(self, activations), draw=2)
+        return self._diverge(_hold(teacher), student.logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

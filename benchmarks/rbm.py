@@ -67,9 +67,7 @@ def read() -> dict[str, np.ndarray]:
     """Return {split: [N, 64] of 0 and 1}."""
     source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
     images = {
-        split: np.stack(
-            [row["image"].ravel() for row in source.records(split).as_numpy_iterator()]
-        )
+        split: np.stack([row["image"].ravel() for row in source.records(split).as_numpy_iterator()])
         for split in ("train", "test")
     }
     return {split: (own >= 8).astype(np.float32) for split, own in images.items()}
@@ -127,9 +125,7 @@ def fit(seed: int) -> dict[str, float]:
         started = time.perf_counter()
         theirs.fit(read()["train"])
         seconds = time.perf_counter() - started
-        nats = _average(
-            theirs.components_.T, theirs.intercept_hidden_, theirs.intercept_visible_
-        )
+        nats = _average(theirs.components_.T, theirs.intercept_hidden_, theirs.intercept_visible_)
         found.append({**nats, "seconds": seconds})
     return max(found, key=lambda one: one["test"])
 
@@ -150,9 +146,7 @@ def train(chains: int, steps: int, seed: int) -> dict[str, float]:
         model=model.MultiTaskModel(
             columns=[features.Numeric(names=["x"], normalization="none")],
             network=networks.SharedBottom(
-                trunk=networks.RBM(
-                    units=UNITS, chains=chains, steps=steps, output="free_energy"
-                )
+                trunk=networks.RBM(units=UNITS, chains=chains, steps=steps, output="free_energy")
             ),
             heads=[heads.Score(name="usual")],
             update=update.Update(
@@ -184,12 +178,11 @@ def compare(seeds: int, out: str) -> str:
             path = os.path.join(out, f"{side.replace(' ', '_')}_{seed}.json")
             results.append(rows.kept(path, functools.partial(measure, seed)))
             print(f"{side}, seed {seed}: {results[-1]}", flush=True)
-        train, test, seconds = (
-            [one[key] for one in results] for key in ("train", "test", "seconds")
-        )
-        each = ", ".join(f"{value:.2f}" for value in test)
-        lines.append([side, f"{statistics.mean(train):.2f}", each, f"{max(seconds):.0f}"])
-    return rows.markdown(["side", "training", "held out, by seed", "seconds"], lines)
+        means = {key: statistics.mean(one[key] for one in results) for key in results[0]}
+        each = ", ".join(f"{one['test']:.2f}" for one in results)
+        cells = [f"{means['train']:.2f}", f"{means['test']:.2f}", each, f"{means['seconds']:.0f}"]
+        lines.append([side, *cells])
+    return rows.markdown(["side", "training", "held out", "by seed", "seconds"], lines)
 
 
 def main() -> None:

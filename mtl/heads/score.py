@@ -20,8 +20,8 @@ from mtl.heads import base, metrics
 class Score(types.Head):
     """Predicts its tower, which holds one value for each row: `score` [B]; it trains nothing.
 
-    It has neither a label nor variables, and its loss is 0 for every row. So `average_loss` tells no
-    checkpoints apart, and a weighting that divides by losses, or takes their logarithms, ends in
+    It has neither a label nor variables, and its loss is 0 for every row. So `average_loss` tells
+    no checkpoints apart, and a weighting that divides by losses, or takes their logarithms, ends in
     NaN.
 
     Attributes:

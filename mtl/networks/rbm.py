@@ -94,37 +94,45 @@ class RBM:
         columns = trunk.join_columns("RBM", inputs)
         if self.output == _HIDDEN:
             output = layers.dense(columns, self.units, _LAYER, tf.sigmoid)
-        else:
-            energies = self._read(columns.shape[1]).compute_free_energies(self._check(columns))
+        # In any case: what is served has the variables of training, and warm starts find them.
+        machine, chains = self._create_variables(columns.shape[1])
+        if self.output == _FREE_ENERGY:
+            energies = machine.compute_free_energies(self._check(columns))
             output = tf.cast(energies[:, tf.newaxis], columns.dtype)
         if training and self.weight:
-            emitted.add(_LOSS, lambda: self._contrast(tf.stop_gradient(columns)))
+            emitted.add(_LOSS, lambda: self._contrast(machine, chains, tf.stop_gradient(columns)))
         return output
 
-    def _contrast(self, columns: tf.Tensor) -> tf.Tensor:
-        """Compute the losses of rows, [B, D] -> [B]."""
-        machine, columns = self._read(columns.shape[1]), self._check(columns)
-        if self.chains:
-            samples = self._advance_chains(machine)
-        else:
-            samples = self._draw_samples(machine, columns)
-        others = machine.compute_free_energies(tf.stop_gradient(samples))
-        contrast = machine.compute_free_energies(columns) - (
-            tf.reduce_mean(others) if self.chains else others
-        )
-        return precision.share_output(contrast)[1]
-
-    def _read(self, width: int) -> "Machine":
-        """Return the variables, in 32 bits also where the network computes in 16."""
+    def _create_variables(self, width: int) -> tuple["Machine", tf.Variable | None]:
+        """Return those of the energy, in 32 bits also in a network of 16, and the chains."""
+        zeros = tf1.zeros_initializer()
+        with tf1.variable_scope("visible"):
+            visible = tf1.get_variable("bias", [width], tf.float32, zeros)
         # The layer has created them, or does not exist.
         with tf1.variable_scope(_LAYER, reuse=tf1.AUTO_REUSE):
             kernel = tf1.get_variable("kernel", [width, self.units], tf.float32)
-            zeros = tf1.zeros_initializer()
             hidden = tf1.get_variable("bias", [self.units], tf.float32, zeros)
-        with tf1.variable_scope("visible", reuse=tf1.AUTO_REUSE):
-            visible = tf1.get_variable("bias", [width], tf.float32, zeros)
-        # A variable has no matmul of its own before it is read.
-        return Machine(*map(tf.convert_to_tensor, (kernel, hidden, visible)), self.visible)
+        machine = Machine(*map(tf.convert_to_tensor, (kernel, hidden, visible)), self.visible)
+        if not self.chains:
+            return machine, None
+        # Slices may read before or after another one's update. So a step reads one of two places,
+        # and all slices write the same chains to the other one.
+        initial = np.zeros([2, self.chains, width], np.float32)
+        return machine, step_state.create_variable("chains", initial)
+
+    def _contrast(
+        self, machine: "Machine", chains: tf.Variable | None, columns: tf.Tensor
+    ) -> tf.Tensor:
+        """Compute the losses of rows, [B, D] -> [B]."""
+        columns = self._check(columns)
+        if chains is None:
+            samples = self._draw_samples(machine, columns)
+        else:
+            samples = self._advance_chains(machine, chains)
+        others = machine.compute_free_energies(tf.stop_gradient(samples))
+        if chains is not None:
+            others = tf.reduce_mean(others)
+        return precision.share_output(machine.compute_free_energies(columns) - others)[1]
 
     def _check(self, columns: tf.Tensor) -> tf.Tensor:
         """Return the columns in 32 bits; fail when run on values that binary units cannot have."""
@@ -145,12 +153,8 @@ class RBM:
             columns = machine.resample(columns, draws.draw_rows(f"gibbs_{step}", num_rows, size))
         return columns
 
-    def _advance_chains(self, machine: "Machine") -> tf.Tensor:
+    def _advance_chains(self, machine: "Machine", kept: tf.Variable) -> tf.Tensor:
         """Return the chains of this step, [N, D], and leave them to the next one."""
-        width = machine.visible_bias.shape[0]
-        kept = step_state.create_variable("chains", np.zeros([2, self.chains, width], np.float32))
-        # Slices may read before or after another one's update. So a step reads one of the two
-        # places, and all slices write the same chains to the other one.
         is_odd = tf.equal(tf1.train.get_global_step() % 2, 1)
         both = kept.read_value()
         chains = tf.where(is_odd, both[1], both[0])

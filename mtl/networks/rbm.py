@@ -112,7 +112,8 @@ class RBM:
         with tf1.variable_scope(_LAYER, reuse=tf1.AUTO_REUSE):
             kernel = tf1.get_variable("kernel", [width, self.units], tf.float32)
             hidden = tf1.get_variable("bias", [self.units], tf.float32, zeros)
-        machine = Machine(*map(tf.convert_to_tensor, (kernel, hidden, visible)), self.visible)
+        kernel, hidden, visible = map(tf.convert_to_tensor, (kernel, hidden, visible))
+        machine = Machine(kernel, hidden, visible, self.visible)
         if not self.chains:
             return machine, None
         # Slices may read before or after another one's update. So a step reads one of two places,

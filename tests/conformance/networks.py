@@ -345,6 +345,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
+        own_on_replicas="draws",
     ),
     Network(
         name="rbm_of_free_energies",

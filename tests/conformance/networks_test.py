@@ -295,7 +295,7 @@ def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row):
 
 
 # Their units are read by an operation that mixes them, or several layers: a stack of experts or of
-# tasks, attention, codes, or a product of columns.
+# tasks, attention, codes, or a product of columns; or they are the tower, or add up to it.
 _KEEP_ALL_UNITS = {
     "adatt",
     "adatt_with_shared_experts",
@@ -310,6 +310,8 @@ _KEEP_ALL_UNITS = {
     "mmoe_of_gated_layers",
     "ple",
     "ple_of_three_levels",
+    "rbm_of_cd",
+    "rbm_of_free_energies",
     "sluice",
     "stem",
 }

@@ -1,12 +1,14 @@
 import dataclasses
 import functools
 import itertools
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import compat, heads, networks, transfer
+from mtl.balancing import methods, surgery
 from mtl.layers import precision
 from mtl.networks import rbm
 from mtl.runs import verbs
@@ -185,12 +187,12 @@ def test_binary_units_take_values_between_0_and_1_alone(wrong, output):
     assert np.isfinite(_run(networks.RBM(units=3, output=output), BINARY / 2)[0]).all()
 
 
-def _model(**settings):
+def _model(more=MappingProxyType({}), **settings):
     """A model of images and numbers, which sigmoids bring between 0 and 1."""
     squash = networks.MLP(layers=[5], activation="sigmoid")
     part = networks.RBM(**{"units": 3, **settings})
     trunk = networks.Stacked(trunks=[squash, part])
-    return images.make_model(network=networks.SharedBottom(trunk=trunk))
+    return images.make_model(network=networks.SharedBottom(trunk=trunk), **more)
 
 
 def _is_of_rbm(name):
@@ -199,8 +201,11 @@ def _is_of_rbm(name):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("chains", [0, 7])
-def test_slices_and_replicas_are_the_whole_batch(chains):
-    made = _model(chains=chains, steps=2)
+@pytest.mark.parametrize("on", [None, "variables", "representation"])
+def test_slices_and_replicas_are_the_whole_batch(chains, on):
+    """Also where surgery passes over the slices several times."""
+    method = on and surgery.Combine(method=methods.PCGrad(), on=on)
+    made = _model({"surgery": method} if on else {}, chains=chains, steps=2)
     whole, start = images.take_steps(made, steps=3)[0], images.take_steps(made, steps=0)[0]
     names = [name for name in whole if _is_of_rbm(name)]
     assert len(names) == 1 + (chains > 0)

@@ -142,7 +142,10 @@ class RBM:
             return columns
         valid = (columns >= 0) & (columns <= 1)
         wrong = tf.boolean_mask(columns, ~valid)
-        text = "RBM inputs must be in [0, 1] for binary visible units, got"
+        text = (
+            "RBM inputs must lie between 0 and 1 for binary visible units. "
+            "Encode them as one-hot, or standardise them for RBM.visible = 'gaussian'."
+        )
         check = tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)
         with tf.control_dependencies([check]):
             return tf.identity(columns)

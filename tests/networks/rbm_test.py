@@ -182,7 +182,7 @@ def test_samples_are_finite_at_both_ends_of_what_is_drawn(visible, given):
 def test_binary_units_take_values_between_0_and_1_alone(wrong, output):
     given = BINARY.copy()
     given[3, 1] = wrong
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"RBM inputs must be in \[0, 1\]"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="RBM inputs must lie between 0 and 1"):
         _run(networks.RBM(units=3, output=output), given)
     assert np.isfinite(_run(networks.RBM(units=3, output=output), BINARY / 2)[0]).all()
 

@@ -201,7 +201,7 @@ def _is_of_rbm(name):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("chains", [0, 7])
-@pytest.mark.parametrize("on", [None, "variables", "representation"])
+@pytest.mark.parametrize("on", [None, "parameters", "representation"])
 def test_slices_and_replicas_are_the_whole_batch(chains, on):
     """Also where surgery passes over the slices several times."""
     method = on and surgery.Combine(method=methods.PCGrad(), on=on)

@@ -1,6 +1,7 @@
 """Restricted Boltzmann machines of digits: exact log-likelihoods of held-out rows.
 
     python -m benchmarks.rbm --seeds 3
+    python -m benchmarks.rbm --labels 100
 
 The images are those that come along, 1,437 to train on and 360 held out; a pixel is on from 8 of
 16. With 12 hidden units the likelihood is exact: Z is a sum over 4,096 states. Ours is
@@ -8,6 +9,9 @@ The images are those that come along, 1,437 to train on and 360 held out; a pixe
 scikit-learn's BernoulliRBM, which has persistent chains too, with the better of two learning rates
 on held-out rows. More is better, in nats of a row. AUC tells how well the likelihood separates
 held-out rows from rows of pixels that are drawn one by one, each from another held-out image.
+
+With `--labels` a classifier of that many labelled images starts from the hidden layer of an RBM of
+128 units, which has seen all training images, or from random values.
 """
 
 import argparse
@@ -26,13 +30,13 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, experiment, features, heads, model, networks, serving, spec, types
+from mtl import checks, experiment, features, heads, model, networks, serving, spec, transfer, types
 from mtl.data import pipeline, tfds
 from mtl.optimization import optimizers, schedules, update
 from mtl.runs import verbs
 
 UNITS = 12
-_STEPS, _BATCH, _RATE, _CHAINS = 10000, 100, 0.01, 500
+_STEPS, _BATCH, _RATE, _CHAINS, _WIDTH = 10000, 100, 0.01, 500, 128
 # {how: chains, Gibbs steps}
 _OURS = {"ours, persistent chains": (_CHAINS, 1), "ours, CD-1": (0, 1)}
 _INDEPENDENT, _THEIRS = "independent pixels", "scikit-learn"
@@ -40,39 +44,46 @@ _INDEPENDENT, _THEIRS = "independent pixels", "scikit-learn"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrays(types.Source):
-    """Rows of one field `x`, and of a label that nothing reads.
+    """Rows of one field `x`, and of the label `digit`.
 
     Attributes:
-      splits: {split: [N, D] float32}.
+      splits: {split: {field: [N, ...]}}.
     """
 
     splits: Any = dataclasses.field(repr=False)
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split."""
-        values = self.splits[split]
-        return tf.data.Dataset.from_tensor_slices({"x": values, "none": np.zeros(len(values))})
+        return tf.data.Dataset.from_tensor_slices(self.splits[split])
 
     def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, tf.Tensor]:
         """Decode a batch."""
-        labels = {"none": tf.cast(batch["none"], tf.float32)} if with_labels else {}
-        return {"x": batch["x"], **labels}
+        return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
 
     def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Yield the rows one by one."""
-        for index, row in enumerate(self.splits[split]):
-            yield f"{split} row {index}", {"x": row.tolist(), "none": 0.0}
+        fields = self.splits[split]
+        for index in range(len(fields["x"])):
+            row = {name: values[index].tolist() for name, values in fields.items()}
+            yield f"{split} row {index}", row
 
 
 @functools.cache
+def read_fields() -> dict[str, dict[str, np.ndarray]]:
+    """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
+    source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
+    found = {}
+    for split in ("train", "test"):
+        records = list(source.records(split).as_numpy_iterator())
+        images = np.stack([row["image"].ravel() for row in records])
+        digits = np.array([row["digit"] for row in records], np.int64)
+        found[split] = {"x": (images >= 8).astype(np.float32), "digit": digits}
+    return found
+
+
 def read() -> dict[str, np.ndarray]:
     """Return {split: [N, 64] of 0 and 1}."""
-    source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
-    images = {
-        split: np.stack([row["image"].ravel() for row in source.records(split).as_numpy_iterator()])
-        for split in ("train", "test")
-    }
-    return {split: (own >= 8).astype(np.float32) for split, own in images.items()}
+    return {split: fields["x"] for split, fields in read_fields().items()}
 
 
 def compute_log_likelihoods(
@@ -137,40 +148,84 @@ def fit(seed: int) -> dict[str, float]:
     return max(found, key=lambda one: one["test"])
 
 
-def train(chains: int, steps: int, seed: int) -> dict[str, float]:
-    """Return the same by ours."""
-    splits = read()
+def _train(
+    folder: str,
+    trunk: Any,
+    head: types.Head,
+    seed: int,
+    num_rows: int | None = None,
+    **settings: Any,
+) -> experiment.Experiment:
+    """Train a trunk with a head, on so many rows that the seed draws; all of them for None."""
+    fields, labels = read_fields(), {}
+    if num_rows:
+        chosen = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]
+        own = {name: values[chosen] for name, values in fields["train"].items()}
+        fields, labels = {**fields, "train": own}, {"digit": "int64"}
+    steps = _STEPS if num_rows is None else 1000
     made = experiment.Experiment(
         data=pipeline.Pipeline(
-            source=Arrays(splits=splits),
+            source=Arrays(splits=fields),
             spec=spec.Spec(
-                features={"x": ("float32", splits["train"].shape[1:])}, labels={"none": "float32"}
+                features={"x": ("float32", fields["train"]["x"].shape[1:])}, labels=labels
             ),
-            batch_size=_BATCH,
-            shuffle_buffer=len(splits["train"]),
+            batch_size=min(_BATCH, num_rows or _BATCH),
+            shuffle_buffer=len(fields["train"]["x"]),
             cache=True,
         ),
         model=model.MultiTaskModel(
             columns=[features.Numeric(names=["x"], normalization="none")],
-            network=networks.SharedBottom(
-                trunk=networks.RBM(units=UNITS, chains=chains, steps=steps, output="free_energy")
-            ),
-            heads=[heads.Score(name="usual")],
+            network=networks.SharedBottom(trunk=trunk),
+            heads=[head],
             update=update.Update(
                 optimizer=optimizers.Adam(learning_rate=schedules.Cosine(value=_RATE))
             ),
         ),
-        run=experiment.Run(train_steps=_STEPS, checkpoint_steps=_STEPS, seed=seed),
+        run=experiment.Run(train_steps=steps, checkpoint_steps=steps, seed=seed),
         serving=serving.Serving(check_rows=0),
+        **settings,
     )
+    verbs.train(made, folder)
+    return made
+
+
+def train(chains: int, steps: int, seed: int) -> dict[str, float]:
+    """Return the same by ours."""
+    part = networks.RBM(units=UNITS, chains=chains, steps=steps, output="free_energy")
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        verbs.train(made, folder)
+        _train(folder, part, heads.Score(name="usual"), seed)
         seconds = time.perf_counter() - started
         saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
         names = ("hidden_0/kernel", "hidden_0/bias", "visible/bias")
         values = [saved.get_tensor(f"network/trunk/{name}") for name in names]
     return {**_measure_machine(*values), "seconds": seconds}
+
+
+def classify(num_labels: int, seed: int) -> dict[str, float]:
+    """Return held-out accuracies by what the classifier starts from."""
+    layer = networks.MLP(layers=[_WIDTH], activation="sigmoid")
+    head, found = heads.MultiClass(name="digit", classes=10), {}
+    with tempfile.TemporaryDirectory() as folder:
+        part = networks.RBM(units=_WIDTH, output="free_energy")
+        _train(f"{folder}/start", part, heads.Score(name="usual"), seed)
+        start = transfer.WarmStart(source=f"{folder}/start", exclude=["^head/"])
+        for name, settings in (("random", {}), ("rbm", {"warm_start": start})):
+            made = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
+            metrics = verbs.evaluate(made, f"{folder}/{name}", "test", "latest")
+            found[name] = float(metrics["digit/accuracy"])
+    return found
+
+
+def compare_starts(num_labels: int, seeds: int, out: str) -> str:
+    """Measure what is missing, and return the table of classifiers."""
+    results = []
+    for seed in range(1, seeds + 1):
+        path = os.path.join(out, f"classify_{num_labels}_{seed}.json")
+        results.append(rows.kept(path, functools.partial(classify, num_labels, seed)))
+        print(f"{num_labels} labels, seed {seed}: {results[-1]}", flush=True)
+    lines = [[name, ", ".join(f"{one[name]:.3f}" for one in results)] for name in ("random", "rbm")]
+    return rows.markdown(["starts from", "accuracy by seed"], lines)
 
 
 def compare(seeds: int, out: str) -> str:
@@ -196,11 +251,16 @@ def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--labels", type=int, help="compare classifiers of so many labelled images")
     parser.add_argument("--out", default="runs/rbm", help="where results are kept")
     args = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     checks.at_least("--seeds", args.seeds, 1)
-    print(compare(args.seeds, args.out))
+    if args.labels is None:
+        print(compare(args.seeds, args.out))
+        return
+    checks.at_least("--labels", args.labels, 10)
+    print(compare_starts(args.labels, args.seeds, args.out))
 
 
 if __name__ == "__main__":

@@ -200,8 +200,7 @@ def _is_of_rbm(name):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("chains", [0, 7])
-@pytest.mark.parametrize("on", [None, "parameters", "representation"])
+@pytest.mark.parametrize(("chains", "on"), [(0, None), (7, None), (7, "parameters")])
 def test_slices_and_replicas_are_the_whole_batch(chains, on):
     """Also where surgery passes over the slices several times."""
     method = on and surgery.Combine(method=methods.PCGrad(), on=on)

@@ -14,6 +14,7 @@ from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
 from mtl.heads.regression import Poisson, Regression
+from mtl.heads.score import Score
 
 __all__ = [
     "Binary",
@@ -26,4 +27,5 @@ __all__ = [
     "Ordinal",
     "Poisson",
     "Regression",
+    "Score",
 ]

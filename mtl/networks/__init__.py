@@ -27,6 +27,7 @@ from mtl.networks.mmoe import MMoE, OMoE
 from mtl.networks.mtan import MTAN
 from mtl.networks.pepnet import PEPNet
 from mtl.networks.ple import PLE
+from mtl.networks.rbm import RBM
 from mtl.networks.relations import AITM, DBMTL, ResFlow
 from mtl.networks.resnet import ResNet
 from mtl.networks.shared_bottom import SharedBottom
@@ -63,6 +64,7 @@ __all__ = [
     "PackNet",
     "Parallel",
     "Piggyback",
+    "RBM",
     "ResFlow",
     "ResNet",
     "STAR",

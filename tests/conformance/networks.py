@@ -328,6 +328,39 @@ NETWORKS = [
         own_on_replicas="draws",
     ),
     Network(
+        name="rbm",
+        gin="networks/rbm.gin",
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=32,
+    ),
+    Network(
+        name="rbm_of_cd",
+        gin="""
+            networks.SharedBottom.trunk = @networks.RBM()
+            networks.RBM.units = 6
+            networks.RBM.visible = "gaussian"
+            networks.RBM.steps = 2
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=6,
+        own_on_replicas="draws",
+    ),
+    Network(
+        name="rbm_of_free_energies",
+        gin="""
+            networks.SharedBottom.trunk = @networks.RBM()
+            networks.RBM.units = 6
+            networks.RBM.visible = "gaussian"
+            networks.RBM.chains = 5
+            networks.RBM.output = "free_energy"
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=1,
+    ),
+    Network(
         name="adatt",
         gin="networks/adatt.gin",
         configurable="AdaTT",

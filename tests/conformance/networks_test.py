@@ -62,10 +62,10 @@ def _build(network, row, training, seed=0):
         column: tf1.placeholder_with_default(value, [None, *value.shape[1:]], _name(column))
         for column, value in _inputs(row).items()
     }
-    return _run(network, inputs, row.tasks, training)
+    return _run_network(network, inputs, row.tasks, training)
 
 
-def _run(network, inputs, tasks, training):
+def _run_network(network, inputs, tasks, training):
     """The towers, with the losses of rows that the network emits."""
     with tf1.variable_scope("network"), emitted.collect() as found:
         towers = network(inputs, tasks, training)
@@ -224,7 +224,7 @@ def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row, monkey
 def _gradients(network, row, rows):
     """{variable: the gradient of what these rows add to the loss of the batch}."""
     inputs = {column: tf.constant(value[rows]) for column, value in _inputs(row).items()}
-    towers = _run(network, inputs, row.tasks, True)
+    towers = _run_network(network, inputs, row.tasks, True)
     losses = [(i + 1) * tf.reduce_sum(t**2) / _BATCH for i, t in enumerate(towers.values())]
     losses += [tf.reduce_sum(each) / _BATCH for each in towers.emitted]
     variables = tf1.trainable_variables()
@@ -295,7 +295,7 @@ def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row):
 
 
 # Their units are read by an operation that mixes them, or several layers: a stack of experts or of
-# tasks, attention, codes, or a product of columns.
+# tasks, attention, codes, or a product of columns; or they are the tower, or add up to it.
 _KEEP_ALL_UNITS = {
     "adatt",
     "adatt_with_shared_experts",
@@ -310,6 +310,8 @@ _KEEP_ALL_UNITS = {
     "mmoe_of_gated_layers",
     "ple",
     "ple_of_three_levels",
+    "rbm_of_cd",
+    "rbm_of_free_energies",
     "sluice",
     "stem",
 }

@@ -119,6 +119,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Ordinal": lambda: {"name": "y", "classes": 3},
     "Poisson": lambda: {"name": "y"},
     "Regression": lambda: {"name": "y"},
+    "Score": lambda: {"name": "y"},
     "FromFile": lambda: {"path": __file__},
     "Rows": lambda: {"rows": [1]},
     "MultiTaskModel": lambda: {

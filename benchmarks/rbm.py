@@ -1,0 +1,271 @@
+"""Restricted Boltzmann machines of digits: exact log-likelihoods of held-out rows.
+
+    python -m benchmarks.rbm --seeds 3
+    python -m benchmarks.rbm --labels 100
+
+The images are those that come along, 1,437 to train on and 360 held out; a pixel is on from 8 of
+16. With 12 hidden units the likelihood is exact: Z is a sum over 4,096 states. Ours is
+`networks.RBM` as `launch.train` trains it, with persistent chains and with CD-1. Theirs is
+scikit-learn's BernoulliRBM, which has persistent chains too, with the better of two learning rates
+on held-out rows. More is better, in nats of a row. AUC tells how well the likelihood separates
+held-out rows from rows of pixels that are drawn one by one, each from another held-out image.
+
+With `--labels` a classifier of that many labelled images starts from the hidden layer of an RBM of
+128 units, which has seen all training images, or from random values.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import rows
+from mtl import checks, experiment, features, heads, model, networks, serving, spec, transfer, types
+from mtl.data import pipeline, tfds
+from mtl.optimization import optimizers, schedules, update
+from mtl.runs import verbs
+
+UNITS = 12
+_STEPS, _BATCH, _RATE, _CHAINS, _WIDTH = 10000, 100, 0.01, 500, 128
+# {how: chains, Gibbs steps}
+_OURS = {"ours, persistent chains": (_CHAINS, 1), "ours, CD-1": (0, 1)}
+_INDEPENDENT, _THEIRS = "independent pixels", "scikit-learn"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrays(types.Source):
+    """Rows of one field `x`, and of the label `digit`.
+
+    Attributes:
+      splits: {split: {field: [N, ...]}}.
+    """
+
+    splits: Any = dataclasses.field(repr=False)
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split."""
+        return tf.data.Dataset.from_tensor_slices(self.splits[split])
+
+    def decode(self, batch: Any, spec: spec.Spec, with_labels: bool) -> dict[str, tf.Tensor]:
+        """Decode a batch."""
+        return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
+
+    def scan(self, split: str, spec: spec.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Yield the rows one by one."""
+        fields = self.splits[split]
+        for index in range(len(fields["x"])):
+            row = {name: values[index].tolist() for name, values in fields.items()}
+            yield f"{split} row {index}", row
+
+
+@functools.cache
+def read_fields() -> dict[str, dict[str, np.ndarray]]:
+    """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
+    source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
+    found = {}
+    for split in ("train", "test"):
+        records = list(source.records(split).as_numpy_iterator())
+        images = np.stack([row["image"].ravel() for row in records])
+        digits = np.array([row["digit"] for row in records], np.int64)
+        found[split] = {"x": (images >= 8).astype(np.float32), "digit": digits}
+    return found
+
+
+def read() -> dict[str, np.ndarray]:
+    """Return {split: [N, 64] of 0 and 1}."""
+    return {split: fields["x"] for split, fields in read_fields().items()}
+
+
+def compute_log_likelihoods(
+    values: np.ndarray, kernel: np.ndarray, hidden_bias: np.ndarray, visible_bias: np.ndarray
+) -> np.ndarray:
+    """Return the log-likelihoods of rows, [N, D] of 0 and 1 -> [N], by all states of hidden units.
+
+    Args:
+      values: the rows.
+      kernel: [D, H].
+      hidden_bias: [H].
+      visible_bias: [D].
+    """
+    numbers = np.arange(2 ** len(hidden_bias))
+    states = (numbers[:, np.newaxis] >> np.arange(len(hidden_bias)) & 1).astype(np.float64)
+    sums = np.logaddexp(0, states @ kernel.T.astype(np.float64) + visible_bias).sum(1)
+    log_partition = np.logaddexp.reduce(states @ hidden_bias + sums)
+    hidden = np.logaddexp(0, values.astype(np.float64) @ kernel + hidden_bias).sum(1)
+    return values @ visible_bias.astype(np.float64) + hidden - log_partition
+
+
+def measure_independent() -> dict[str, float]:
+    """Return the nats of a row of each split where every pixel is on by its share, smoothed."""
+    splits, started = read(), time.perf_counter()
+    share = (splits["train"].sum(0) + 1) / (len(splits["train"]) + 2)
+    seconds = time.perf_counter() - started
+    found = _measure(lambda own: own @ np.log(share) + (1 - own) @ np.log1p(-share))
+    return {**found, "seconds": seconds}
+
+
+def _measure(compute: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+    """Return the nats of a row of each split, and the AUC, of [N, 64] -> log-likelihoods [N]."""
+    random, test = np.random.default_rng(0), read()["test"]
+    # Each pixel is on as often as in images, and independently of the others.
+    others = compute(random.permuted(test, axis=0))
+    scores = np.concatenate([compute(test), others])
+    labels = np.repeat([1, 0], [len(test), len(others)])
+    nats = {split: float(compute(own).mean()) for split, own in read().items()}
+    return {**nats, "auc": rows.compute_auc(labels, scores)}
+
+
+def _measure_machine(*values: np.ndarray) -> dict[str, float]:
+    return _measure(lambda own: compute_log_likelihoods(own, *values))
+
+
+def fit(seed: int) -> dict[str, float]:
+    """Return the same by scikit-learn, of the better of two learning rates on held-out rows."""
+    from sklearn import neural_network
+
+    found = []
+    for rate in (0.05, 0.01):
+        theirs = neural_network.BernoulliRBM(
+            UNITS, learning_rate=rate, batch_size=10, n_iter=200, random_state=seed
+        )
+        started = time.perf_counter()
+        theirs.fit(read()["train"])
+        seconds = time.perf_counter() - started
+        nats = _measure_machine(
+            theirs.components_.T, theirs.intercept_hidden_, theirs.intercept_visible_
+        )
+        found.append({**nats, "seconds": seconds})
+    return max(found, key=lambda one: one["test"])
+
+
+def _train(
+    folder: str,
+    trunk: Any,
+    head: types.Head,
+    seed: int,
+    num_rows: int | None = None,
+    **settings: Any,
+) -> experiment.Experiment:
+    """Train a trunk with a head, on so many rows that the seed draws; all of them for None."""
+    fields, labels = read_fields(), {}
+    if num_rows:
+        chosen = np.random.default_rng(seed).permutation(len(fields["train"]["x"]))[:num_rows]
+        own = {name: values[chosen] for name, values in fields["train"].items()}
+        fields, labels = {**fields, "train": own}, {"digit": "int64"}
+    steps = _STEPS if num_rows is None else 1000
+    made = experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=Arrays(splits=fields),
+            spec=spec.Spec(
+                features={"x": ("float32", fields["train"]["x"].shape[1:])}, labels=labels
+            ),
+            batch_size=min(_BATCH, num_rows or _BATCH),
+            shuffle_buffer=len(fields["train"]["x"]),
+            cache=True,
+        ),
+        model=model.MultiTaskModel(
+            columns=[features.Numeric(names=["x"], normalization="none")],
+            network=networks.SharedBottom(trunk=trunk),
+            heads=[head],
+            update=update.Update(
+                optimizer=optimizers.Adam(learning_rate=schedules.Cosine(value=_RATE))
+            ),
+        ),
+        run=experiment.Run(train_steps=steps, checkpoint_steps=steps, seed=seed),
+        serving=serving.Serving(check_rows=0),
+        **settings,
+    )
+    verbs.train(made, folder)
+    return made
+
+
+def train(chains: int, steps: int, seed: int) -> dict[str, float]:
+    """Return the same by ours."""
+    part = networks.RBM(units=UNITS, chains=chains, steps=steps, output="free_energy")
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        _train(folder, part, heads.Score(name="usual"), seed)
+        seconds = time.perf_counter() - started
+        saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
+        names = ("hidden_0/kernel", "hidden_0/bias", "visible/bias")
+        values = [saved.get_tensor(f"network/trunk/{name}") for name in names]
+    return {**_measure_machine(*values), "seconds": seconds}
+
+
+def classify(num_labels: int, seed: int) -> dict[str, float]:
+    """Return held-out accuracies by what the classifier starts from."""
+    layer = networks.MLP(layers=[_WIDTH], activation="sigmoid")
+    head, found = heads.MultiClass(name="digit", classes=10), {}
+    with tempfile.TemporaryDirectory() as folder:
+        part = networks.RBM(units=_WIDTH, output="free_energy")
+        _train(f"{folder}/start", part, heads.Score(name="usual"), seed)
+        start = transfer.WarmStart(source=f"{folder}/start", exclude=["^head/"])
+        for name, settings in (("random", {}), ("rbm", {"warm_start": start})):
+            made = _train(f"{folder}/{name}", layer, head, seed, num_labels, **settings)
+            metrics = verbs.evaluate(made, f"{folder}/{name}", "test", "latest")
+            found[name] = float(metrics["digit/accuracy"])
+    return found
+
+
+def compare_starts(num_labels: int, seeds: int, out: str) -> str:
+    """Measure what is missing, and return the table of classifiers."""
+    results = []
+    for seed in range(1, seeds + 1):
+        path = os.path.join(out, f"classify_{num_labels}_{seed}.json")
+        results.append(rows.kept(path, functools.partial(classify, num_labels, seed)))
+        print(f"{num_labels} labels, seed {seed}: {results[-1]}", flush=True)
+    lines = [[name, ", ".join(f"{one[name]:.3f}" for one in results)] for name in ("random", "rbm")]
+    return rows.markdown(["starts from", "accuracy by seed"], lines)
+
+
+def compare(seeds: int, out: str) -> str:
+    """Measure what is missing, and return the table."""
+    sides = {_INDEPENDENT: lambda seed: measure_independent(), _THEIRS: fit}
+    for name, (chains, steps) in _OURS.items():
+        sides[name] = functools.partial(train, chains, steps)
+    lines = []
+    for side, measure in sides.items():
+        results = []
+        for seed in range(1, seeds + 1):
+            path = os.path.join(out, f"{side.replace(' ', '_')}_{seed}.json")
+            results.append(rows.kept(path, functools.partial(measure, seed)))
+            print(f"{side}, seed {seed}: {results[-1]}", flush=True)
+        means = {key: statistics.mean(one[key] for one in results) for key in results[0]}
+        each = ", ".join(f"{one['test']:.2f}" for one in results)
+        numbers = [f"{means['auc']:.3f}", f"{means['seconds']:.0f}"]
+        lines.append([side, f"{means['train']:.2f}", f"{means['test']:.2f}", each, *numbers])
+    return rows.markdown(["side", "training", "held out", "by seed", "AUC", "seconds"], lines)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--labels", type=int, help="compare classifiers of so many labelled images")
+    parser.add_argument("--out", default="runs/rbm", help="where results are kept")
+    args = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    checks.at_least("--seeds", args.seeds, 1)
+    if args.labels is None:
+        print(compare(args.seeds, args.out))
+        return
+    checks.at_least("--labels", args.labels, 10)
+    print(compare_starts(args.labels, args.seeds, args.out))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

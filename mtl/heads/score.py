@@ -1,0 +1,95 @@
+"""A score that the network has computed, served as it is.
+
+usual/heads.Score.name = "usual"
+networks.SharedBottom.trunk = @networks.RBM()
+networks.RBM.output = "free_energy"                      # the tower: one value for each row
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, compat, types
+from mtl.heads import base, metrics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score(types.Head):
+    """Predicts its tower, which holds one value for each row: `score` [B]; it trains nothing.
+
+    It has neither a label nor variables, and its loss is 0 for every row. So `average_loss` tells
+    no checkpoints apart, and a weighting that divides by losses, or takes their logarithms, ends in
+    NaN.
+
+    Attributes:
+      name: the task; prefixes metrics and predictions.
+    """
+
+    name: str
+
+    directions: ClassVar[Mapping[str, bool]] = {}
+
+    def __post_init__(self):
+        checks.scope_name("Score.name", self.name)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Return the tower, [B, 1].
+
+        Raises:
+          UserError: it has more values.
+        """
+        where, rule = f"the tower of head {self.name!r}", "hold one value for each row"
+        checks.require(tower.shape[1] == 1, where, rule, tuple(tower.shape))
+        return tower
+
+    def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+        """Return 0."""
+        del logits, labels
+        return tf.zeros([])
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """Return the number of rows, which any field tells; 1 where there is no field."""
+        for label in itertools.islice(labels.values(), 1):
+            is_ragged = isinstance(label, tf.RaggedTensor)
+            return tf.cast(label.nrows() if is_ragged else tf.shape(label)[0], tf.float32)
+        return tf.ones([])
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the scores, [B, 1] -> {"score": [B]}."""
+        return {"score": tf.squeeze(logits, 1)}
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict."""
+        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return None: no label can be wrong."""
+        del labels
+        return None
+
+    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
+        """Build the metrics.
+
+        `score_mean` is the mean of the scores over a split, and `average_loss` is 0.
+        `nan_predictions` counts rows whose score is NaN.
+        """
+        del labels
+        scores = self.predictions(logits)["score"]
+        sums = {
+            "score": tf.reduce_sum(tf.cast(scores, tf.float64)),
+            "rows": tf.cast(tf.size(scores), tf.float64),
+            base.NAN_PREDICTIONS: base.nan_rows([scores], tf.ones_like(scores, tf.bool)),
+        }
+        return metrics.stream_sums(sums, _summarize)
+
+
+def _summarize(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    mean = metrics.ratio(sums["score"], sums["rows"])
+    return {
+        "average_loss": tf.zeros([], tf.float64),
+        "score_mean": mean,
+        base.NAN_PREDICTIONS: sums[base.NAN_PREDICTIONS],
+    }

@@ -48,6 +48,10 @@ _VAT = "auxiliary.VirtualAdversarial"
 LABELS_ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "labels alone": ((), ()),
     "VAT 0.5": (("virtual_adversarial",), (f"{_VAT}.epsilon = 0.5",)),
+    "VAT 0.5, weight 3": (
+        ("virtual_adversarial",),
+        (f"{_VAT}.epsilon = 0.5", f"{_VAT}.weight = 3.0"),
+    ),
     "VAT 1": (("virtual_adversarial",), ()),
     "VAT 2": (("virtual_adversarial",), (f"{_VAT}.epsilon = 2.0",)),
     "pi-model": (("pi_model",), ()),

@@ -130,8 +130,8 @@ def export_cases() -> dict[str, list[pruning.Pruning]]:
     return found
 
 
-def compare_exports(layers: Sequence[int]) -> str:
-    """Return the table of formats of each case, of a network of these layers."""
+def compare_exports(layers: Sequence[int], batch_size: int) -> str:
+    """Return the table of formats of each case: a network of these layers, so many rows at once."""
     lines = []
     for name, parts in export_cases().items():
         with tempfile.TemporaryDirectory() as folder:
@@ -140,13 +140,13 @@ def compare_exports(layers: Sequence[int]) -> str:
             path = run_directory.checkpoint_path(folder, "latest")
             lines.append([name, f"test accuracy {100 * metrics['digit/accuracy']:.1f}%"])
             print(", ".join(lines[-1]), flush=True)
-            made = dataclasses.replace(made, serving=serving.Serving())
+            made = dataclasses.replace(made, serving=serving.Serving(warm_up_rows=batch_size))
             for one in export_comparison.compare_formats(made, folder, path):
                 times = ", ".join(f"{own:.3f}" for own in one.milliseconds.values())
                 told = [f"{one.size:,}", f"{one.gzipped:,}", times]
                 lines.append(["", one.name, *([one.problem] if one.problem else told)])
                 print("  ".join(lines[-1]), flush=True)
-    header = ["cut", "format", "bytes", "gzipped", "ms for 1 and 32 rows"]
+    header = ["cut", "format", "bytes", "gzipped", f"ms for 1 and {batch_size} rows"]
     return rows.markdown(header, [[*line, *[""] * (len(header) - len(line))] for line in lines])
 
 
@@ -162,12 +162,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--exports", action="store_true", help="compare exports of LeNet instead")
     parser.add_argument("--layers", default="300,100", help="of --exports")
+    parser.add_argument("--rows", type=int, default=32, help="of the larger request of --exports")
     parser.add_argument("--out", default="runs/pruned_runs", help="where results are kept")
     args = parser.parse_args()
     checks.one_of("--data", args.data, DATA)
     checks.at_least("--seeds", args.seeds, 1)
     if args.exports:
-        print(compare_exports([int(size) for size in args.layers.split(",")]))
+        print(compare_exports([int(size) for size in args.layers.split(",")], args.rows))
     else:
         print(compare_runs(args.data, range(1, args.seeds + 1), args.out))
 

@@ -1,7 +1,7 @@
 """Learning from the predictions, or the representation, of a finished model.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Distillation()]
-auxiliary.Distillation.teacher = "runs/large/export/best"    # a SavedModel, or a folder of versions
+auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder of a SavedModel
 auxiliary.Distillation.temperature = 2.0
 
 The teacher is what a server would serve, computed beside the step in a session of its own. It sees
@@ -36,7 +36,8 @@ class Distillation(base.OfHeads):
     the size that they have at T = 1.
 
     Attributes:
-      teacher: the folder of a SavedModel, or one of numbered versions, whose newest is taken.
+      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of
+        a run, whose best export is taken, and the latest where there is none.
       signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
       temperature: T, above 0; or {task: T}, where tasks left out have 1.
     """
@@ -114,7 +115,8 @@ class FeatureDistillation(base.Base):
     map and together with the other losses, where the paper trains by hints first.
 
     Attributes:
-      teacher: the folder of a SavedModel, or one of numbered versions, whose newest is taken.
+      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of
+        a run, whose best export is taken, and the latest where there is none.
       tensor: the name of an op of its graph that gives [B, D].
       task: whose tower is h; the first task by default.
       signature: of the SavedModel, which takes features as tensors.
@@ -166,7 +168,7 @@ class Teacher:
 
     def __init__(self, where: str, folder: str, signature: str):
         directory = find_model(folder)
-        rule = "be the folder of a SavedModel, or of numbered versions of one"
+        rule = "be the folder of a SavedModel, of numbered versions of one, or of a run"
         is_there = tf.io.gfile.exists(os.path.join(directory, saved_model.FILE))
         checks.require(is_there, where, rule, folder, "launch.export writes one.")
         metadata.require_intact(directory)
@@ -246,9 +248,12 @@ class Teacher:
 
 
 def find_model(folder: str) -> str:
-    """Return the folder itself, or the newest of its numbered versions."""
-    found = versions.list_versions(folder)
-    return os.path.join(folder, str(found[-1])) if found else folder
+    """Return the folder itself, its newest numbered version, or the best or latest of a run."""
+    exports = [os.path.join(folder, "export", name) for name in ("best", "latest")]
+    for where in (folder, *exports):
+        if found := versions.list_versions(where):
+            return os.path.join(where, str(found[-1]))
+    return folder
 
 
 def _load(directory: str) -> loaded.Loaded:

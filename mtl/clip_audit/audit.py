@@ -90,6 +90,9 @@ class ClipAudit:
         record: visits.Record,
     ) -> Callable[..., None]:
         """Return what `MultiTaskModel.model_fn` calls to observe a training step."""
+        others = model.loss_names[len(model.tasks) :]
+        if others:
+            _log.warning("Clip audit: of tasks alone, without the losses %s.", ", ".join(others))
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             # After the averages of normalisations have moved, before the weights do.

@@ -5,7 +5,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from mtl import auxiliary, checks, mixing, networks
+from mtl import auxiliary, checks, compat, heads, mixing, networks
 from mtl.auxiliary import activations as activations_lib
 from mtl.optimization import optimizers, update
 from mtl.variables import averaging
@@ -135,6 +135,11 @@ def test_the_teacher_is_the_average_of_the_steps_before(monkeypatch):
             lambda: [auxiliary.MeanTeacher()],
             {},
             "Update.average must keep averages where the auxiliary loss 'mean_teacher' reads them",
+        ),
+        (
+            lambda: [auxiliary.VirtualAdversarial()],
+            {"heads": [heads.EstimatorHead(name="size", head=compat.estimator.RegressionHead())]},
+            "VirtualAdversarial.heads must name tasks whose heads define a divergence, got 'size'",
         ),
         (
             lambda: [auxiliary.VirtualAdversarial(heads=["kid"])],

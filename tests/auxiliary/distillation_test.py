@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, heads
 from mtl.auxiliary import activations as activations_lib
+from mtl.auxiliary import distillation
 from mtl.runs import fitting, verbs
 from mtl.sparsity import pruning, pruning_schedules
 from tests import tiny
@@ -125,7 +126,7 @@ def test_a_representation_is_mapped_onto_a_tensor_of_the_teacher(teacher):
     [
         (
             lambda folder: auxiliary.Distillation(teacher=folder + "x"),
-            "Distillation.teacher must be the folder of a SavedModel, or of numbered versions",
+            "Distillation.teacher must be the folder of a SavedModel, of numbered versions of one",
         ),
         (
             lambda folder: auxiliary.Distillation(teacher=folder, signature="row"),
@@ -175,6 +176,18 @@ def _open_step_of(part, names, head):
                 emitted={},
             )
         )
+
+
+def test_a_run_stands_for_its_best_export(tmp_path):
+    folder = tmp_path / "run"
+    for name in ("latest/5", "latest/7", "best/4"):
+        (folder / "export" / name).mkdir(parents=True)
+    assert distillation.find_model(str(folder)) == str(folder / "export" / "best" / "4")
+    latest = folder / "export" / "latest"
+    assert distillation.find_model(str(latest)) == str(latest / "7")
+    shutil.rmtree(folder / "export" / "best")
+    assert distillation.find_model(str(folder)) == str(latest / "7")
+    assert distillation.find_model(str(tmp_path)) == str(tmp_path)
 
 
 @pytest.mark.medium

@@ -55,6 +55,14 @@ ENCODERS = {
         "histories.TargetAttention.normalization = 'softmax'",
     ],
     "interest evolution (DIEN)": ["@histories.InterestEvolution()"],
+    "interest evolution, next event": [
+        "@histories.InterestEvolution()",
+        "histories.InterestEvolution.next_event_weight = 1.0",
+    ],
+    "interest evolution, next event 0.1": [
+        "@histories.InterestEvolution()",
+        "histories.InterestEvolution.next_event_weight = 0.1",
+    ],
     "hashed attention (SDIM)": ["@histories.HashedAttention()"],
 }
 # As wide as its target: places of events would widen it.

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import auxiliary, checks
+from mtl import auxiliary, checks, compat, features, heads, model, networks
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import perturbed
+from mtl.optimization import optimizers, update
 from tests import images
 from tests.auxiliary import probe
 
@@ -150,3 +151,37 @@ def test_settings_without_a_meaning_are_refused(settings, message):
     with pytest.raises(checks.UserError) as error:
         auxiliary.Adversarial(**settings)
     assert message in str(error.value)
+
+
+def test_vectors_of_ids_are_moved_and_their_table_stays_sparse():
+    part, seen = auxiliary.Adversarial(epsilon=0.5, columns=["identity_item"]), probe.Probe()
+    made = model.MultiTaskModel(
+        columns=[
+            features.Identity(names=["item"], size=50, dimension=4),
+            features.Numeric(names=["x"], normalization="none"),
+        ],
+        network=networks.SharedBottom(trunk=images.TRUNK),
+        heads=[heads.Regression(name="size")],
+        update=update.Update(optimizer=optimizers.SGD(learning_rate=0.1)),
+        auxiliary_losses=[seen],
+    )
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        graph.seed = 1
+        tf1.train.create_global_step()
+        given = {"item": tf.range(8, dtype=tf.int64), "x": tf.ones([8, 2])}
+        labels = {"size": tf.constant(np.arange(8, dtype=np.float32))}
+        mode = compat.estimator.ModeKeys.TRAIN
+        made.model_fn(given, labels, mode, statistics=images.STATISTICS)
+        (activations,) = seen.seen
+        with tf1.variable_scope("auxiliary/it"):
+            points = list(part._ascend(activations))
+            losses = part._compute_losses(points[-1])
+        name = "features/identity_item/embedding"
+        (table,) = [v for v in tf1.global_variables() if v.op.name == name]
+        (gradient,) = tf.gradients(losses, table)
+        assert isinstance(gradient, tf.IndexedSlices)
+        session.run(tf1.global_variables_initializer())
+        moved, plain = session.run([points[-1].inputs, activations.inputs])
+    change = moved["identity_item"] - plain["identity_item"]
+    np.testing.assert_allclose(np.linalg.norm(change, axis=1), np.full(8, 0.5), rtol=1e-5)
+    np.testing.assert_array_equal(moved["numeric_x"], plain["numeric_x"])

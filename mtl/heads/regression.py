@@ -5,6 +5,7 @@ price/heads.Regression.loss_type = "huber"
 visits/heads.Poisson.name = "visits"
 """
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -26,6 +27,11 @@ class Number(base.Base):
         "r2": True,
         **base.Base.directions,
     }
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The number of logits."""
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the predicted number of every logit."""

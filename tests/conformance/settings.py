@@ -57,6 +57,8 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Stacked": lambda: {"trunks": [networks.MLP()]},
     "Sluice": lambda: {"stages": [networks.MLP()]},
     "Cubic": lambda: {"end_step": 10},
+    "Distillation": lambda: {"teacher": "run"},
+    "FeatureDistillation": lambda: {"teacher": "run", "tensor": "x"},
     "Pruning": lambda: {"schedule": pruning_schedules.OneShot(), "sparsity": 0.5},
     "Regrowth": lambda: {"until_step": 10},
     "ExampleClipping": lambda: {"max_norm": 1.0},

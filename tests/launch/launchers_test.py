@@ -81,6 +81,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     expected = {"gin_file", "gin_param", "model_dir", "trusted_packages"}
     expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
+    expected |= {"attacked"} if verb == "evaluate" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
     expected |= of_verb.get(verb, set())
     assert set(names) == expected and len(names) == len(expected)

@@ -1,8 +1,11 @@
-"""Evaluates a trained model on a whole split, and prints every task's metrics.
+r"""Evaluates a trained model on a whole split, and prints every task's metrics.
 
-python -m launch.evaluate --model_dir runs/digits --checkpoint best
-python -m launch.evaluate --model_dir runs/digits --attacked \
-  --gin_param 'attack/auxiliary.Adversarial.epsilon = 0.15'
+    python -m launch.evaluate --model_dir runs/digits --checkpoint best
+
+With --attacked, Experiment.attack moves the inputs to where the loss is large:
+
+    python -m launch.evaluate --model_dir runs/digits --attacked \
+        --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin
 """
 
 from absl import flags

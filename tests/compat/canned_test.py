@@ -125,9 +125,7 @@ def test_linear_classifier_equals_logistic_regression_step(tmp_path):
 @pytest.mark.parametrize("name", ["RNNClassifier", "RNNEstimator"])
 def test_recurrent(name, tmp_path):
     column = tf.feature_column.sequence_numeric_column("x")
-    # From some first weights 30 steps are too few.
-    config = compat.estimator.RunConfig(tf_random_seed=1)
-    settings = {"units": [4], "model_dir": str(tmp_path), "config": config}
+    settings = {"units": [4], "model_dir": str(tmp_path)}
     if name == "RNNEstimator":
         settings["head"] = compat.estimator.BinaryClassHead()
     estimator = getattr(compat.estimator.experimental, name)(
@@ -138,7 +136,8 @@ def test_recurrent(name, tmp_path):
         rows = tf.sparse.from_dense(tf.constant([[1.0, 2.0], [-3.0, -4.0]]))
         return {"x": rows}, tf.constant([[1], [0]])
 
-    estimator.train(input_fn, steps=30)
+    # From some first weights, which no seed reaches, 30 steps are too few.
+    estimator.train(input_fn, steps=300)
     assert estimator.evaluate(input_fn, steps=1)["accuracy"] == 1.0
 
 

@@ -8,10 +8,11 @@ trusted.check_built(experiment)               # modules that a setting names as 
 
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mtl import checks
+from mtl import types as part_types
 
 _OWN = "mtl"
 FLAG = "--trusted_packages"
@@ -56,7 +57,7 @@ class Trusted:
         """Fail where a setting of the parts names a module to be imported later."""
         if self._packages is None:
             return
-        for inner in _parts(part):
+        for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers(module):
                     where = f"{type(inner).__name__}.{setting}"
@@ -73,16 +74,3 @@ class Trusted:
 
 
 EVERYTHING = Trusted()
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield a part and the parts in its settings."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _parts(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield value
-        for field in dataclasses.fields(value):
-            yield from _parts(getattr(value, field.name, None))

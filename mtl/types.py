@@ -14,6 +14,7 @@ derive from its protocol may leave them out: `read_member` then takes the defaul
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -53,6 +54,26 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     if hasattr(part, name):
         return getattr(part, name)
     return vars(protocol)[name].__get__(part, type(part))
+
+
+def walk_parts(part: object) -> Iterator[Any]:
+    """Yield a part, or each of a list or map of parts, and all parts that their settings hold."""
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        for item in part:
+            yield from walk_parts(item)
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        yield part
+        for field in dataclasses.fields(part):
+            yield from walk_parts(getattr(part, field.name, None))
+
+
+def count_rows(fields: Tensors) -> tf.Tensor:
+    """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; there has to be one."""
+    first = next(iter(fields.values()))
+    is_list = isinstance(first, tf.RaggedTensor)
+    return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]
 
 
 class Statistics(Protocol):
@@ -417,6 +438,11 @@ class Head(Protocol):
         return ()
 
     @property
+    def has_one_class(self) -> bool:
+        """Whether each of its rows has one class of several."""
+        return bool(self.class_names)
+
+    @property
     def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
         """How many rows of the training split every class has; None where that is not known."""
         return None
@@ -487,6 +513,15 @@ class ComparableHead(Protocol):
 
         It is at least 0, and 0 where both are the same; gradients go through both.
         """
+
+
+@runtime_checkable
+class UncertainHead(Protocol):
+    """A head that knows how uncertain a prediction is."""
+
+    @abc.abstractmethod
+    def entropy(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the entropy of the prediction in nats, [B, C] -> [B]."""
 
 
 @runtime_checkable
@@ -575,9 +610,7 @@ class AuxiliaryLoss(Protocol):
         at all, these are the features.
         """
         del heads
-        first = next(iter(labels.values()))
-        is_list = isinstance(first, tf.RaggedTensor)
-        return tf.ones([first.nrows()] if is_list else tf.shape(first)[:1])
+        return tf.ones([count_rows(labels)])
 
     def check(self, heads: Mapping[str, "Head"]) -> None:
         """Fail unless it can be computed for a model with these heads, {task: head}."""

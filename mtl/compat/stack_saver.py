@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.training import saver as saver_lib
 from tensorflow.python.training.saving import saveable_object
 
-tf1 = tf.compat.v1
+from mtl.compat import savers
 
 Stacks = Mapping[int, tuple[Sequence[str], int]]
 """{id of a variable: the names of its members, and the axis along which they lie}."""
@@ -18,14 +18,7 @@ Stacks = Mapping[int, tuple[Sequence[str], int]]
 
 def add_stack_saver(stacks: Stacks) -> None:
     """Give the graph a saver of all its variables, as Estimator would, these by their members."""
-    saver = tf1.train.Saver(
-        sharded=True,
-        max_to_keep=None,
-        defer_build=True,
-        save_relative_paths=True,
-        builder=_Builder(stacks),
-    )
-    tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
+    savers.add_saver(_Builder(stacks))
 
 
 class _Builder(saver_lib.BulkSaverBuilder):

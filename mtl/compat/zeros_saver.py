@@ -9,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import saver as saver_lib
 
+from mtl.compat import savers
+
 tf1 = tf.compat.v1
 
 
@@ -16,14 +18,7 @@ def add_zeros_saver(lacking: Collection[str]) -> None:
     """Give the graph a saver of all variables, as Estimator would; zeros are for the `lacking`."""
     if tf1.get_collection(tf1.GraphKeys.SAVERS):
         return  # Of another replica.
-    saver = tf1.train.Saver(
-        sharded=True,
-        max_to_keep=None,
-        defer_build=True,
-        save_relative_paths=True,
-        builder=_Builder(lacking),
-    )
-    tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
+    savers.add_saver(_Builder(lacking))
 
 
 class _Builder(saver_lib.BulkSaverBuilder):

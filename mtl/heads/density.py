@@ -7,15 +7,14 @@ usual/heads.GaussianMixture.num_starts = 10              # the best of 10, which
 
 import abc
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, compat, types
-from mtl.heads import base, metrics, objectives
+from mtl import checks, types
+from mtl.heads import base, metrics, objectives, unlabelled
 from mtl.step import row_draws, step_state
 from mtl.variables import freezing
 
@@ -26,7 +25,7 @@ _DECAY = 0.99
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Density(types.Head):
+class Density(unlabelled.Unlabelled):
     """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, the mean over rows, in nats.
 
     A head without a label: every row counts 1. What it models is the tower itself, and no gradient
@@ -179,13 +178,6 @@ class Density(types.Head):
         losses = self.losses(logits)
         return objectives.weighted_mean(losses, tf.ones_like(losses))
 
-    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows, which any field tells; 1 where there is no field."""
-        for label in itertools.islice(labels.values(), 1):
-            is_ragged = isinstance(label, tf.RaggedTensor)
-            return tf.cast(label.nrows() if is_ragged else tf.shape(label)[0], tf.float32)
-        return tf.constant(1.0)
-
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, C] -> what the class says."""
         log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
@@ -198,15 +190,6 @@ class Density(types.Head):
             shape = [-1, self.num_samples, samples.shape[1] // self.num_samples]
             found["samples"] = tf.reshape(samples, shape)
         return found
-
-    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict."""
-        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
-
-    def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return None: no label can be wrong."""
-        del labels
-        return None
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.

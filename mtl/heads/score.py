@@ -6,18 +6,17 @@ networks.RBM.output = "free_energy"                      # the tower: one value 
 """
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, types
-from mtl.heads import base, metrics
+from mtl import checks, types
+from mtl.heads import base, metrics, unlabelled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Score(types.Head):
+class Score(unlabelled.Unlabelled):
     """Predicts its tower, which holds one value for each row: `score` [B]; it trains nothing.
 
     It has neither a label nor variables, and its loss is 0 for every row. So `average_loss` tells
@@ -50,25 +49,9 @@ class Score(types.Head):
         del logits, labels
         return tf.zeros([])
 
-    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows, which any field tells; 1 where there is no field."""
-        for label in itertools.islice(labels.values(), 1):
-            is_ragged = isinstance(label, tf.RaggedTensor)
-            return tf.cast(label.nrows() if is_ragged else tf.shape(label)[0], tf.float32)
-        return tf.ones([])
-
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the scores, [B, 1] -> {"score": [B]}."""
         return {"score": tf.squeeze(logits, 1)}
-
-    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict."""
-        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
-
-    def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return None: no label can be wrong."""
-        del labels
-        return None
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.

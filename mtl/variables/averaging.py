@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.compat import reduced
+from mtl.compat import graphs, reduced
 from mtl.variables import patterns, pruned
 
 tf1 = tf.compat.v1
@@ -106,8 +106,7 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
 
 
 def _averages_read() -> dict[str, tf.Variable]:
-    with tf.init_scope():  # The graph that holds them, also from within a loop.
-        return _READ.setdefault(tf1.get_default_graph(), {})
+    return _READ.setdefault(graphs.outermost_graph(), {})
 
 
 def _require_kept(averaged: Collection[str]) -> None:

@@ -1,0 +1,18 @@
+"""Gives a graph a saver as Estimator would, which writes or reads some variables in another way."""
+
+import tensorflow as tf
+from tensorflow.python.training import saver as saver_lib
+
+tf1 = tf.compat.v1
+
+
+def add_saver(builder: saver_lib.BaseSaverBuilder) -> None:
+    """Give the graph a saver of all its variables whose ops this builder makes."""
+    saver = tf1.train.Saver(
+        sharded=True,
+        max_to_keep=None,
+        defer_build=True,
+        save_relative_paths=True,
+        builder=builder,
+    )
+    tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)

@@ -1,0 +1,25 @@
+"""What heads without a label share: every row counts 1, and nothing in the data can be wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import compat, types
+
+
+class Unlabelled(types.Head):
+    """A head that only predicts."""
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """Return the number of rows, which any field tells; 1 where there is no field."""
+        return tf.cast(types.count_rows(labels), tf.float32) if labels else tf.constant(1.0)
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return None: no label can be wrong."""
+        del labels
+        return None
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict."""
+        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}

@@ -26,6 +26,8 @@ _NO_PARTS = (
     "mtl.distribution.tf_config",
     "mtl.auxiliary.base",
     "mtl.auxiliary.emitted",
+    "mtl.auxiliary.perturbations",
+    "mtl.auxiliary.moved_inputs",
     "mtl.features.column",
     "mtl.features.statistics",
     "mtl.heads.base",

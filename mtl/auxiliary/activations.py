@@ -21,19 +21,11 @@ Forward = Callable[[types.Tensors], tuple[types.Towers, types.Tensors]]
 
 @dataclasses.dataclass(frozen=True)
 class Activations(types.Activations):
-    """What the network of a training step computed; see `types.Activations`.
+    """What the network of a training step computed: `types.Activations` has the attributes.
 
     Attributes:
-      features: {field: [B, ...]}.
-      labels: the same.
-      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      towers: {task: [B, H]}, and what tasks share.
-      logits: {task: [B, C]}.
-      heads: {task: its head}.
       forward: the network and its heads, as the pass before ran them.
       scope: the variable scope that they lie in.
-      emitted: {name: [B]}, the losses that columns and networks emit in the plain pass.
-      draws_by_step: whether the network draws numbers, such as for dropout; known of a `run`.
     """
 
     features: types.Tensors

@@ -1,8 +1,8 @@
 """What auxiliary losses share: a name, a weight, the heads and the columns that they concern.
 
-adversarial/auxiliary.PGD.name = "adversarial"
-adversarial/auxiliary.PGD.weight = 0.5                    # or a schedule
-adversarial/auxiliary.PGD.heads = ["digit"]               # all by default
+auxiliary.Adversarial.name = "adversarial"               # in TensorBoard, and for the balancing
+auxiliary.Adversarial.weight = 0.5                       # or a schedule
+auxiliary.Adversarial.heads = ["digit"]                  # all by default
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class OfHeads(Base):
     heads: Sequence[str] | None = None
 
     kind: ClassVar[type] = types.ComparableHead
-    needs: ClassVar[str] = "define a divergence"
+    rule: ClassVar[str] = "name tasks whose heads define a divergence"
     """What a head has to be, and how an error puts it."""
 
     def __post_init__(self):
@@ -65,9 +65,12 @@ class OfHeads(Base):
         """Fail unless the tasks exist, and their heads are such as the loss needs."""
         for task in self._choose(heads):
             checks.one_of(self._where("heads"), task, heads)
-            fits, head = isinstance(heads[task], self.kind), type(heads[task]).__name__
-            rule = f"name tasks whose heads {self.needs}"
-            checks.require(fits, self._where("heads"), rule, task, f"It is {head}.")
+            fits, head = self._suits(heads[task]), type(heads[task]).__name__
+            checks.require(fits, self._where("heads"), self.rule, task, f"It is {head}.")
+
+    def _suits(self, head: types.Head) -> bool:
+        """Return whether the loss can be computed for a head."""
+        return isinstance(head, self.kind)
 
     def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
         return list(heads) if self.heads is None else self.heads
@@ -89,7 +92,7 @@ class OfLabels(OfHeads):
     """A loss of some heads by their labels, each a part: a mean over its own labelled rows."""
 
     kind: ClassVar[type] = types.WeighingHead
-    needs: ClassVar[str] = "know the loss and the weight of each row"
+    rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"
     reads_labels: ClassVar[bool] = True
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
@@ -99,9 +102,14 @@ class OfLabels(OfHeads):
 
     def _compute_losses(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of rows in each task, [B, P]."""
-        labels, logits = activations.labels, activations.logits
+        heads, labels = activations.heads, activations.labels
         each = [
-            row_losses.weigh_examples(activations.heads[task], logits[task], labels)[0]
-            for task in self._choose(activations.heads)
+            row_losses.compute_of_labels(heads[task], activations.logits[task], labels)
+            for task in self._choose(heads)
         ]
         return tf.stack(each, 1)
+
+    def _sum_losses(self, activations: types.Activations) -> tf.Tensor:
+        """Add up the losses of all rows in all tasks, by what they weigh."""
+        weights = self.row_weights(activations.labels, activations.heads)
+        return tf.reduce_sum(weights * self._compute_losses(activations))

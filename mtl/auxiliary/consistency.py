@@ -5,19 +5,18 @@ auxiliary.VirtualAdversarial.epsilon = 2.0
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.auxiliary import base, perturbed
+from mtl.auxiliary import base, moved_inputs
 from mtl.variables import averaging
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VirtualAdversarial(base.OfHeads):
+class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the direction of norm epsilon in which D grows the most.
 
     r is found by `iterations` of the power method from a random direction d: `d <- g / |g|` with g
@@ -27,31 +26,26 @@ class VirtualAdversarial(base.OfHeads):
     arXiv:1704.03976.
 
     Attributes:
-      epsilon: the norm of r over all perturbed columns of a row, above 0.
+      epsilon: the norm of r over all values of a row that are moved, above 0.
       xi: the length of the steps of the power method, above 0. A much shorter one, such as 1e-6 in
         the paper's code, has no direction left in float32.
       iterations: of the power method, at least 1; each takes a pass forward and one back.
-      bounds: the least and the greatest value of an input, such as (0, 1) for pixels.
-      columns: those that are perturbed, by name; None for all.
     """
 
     name: str = "virtual_adversarial"
     epsilon: float = 1.0
     xi: float = 0.1
     iterations: int = 1
-    bounds: Sequence[float] | None = None
-    columns: Sequence[str] | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        kind = type(self).__name__
-        perturbed.check_settings(kind, "l2", self.epsilon, self.bounds, self.columns)
+        checks.positive(self._where("epsilon"), self.epsilon)
         checks.positive(self._where("xi"), self.xi)
         checks.whole(self._where("iterations"), self.iterations, 1)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far predictions move, [B]."""
-        space = perturbed.make_space(self, activations.inputs)
+        space = self.open_space(activations.inputs)
         free = dataclasses.replace(space, bounds=None)
         target = _hold(activations)
         direction = space.draw_normal("direction", 1.0)
@@ -64,57 +58,33 @@ class VirtualAdversarial(base.OfHeads):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trades(base.OfHeads):
+class Trades(moved_inputs.OfAscent, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the ascent of D within a ball; its weight is the beta of TRADES.
 
     As `Adversarial` with the divergence in place of the loss, from a start of `N(0, 0.001^2)`, cut
     to the ball. Gradients go through both predictions, and none through r.
     H. Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy", 2019,
     arXiv:1901.08573.
-
-    Attributes:
-      epsilon: the greatest norm of r, above 0, in the unit of the encoded columns.
-      norm: "l2" or "max".
-      steps: of the ascent, at least 1; each takes a pass forward and one back.
-      step_size: of one step, above 0; 2.5 epsilon / steps by default.
-      bounds: the least and the greatest value of an input, such as (0, 1) for pixels.
-      columns: those that are perturbed, by name; None for all.
     """
 
     name: str = "trades"
-    epsilon: float = 1.0
     norm: str = "max"
     steps: int = 7
-    step_size: float | None = None
-    bounds: Sequence[float] | None = None
-    columns: Sequence[str] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        kind = type(self).__name__
-        perturbed.check_settings(kind, self.norm, self.epsilon, self.bounds, self.columns)
-        checks.whole(self._where("steps"), self.steps, 1)
-        if self.step_size is not None:
-            checks.positive(self._where("step_size"), self.step_size)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far predictions move, [B]."""
-        space = perturbed.make_space(self, activations.inputs)
         target = _hold(activations)
-
-        def measure(at: types.Activations) -> tf.Tensor:
-            return tf.reduce_sum(self._diverge(target, at.logits))
-
-        start = space.project(space.draw_normal("start", 0.001), self.epsilon)
-        size = self.step_size or 2.5 * self.epsilon / self.steps
-        points = perturbed.ascend(
-            space, activations, measure, start, self.steps, size, self.epsilon
+        ascent = self.plan_ascent(
+            activations, lambda at: tf.reduce_sum(self._diverge(target, at.logits))
         )
-        return self._diverge(activations, list(points)[-1].logits)
+        space = ascent.space
+        start = space.project(space.draw_normal("start", 0.001), self.epsilon)
+        *_, last = ascent.unroll(activations, start, self.steps)
+        return self._diverge(activations, last.logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PiModel(base.OfHeads):
+class PiModel(moved_inputs.OfNoise, base.OfHeads):
     """`D(p, q)` of two passes over the same rows, which drop out and add noise on their own.
 
     S. Laine, T. Aila, "Temporal Ensembling for Semi-Supervised Learning", 2016, arXiv:1610.02242,
@@ -122,26 +92,23 @@ class PiModel(base.OfHeads):
     go through both passes. The first pass is the plain one, without noise.
 
     Attributes:
-      noise: the standard deviation of the noise on the encoded columns, at least 0. Without noise
-        the network has to draw something, as dropout does.
-      columns: those that noise is added to, by name; None for all.
+      noise: the standard deviation of the noise on the inputs of the second pass, at least 0.
+        Without noise the network has to draw something, as dropout does.
     """
 
     name: str = "pi_model"
-    noise: float = 0.0
-    columns: Sequence[str] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_noise(self)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far both predictions are apart, [B]."""
-        return self._diverge(activations, _run_noisy(self, activations).logits)
+        second = activations.run(self.add_noise(activations.inputs), draw=1)
+        where, rule = self._where("noise"), "be above 0 where the network draws nothing"
+        fix = "Or give the network dropout: both passes are the same."
+        checks.require(self.noise > 0 or second.draws_by_step, where, rule, self.noise, fix)
+        return self._diverge(activations, second.logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeanTeacher(base.OfHeads):
+class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
     """`D(p', p)`, with p' the predictions by the averaged weights, which are held.
 
     A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
@@ -154,30 +121,23 @@ class MeanTeacher(base.OfHeads):
     Attributes:
       noise: the standard deviation of the noise on the inputs of the student, at least 0, which
         takes another pass; with 0 the student is the plain pass.
-      columns: those that noise is added to, by name; None for all.
     """
 
     name: str = "mean_teacher"
-    noise: float = 0.0
-    columns: Sequence[str] | None = None
 
     reads_average: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_noise(self)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far the student is from the teacher, [B]."""
         teacher = activations.run(activations.inputs, draw=1, replace=averaging.read_average)
         student = activations
         if self.noise:
-            student = activations.run(_add_noise(self, activations), draw=2)
+            student = activations.run(self.add_noise(activations.inputs), draw=2)
         return self._diverge(_hold(teacher), student.logits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PseudoLabels(base.OfHeads):
+class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """The loss of the class that is predicted with a probability from `threshold` on.
 
     A mean over all rows, of which those below the threshold count as 0, and those with a label of
@@ -188,36 +148,27 @@ class PseudoLabels(base.OfHeads):
       threshold: in [0, 1): from which probability a prediction counts.
       noise: the standard deviation of the noise on the second pass, at least 0. With 0 it is left
         out, and the loss is that of the plain pass.
-      columns: those that noise is added to, by name; None for all.
     """
 
     name: str = "pseudo_labels"
     threshold: float = 0.95
-    noise: float = 0.0
-    columns: Sequence[str] | None = None
 
     kind: ClassVar[type] = types.WeighingHead
-    needs: ClassVar[str] = "predict one class of several"
+    rule: ClassVar[str] = "name tasks whose heads predict one class of several"
     reads_labels: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
         checks.rate(self._where("threshold"), self.threshold)
-        _check_noise(self)
 
-    def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the heads tell classes apart."""
-        super().check(heads)
-        for task in self._choose(heads):
-            fits = bool(heads[task].class_names) and not hasattr(heads[task], "empty_is_missing")
-            rule = f"name tasks whose heads {self.needs}"
-            checks.require(fits, self._where("heads"), rule, task)
+    def _suits(self, head: types.Head) -> bool:
+        return super()._suits(head) and types.read_member(head, types.Head, "has_one_class")
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of the rows by the classes predicted, [B]."""
         given = activations
         if self.noise:
-            given = activations.run(_add_noise(self, activations), draw=1)
+            given = activations.run(self.add_noise(activations.inputs), draw=1)
         each = []
         for task in self._choose(activations.heads):
             head: Any = activations.heads[task]
@@ -242,52 +193,20 @@ class EntropyMinimization(base.OfHeads):
 
     name: str = "entropy"
 
-    def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless equal logits of the heads stand for the most uncertain prediction."""
-        super().check(heads)
-        for task in self._choose(heads):
-            kind = type(heads[task]).__name__
-            rule = "name tasks with heads Binary, MultiClass or MultiLabel"
-            fits = kind in ("Binary", "MultiClass", "MultiLabel")
-            checks.require(fits, self._where("heads"), rule, task, f"It is {kind}.")
+    kind: ClassVar[type] = types.UncertainHead
+    rule: ClassVar[str] = "name tasks with heads Binary, MultiClass or MultiLabel"
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the entropy of the predictions of rows, [B], in nats."""
-        even = {task: tf.zeros_like(own) for task, own in activations.logits.items()}
-        most = [
-            math.log(len(head.class_names)) if type(head).__name__ == "MultiClass" else math.log(2)
-            for head in (activations.heads[task] for task in self._choose(activations.heads))
-        ]
-        return sum(most) - self._diverge(activations, even)
+        heads = cast(Mapping[str, types.UncertainHead], activations.heads)
+        tasks = self._choose(activations.heads)
+        return tf.add_n([heads[task].entropy(activations.logits[task]) for task in tasks])
 
 
 def _hold(activations: types.Activations) -> types.Activations:
     """Return the same with logits that no gradient goes through."""
     held = {task: tf.stop_gradient(own) for task, own in activations.logits.items()}
     return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
-
-
-def _check_noise(part: Any) -> None:
-    kind = type(part).__name__
-    checks.at_least(f"{kind}.noise", part.noise, 0)
-    perturbed.check_settings(kind, "l2", 1.0, None, part.columns)
-
-
-def _add_noise(part: Any, activations: types.Activations) -> types.Tensors:
-    """Return the inputs with the noise of a part; as they are without."""
-    if not part.noise:
-        return activations.inputs
-    space = perturbed.make_space(part, activations.inputs)
-    return space.apply(space.draw_normal("noise", part.noise))
-
-
-def _run_noisy(part: Any, activations: types.Activations) -> types.Activations:
-    """Run the network on noisy inputs with draws of its own; fail where nothing would differ."""
-    found = activations.run(_add_noise(part, activations), draw=1)
-    where, rule = f"{type(part).__name__}.noise", "be above 0 where the network draws nothing"
-    fix = "Or give the network dropout: both passes are the same."
-    checks.require(part.noise > 0 or found.draws_by_step, where, rule, part.noise, fix)
-    return found
 
 
 def _confidence(predicted: types.Tensors) -> tf.Tensor:

@@ -104,9 +104,9 @@ class _OfClass(representation.OfRepresentation):
         """Fail unless there is such a task, and each of its rows has one class."""
         super().check(heads)
         checks.one_of(self._where("head"), self.head, heads)
-        head: Any = heads[self.head]
-        fits = bool(head.class_names) and hasattr(head, "row_weights") and hasattr(head, "targets")
-        fits = fits and not hasattr(head, "empty_is_missing")
+        head = heads[self.head]
+        fits = types.read_member(head, types.Head, "has_one_class")
+        fits = fits and isinstance(head, types.WeighingHead)
         rule = "be a task whose rows have one class of several"
         fix = f"It is {type(head).__name__}."
         checks.require(fits, self._where("head"), rule, self.head, fix)

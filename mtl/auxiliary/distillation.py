@@ -19,15 +19,40 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.auxiliary import base
-from mtl.compat import saved_model
+from mtl.compat import graphs, saved_model
 from mtl.serving import inputs as inputs_lib
 from mtl.serving import loaded, metadata, settings, versions
 
-tf1 = tf.compat.v1
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _OfTeacher(base.Base):
+    """A loss by what a finished model computes.
+
+    Attributes:
+      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of a run,
+        whose best export is taken, and the latest where there is none.
+      signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
+    """
+
+    teacher: str
+    signature: str = settings.RAW
+
+    def __post_init__(self):
+        super().__post_init__()
+        for setting in ("teacher", "signature"):
+            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The graph of the teacher."""
+        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
+
+    def _open_teacher(self) -> "Teacher":
+        return Teacher(self._where("teacher"), self.teacher, self.signature)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Distillation(base.OfHeads):
+class Distillation(_OfTeacher, base.OfHeads):
     """`T^2 D(q_T, p_T)`, from the teacher's predictions q to the student's p at a temperature T.
 
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
@@ -36,24 +61,17 @@ class Distillation(base.OfHeads):
     the size that they have at T = 1.
 
     Attributes:
-      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of
-        a run, whose best export is taken, and the latest where there is none.
-      signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
       temperature: T, above 0; or {task: T}, where tasks left out have 1.
     """
 
     name: str = "distillation"
-    teacher: str
-    signature: str = settings.RAW
     temperature: float | Mapping[str, float] = 2.0
 
     kind: ClassVar[type] = types.TeachableHead
-    needs: ClassVar[str] = "can learn from predictions"
+    rule: ClassVar[str] = "name tasks whose heads can learn from predictions"
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in ("teacher", "signature"):
-            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
         if isinstance(self.temperature, Mapping):
             checks.mapping(self._where("temperature"), self.temperature, "map tasks to numbers")
             for task, value in self.temperature.items():
@@ -68,16 +86,11 @@ class Distillation(base.OfHeads):
             for task in self.temperature:
                 checks.one_of(self._where("temperature"), task, self._choose(heads))
 
-    @property
-    def files(self) -> dict[str, str]:
-        """The graph of the teacher."""
-        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
-
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far the student is from the teacher, [B]."""
         heads = cast(Mapping[str, types.TeachableHead], activations.heads)
         tasks = self._choose(activations.heads)
-        teacher = Teacher(self._where("teacher"), self.teacher, self.signature)
+        teacher = self._open_teacher()
         for task in tasks:
             self._check_classes(teacher, task, activations.heads[task])
         predictions = teacher.predict(activations.features, tasks)
@@ -108,30 +121,24 @@ class Distillation(base.OfHeads):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeatureDistillation(base.Base):
+class FeatureDistillation(_OfTeacher):
     """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b its own.
 
     A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear
     map and together with the other losses, where the paper trains by hints first.
 
     Attributes:
-      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of
-        a run, whose best export is taken, and the latest where there is none.
-      tensor: the name of an op of its graph that gives [B, D].
+      tensor: the name of an op of the teacher's graph that gives [B, D].
       task: whose tower is h; the first task by default.
-      signature: of the SavedModel, which takes features as tensors.
     """
 
     name: str = "feature_distillation"
-    teacher: str
     tensor: str
     task: str | None = None
-    signature: str = settings.RAW
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in ("teacher", "tensor", "signature"):
-            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
+        checks.is_a(self._where("tensor"), self.tensor, str, "be a name")
         if self.task is not None:
             checks.is_a(self._where("task"), self.task, str, "name a task")
 
@@ -140,14 +147,9 @@ class FeatureDistillation(base.Base):
         if self.task is not None:
             checks.one_of(self._where("task"), self.task, heads)
 
-    @property
-    def files(self) -> dict[str, str]:
-        """The graph of the teacher."""
-        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
-
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the squared distance of the representations, [B]."""
-        teacher = Teacher(self._where("teacher"), self.teacher, self.signature)
+        teacher = self._open_teacher()
         target = teacher.compute(self._where("tensor"), activations.features, self.tensor)
         tower = activations.towers[self.task or next(iter(activations.towers))]
         mapped = layers.dense(tower, target.shape[1], "map")
@@ -173,7 +175,7 @@ class Teacher:
         checks.require(is_there, where, rule, folder, "launch.export writes one.")
         metadata.require_intact(directory)
         self.described = metadata.read_metadata(directory)
-        self._where, self._name = where, signature
+        self._where = where
         self._model = _load(directory)
         signatures = self._model.signatures
         checks.one_of(f"{where}: its signature", signature, sorted(signatures))
@@ -189,8 +191,8 @@ class Teacher:
             if name.partition("/")[0] in tasks and tf.as_dtype(info.dtype).is_floating
         ]
         found: dict[str, dict[str, tf.Tensor]] = {task: {} for task in tasks}
+        known = sorted({name.partition("/")[0] for name in self._signature.outputs})
         for task in tasks:
-            known = sorted({name.partition("/")[0] for name in self._signature.outputs})
             checks.one_of(f"{self._where}: a task that it predicts", task, known)
         tensors = [self._signature.outputs[name].name for name in names]
         for name, value in zip(names, self._call(features, tensors), strict=True):
@@ -258,8 +260,7 @@ def find_model(folder: str) -> str:
 
 def _load(directory: str) -> loaded.Loaded:
     """Return the model in a folder, loaded once for the graph that is being built."""
-    with tf.init_scope():  # The graph of the step, also from within a loop over slices.
-        models = _MODELS.setdefault(tf1.get_default_graph(), {})
+    models = _MODELS.setdefault(graphs.outermost_graph(), {})
     if directory not in models:
         models[directory] = loaded.open_export(directory)
     return models[directory]

@@ -83,7 +83,7 @@ class GradientReversal(representation.OfRepresentation):
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         with freezing.hold_part(types.read_member(self.head, types.Head, "trainable")):
             logits = self.head.logits(hidden)
-        return row_losses.weigh_examples(self.head, logits, activations.labels)[0]
+        return row_losses.compute_of_labels(self.head, logits, activations.labels)
 
     def _compute_reversal(self) -> Any:
         if callable(self.reversal):

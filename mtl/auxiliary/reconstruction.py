@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.auxiliary import perturbed, representation
+from mtl.auxiliary import representation
 from mtl.networks import trunk
 
 
@@ -54,8 +54,9 @@ class Reconstruction(representation.OfCorruption):
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far the decoded columns of rows are off, [B]."""
-        chosen = perturbed.choose_columns(type(self).__name__, self.columns, activations.inputs)
-        target = tf.stop_gradient(representation.flatten_columns(activations.inputs, chosen))
+        inputs = activations.inputs
+        chosen = {name: inputs[name] for name in self.open_space(inputs).columns}
+        target = tf.stop_gradient(trunk.join_columns("Reconstruction", chosen))
         corrupted = self._corrupt("corrupted", activations, self.share, self.replacement)
         hidden = self._read(activations.run(corrupted, draw=1))
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)

@@ -5,14 +5,13 @@ vectors = representation.stack_layers(vectors, (64, 32))                     # t
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import tensorflow as tf
 
 from mtl import checks, layers, types
-from mtl.auxiliary import base, perturbed
+from mtl.auxiliary import base, moved_inputs
 from mtl.example_gradients import proof
 from mtl.networks import trunk
 from mtl.step import draws
@@ -44,20 +43,10 @@ class OfRepresentation(base.Base):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfCorruption(OfRepresentation):
-    """A loss of rows of which some columns were replaced.
-
-    Attributes:
-      columns: those that may be replaced, by name; None for all that are encoded as numbers.
-    """
-
-    columns: Sequence[str] | None = None
+class OfCorruption(moved_inputs.OfColumns, OfRepresentation):
+    """A loss of rows of which some columns were replaced, of those that `columns` names."""
 
     are_rows_apart: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        perturbed.check_settings(type(self).__name__, "l2", 1.0, None, self.columns)
 
     def _corrupt(
         self,
@@ -68,7 +57,7 @@ class OfCorruption(OfRepresentation):
         noise: float = 0.0,
     ) -> dict[str, tf.Tensor]:
         """Return the encoded columns, of which a share was replaced and noise was added."""
-        space = perturbed.make_space(self, activations.inputs)
+        space = self.open_space(activations.inputs)
         changed = dict(activations.inputs)
         for column in space.columns if share else ():
             changed[column] = _replace(
@@ -125,9 +114,3 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
     apart = tf.minimum(tf.cast(drawn[:, 1] * (rows - 1), tf.int32), rows - 2)
     partners = (tf.range(rows) + 1 + apart) % rows
     return tf.where(is_replaced, tf.gather(values, partners), values)
-
-
-def flatten_columns(inputs: types.Tensors, columns: Sequence[str]) -> tf.Tensor:
-    """Join columns, {column: [B, ...]} -> [B, the sum of their values]."""
-    flat = [tf.reshape(inputs[name], [-1, math.prod(inputs[name].shape[1:])]) for name in columns]
-    return tf.concat(flat, 1)

@@ -63,25 +63,21 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
     return weight(step) if callable(weight) else weight
 
 
-def weigh_examples(
-    head: types.Head, logits: tf.Tensor, labels: types.Tensors
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the loss of every row in a task, and what it weighs: [B, C], labels -> [B], [B].
+def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+    """Compute the loss of every row in a task, [B, C] and {label: [B, ...]} -> [B].
 
-    Their weighted mean is the loss of the head.
+    Their mean by `WeighingHead.row_weights` is the loss of the head.
     """
     known = cast(types.ExampleHead, head)  # As `check` of who calls this requires.
     examples = known.examples(logits, labels)
     losses = known.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:
-        return losses, examples.weights
-    weights = tf.reduce_sum(examples.weights, 1)
-    return tf.math.divide_no_nan(tf.reduce_sum(examples.weights * losses, 1), weights), weights
+        return losses
+    total = tf.reduce_sum(examples.weights * losses, 1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 1))
 
 
 def _weigh_rows(
     part: types.AuxiliaryLoss, labels: types.Tensors, heads: Mapping[str, types.Head]
 ) -> tf.Tensor:
-    if hasattr(part, "row_weights"):
-        return part.row_weights(labels, heads)
-    return types.AuxiliaryLoss.row_weights(part, labels, heads)
+    return types.read_member(part, types.AuxiliaryLoss, "row_weights")(labels, heads)

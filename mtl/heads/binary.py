@@ -147,6 +147,10 @@ class Binary(base.Base):
         """Return the divergence of the two classes: [B, 1], [B, 1] -> [B]."""
         return tf.squeeze(objectives.bernoulli_divergence(logits, others), -1)
 
+    def entropy(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the entropy of the two classes: [B, 1] -> [B]."""
+        return tf.squeeze(objectives.bernoulli_entropy(logits), -1)
+
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logits of `probability` [B] -> [B, 1]."""
         return objectives.recover_log_odds(predictions["probability"])[:, tf.newaxis]

@@ -133,6 +133,10 @@ class MultiClass(classes.Classes):
         """Return the divergence of the classes: [B, C], [B, C] -> [B]."""
         return objectives.categorical_divergence(logits, others)
 
+    def entropy(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the entropy of the classes: [B, C] -> [B]."""
+        return objectives.categorical_entropy(logits)
+
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logarithms of `probabilities`, [B, C] -> [B, C]."""
         return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))

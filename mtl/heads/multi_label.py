@@ -58,6 +58,8 @@ class MultiLabel(classes.Classes):
         **base.Base.directions,
     }
 
+    has_one_class: ClassVar[bool] = False
+
     def __post_init__(self):
         super().__post_init__()
         self._is_a("empty_is_missing", bool, "be True or False")
@@ -126,6 +128,10 @@ class MultiLabel(classes.Classes):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of the labels, as the loss is a mean: [B, C] twice -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
+
+    def entropy(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the mean entropy of the labels, as the loss is a mean: [B, C] -> [B]."""
+        return tf.reduce_mean(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logits of `probabilities` [B, C] -> [B, C]."""

@@ -164,6 +164,16 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     return tf.sigmoid(logits) * of_ones + tf.sigmoid(-logits) * of_zeros
 
 
+def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Return `-sum_c p_c log(p_c)` with p the softmax of [B, C] -> [B], in nats."""
+    return math.log(logits.shape[-1]) - categorical_divergence(logits, tf.zeros_like(logits))
+
+
+def bernoulli_entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Return `-p log(p) - (1 - p) log(1 - p)` of sigmoids, of any shape, in nats."""
+    return math.log(2) - bernoulli_divergence(logits, tf.zeros_like(logits))
+
+
 def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Return `(m - n)^2 / 2`, the divergence of normal distributions of variance 1."""
     return 0.5 * squared_error(means, others)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, features, heads, model, networks
 from mtl.auxiliary import activations as activations_lib
-from mtl.auxiliary import perturbed
+from mtl.auxiliary import perturbations
 from mtl.optimization import optimizers, update
 from tests import images
 from tests.auxiliary import probe
@@ -91,12 +91,12 @@ def test_a_step_of_pgd_goes_along_the_sign_and_ends_in_the_cube_and_its_bounds(r
     assert found["sums"][1] > found["sums"][0]
 
 
-@pytest.mark.parametrize("norm", perturbed.NORMS)
+@pytest.mark.parametrize("norm", perturbations.NORMS)
 def test_a_projection_keeps_what_lies_inside_and_shortens_the_rest(norm):
     random = np.random.default_rng(1)
     given = {c: random.normal(size=(9, n)).astype(np.float32) for c, n in (("a", 3), ("b", 2))}
     given = {c: v * np.linspace(0, 2, 9, dtype=np.float32)[:, None] for c, v in given.items()}
-    space = perturbed.Space(given, ["a", "b"], norm)
+    space = perturbations.Space(given, ["a", "b"], norm)
     with tf.Graph().as_default(), tf1.Session() as session:
         tensors = {c: tf.constant(v) for c, v in given.items()}
         found = session.run(space.project(tensors, 1.0))
@@ -110,7 +110,7 @@ def test_a_projection_keeps_what_lies_inside_and_shortens_the_rest(norm):
 
 def test_directions_of_any_size_have_a_length_and_none_stays_none():
     given = {"a": np.array([[3e-30, 4e-30], [3e30, 4e30], [0, 0], [3, 4]], np.float32)}
-    space = perturbed.Space(given, ["a"], "l2")
+    space = perturbations.Space(given, ["a"], "l2")
     with tf.Graph().as_default(), tf1.Session() as session:
         found = session.run(space.scale({"a": tf.constant(given["a"])}, 5.0))["a"]
     np.testing.assert_allclose(found, [[3, 4], [3, 4], [0, 0], [3, 4]], rtol=1e-5)
@@ -119,7 +119,7 @@ def test_directions_of_any_size_have_a_length_and_none_stays_none():
 def test_draws_fill_the_ball_and_count_by_row(monkeypatch):
     part = auxiliary.Adversarial(epsilon=1.0, random_start=True, columns=[X])
     with probe.open_step() as (activations, session):
-        space = perturbed.make_space(part, activations.inputs)
+        space = part.open_space(activations.inputs)
         start = session.run([space.draw_start(f"{n}", 1.0)[X] for n in range(30)])
         normal = session.run([space.draw_normal(f"{n}", 2.0)[X] for n in range(30)])
     radii = np.linalg.norm(np.concatenate(start), axis=1)
@@ -131,7 +131,7 @@ def test_draws_fill_the_ball_and_count_by_row(monkeypatch):
 
 def test_an_input_outside_of_the_bounds_is_not_moved_further_than_asked():
     given = {"a": tf.constant([[-3.0, 0.95, 0.5]])}
-    space = perturbed.Space(given, ["a"], "max", bounds=(0.0, 1.0))
+    space = perturbations.Space(given, ["a"], "max", bounds=(0.0, 1.0))
     moved = space.apply({"a": tf.constant([[-0.1, 0.1, 0.1]])})["a"]
     np.testing.assert_allclose(moved, [[-3.0, 1.0, 0.6]], rtol=1e-6)
 

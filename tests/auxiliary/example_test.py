@@ -10,7 +10,7 @@ import tensorflow as tf
 from examples import auxiliary_losses
 from launch import config
 from mtl import auxiliary, checks
-from mtl.auxiliary import perturbed
+from mtl.auxiliary import perturbations
 from mtl.balancing import example_clipping
 from mtl.runs import verbs
 from tests import images, tiny
@@ -45,7 +45,7 @@ def test_its_mistakes_are_one_line(part, message):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("norm", perturbed.NORMS)
+@pytest.mark.parametrize("norm", perturbations.NORMS)
 def test_the_loop_of_an_attack_takes_the_steps_that_training_takes(norm):
     part = auxiliary.Adversarial(epsilon=0.3, norm=norm, steps=4, random_start=True)
     with probe.open_step() as (activations, session):

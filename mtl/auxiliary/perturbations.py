@@ -7,7 +7,6 @@ Random numbers count by the row, so that slices and replicas draw what the whole
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -138,27 +137,8 @@ def _count_rows(values: tf.Tensor) -> tf.Tensor | int:
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
-def check_settings(kind: str, norm: str, epsilon: float, bounds: object, columns: object) -> None:
-    """Fail unless the settings of a perturbation have a meaning."""
-    checks.one_of(f"{kind}.norm", norm, NORMS)
-    checks.positive(f"{kind}.epsilon", epsilon)
-    if bounds is not None:
-        where, rule = f"{kind}.bounds", "be (least, greatest), or None for no bounds"
-        checks.is_a(where, bounds, (list, tuple), rule)
-        checks.require(len(bounds) == 2, where, rule, bounds)  # type: ignore[arg-type]
-        for value in bounds:  # type: ignore[attr-defined]
-            checks.number(where, value)
-        checks.require(bounds[0] < bounds[1], where, rule, bounds)  # type: ignore[index]
-    if columns is not None:
-        where, rule = f"{kind}.columns", "be a list of columns, or None for all"
-        checks.texts(where, columns, rule)
-        checks.unique(where, columns)  # type: ignore[arg-type]
-        checks.require(bool(columns), where, rule, columns)
-
-
-def choose_columns(kind: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
-    """Return the columns to perturb; fail unless each is encoded as numbers."""
-    where = f"{kind}.columns"
+def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tensors) -> list[str]:
+    """Return the columns to move; fail unless each is encoded as numbers."""
     if columns is None:
         found = [name for name, values in inputs.items() if values.dtype.is_floating]
         rule = "find a column that is encoded as numbers"
@@ -171,73 +151,67 @@ def choose_columns(kind: str, columns: Sequence[str] | None, inputs: types.Tenso
     return list(columns)
 
 
-def make_space(part: Any, inputs: types.Tensors) -> Space:
-    """Return where the perturbations of a part with `columns`, and maybe `norm`, `bounds`, lie."""
-    columns = choose_columns(type(part).__name__, part.columns, inputs)
-    return Space(inputs, columns, getattr(part, "norm", "l2"), getattr(part, "bounds", None))
+@dataclasses.dataclass(frozen=True)
+class Ascent:
+    """Moves inputs to where something is large, step by step within a ball.
 
-
-def ascend(
-    space: Space,
-    activations: types.Activations,
-    measure: Callable[[types.Activations], tf.Tensor],
-    start: types.Tensors,
-    steps: int,
-    step_size: float,
-    epsilon: float,
-) -> Iterator[types.Activations]:
-    """Yield the activations at the start, {} for no perturbation, and after each step.
-
-    Args:
+    Attributes:
       space: where perturbations lie.
-      activations: of the inputs as they are.
       measure: what is to grow, a sum over rows.
-      start: {column: the first perturbation}.
-      steps: how many.
       step_size: the norm of a step.
       epsilon: the greatest norm of a perturbation.
     """
-    perturbation = dict(start)
-    at = activations.run(space.apply(perturbation)) if perturbation else activations
-    yield at
-    for _ in range(steps):
-        ascent = space.scale(space.differentiate(measure(at), at.inputs), step_size)
-        moved = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}
-        perturbation = space.project(moved, epsilon)
-        at = activations.run(space.apply(perturbation))
+
+    space: Space
+    measure: Callable[[types.Activations], tf.Tensor]
+    step_size: float
+    epsilon: float
+
+    def unroll(
+        self, activations: types.Activations, start: types.Tensors, steps: int
+    ) -> Iterator[types.Activations]:
+        """Yield the activations at the start, and after each of so many steps.
+
+        Args:
+          activations: of the inputs as they are.
+          start: {column: the first perturbation}; {} for none.
+          steps: how many.
+        """
+        perturbation = dict(start)
+        at = activations.run(self.space.apply(perturbation)) if perturbation else activations
         yield at
+        for _ in range(steps):
+            perturbation = self._move(at, perturbation)
+            at = activations.run(self.space.apply(perturbation))
+            yield at
 
+    def run_loop(
+        self, activations: types.Activations, start: types.Tensors, steps: int
+    ) -> types.Activations:
+        """Return the activations after the last step, as `unroll`, in a graph of one step.
 
-def ascend_in_loop(
-    space: Space,
-    activations: types.Activations,
-    measure: Callable[[types.Activations], tf.Tensor],
-    start: types.Tensors,
-    steps: int,
-    step_size: float,
-    epsilon: float,
-) -> types.Activations:
-    """Return the activations after the last step, as `ascend`, in a graph of one step.
+        No gradient can be taken through it.
+        """
+        names, inputs = self.space.columns, self.space.inputs
 
-    No gradient can be taken through it.
-    """
-    names = list(space.columns)
+        def body(step: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
+            perturbation = dict(zip(names, given, strict=True))
+            moved = self._move(activations.run(self.space.apply(perturbation)), perturbation)
+            return [step + 1, *(moved[name] for name in names)]
 
-    def move(step: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
-        perturbation = dict(zip(names, given, strict=True))
-        at = activations.run(space.apply(perturbation))
-        ascent = space.scale(space.differentiate(measure(at), at.inputs), step_size)
-        moved = {name: perturbation[name] + ascent[name] for name in names}
-        projected = space.project(moved, epsilon)
-        return [step + 1, *(projected[name] for name in names)]
+        first = [start.get(name, tf.zeros_like(inputs[name])) for name in names]
+        _, *last = tf.while_loop(
+            lambda step, *_: step < steps,
+            body,
+            [tf.constant(0), *first],
+            shape_invariants=[tf.TensorShape([]), *(inputs[name].shape for name in names)],
+            parallel_iterations=1,
+        )
+        return activations.run(self.space.apply(dict(zip(names, last, strict=True))))
 
-    first = [start.get(name, tf.zeros_like(space.inputs[name])) for name in names]
-    shapes = [space.inputs[name].shape for name in names]
-    _, *last = tf.while_loop(
-        lambda step, *_: step < steps,
-        move,
-        [tf.constant(0), *first],
-        shape_invariants=[tf.TensorShape([]), *shapes],
-        parallel_iterations=1,
-    )
-    return activations.run(space.apply(dict(zip(names, last, strict=True))))
+    def _move(self, at: types.Activations, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the perturbation after a step from what the network computes there."""
+        directions = self.space.differentiate(self.measure(at), at.inputs)
+        ascent = self.space.scale(directions, self.step_size)
+        moved = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}
+        return self.space.project(moved, self.epsilon)

@@ -17,7 +17,6 @@ import os
 import pathlib
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +25,9 @@ import sklearn.datasets
 import tensorflow as tf
 from absl import flags
 
-from benchmarks import rows
+from benchmarks import balancing_speed, rows
 from launch import config
-from mtl import compat, features
 from mtl.runs import verbs
-
-tf1 = tf.compat.v1
 
 _PART = flags.DEFINE_enum(
     "part", "labels", ["labels", "robustness", "distillation", "cost"], "What is measured."
@@ -173,43 +169,20 @@ def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
 
 
 def measure_cost(rounds: int) -> dict[str, list[float]]:
-    """Return seconds of 20 steps by row, one for each round; rows take turns."""
+    """Return seconds a step by row, one for each round; rows take turns."""
+    random = np.random.default_rng(0)
+    given = {"pixels": random.random([256, 64]).astype(np.float32)}
+    labels = {"digit": random.integers(0, 10, 256), "parity": random.integers(0, 2, 256)}
     with tempfile.TemporaryDirectory() as folder:
         write_digits(folder, 100, 0)
-        steps = {}
-        for name, (files, params) in COST_ROWS.items():
-            steps[name] = build_step(load(files, params, folder, 0))
-        for step in steps.values():
-            step(5)
-        found: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(rounds):
-            for name, step in steps.items():
-                started = time.perf_counter()
-                step(20)
-                found[name].append(time.perf_counter() - started)
-    return found
-
-
-def build_step(made: Any) -> Any:
-    """Return what runs so many steps of an experiment on one batch of drawn rows."""
-    random = np.random.default_rng(0)
-    with tf.Graph().as_default() as graph:
-        tf1.train.create_global_step()
-        labels = {"digit": random.integers(0, 10, 256), "parity": random.integers(0, 2, 256)}
-        spec = made.model.fill_schedules(500).model_fn(
-            {"pixels": tf.constant(random.random([256, 64]).astype(np.float32))},
-            {name: tf.constant(values) for name, values in labels.items()},
-            compat.estimator.ModeKeys.TRAIN,
-            statistics=features.Statistics(directory="", entries={}),
-        )
-        session = tf1.Session(graph=graph)
-        session.run(tf1.global_variables_initializer())
-
-    def run(count: int) -> None:
-        for _ in range(count):
-            session.run(spec.train_op)
-
-    return run
+        steps = {
+            name: balancing_speed.Steps(
+                load(files, params, folder, 0).model.fill_schedules(500),
+                lambda: tf.data.Dataset.from_tensors((given, labels)).cache().repeat(),
+            )
+            for name, (files, params) in COST_ROWS.items()
+        }
+    return rows.take_turns(steps, rounds, 50)
 
 
 def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> str:
@@ -217,9 +190,7 @@ def describe(found: Sequence[float], plain: Sequence[float] | None = None) -> st
     mean = f"{statistics.mean(found):.1f}"
     if plain is None or found is plain or len(found) < 2:
         return mean
-    apart = [own - base for own, base in zip(found, plain, strict=True)]
-    error = statistics.stdev(apart) / len(apart) ** 0.5
-    return f"{mean} ({statistics.mean(apart):+.1f} ± {error:.1f})"
+    return f"{mean} ({rows.describe_difference(found, plain, digits=1)})"
 
 
 def _collect(

@@ -22,7 +22,6 @@ import functools
 import gzip
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +29,7 @@ import numpy as np
 from absl import logging
 
 from benchmarks import rows
-from mtl import auxiliary, checks, experiment, features, heads, model, networks, serving, spec
+from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec
 from mtl.data import csv as csv_source
 from mtl.data import pipeline
 from mtl.optimization import optimizers, schedules, update
@@ -192,8 +191,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

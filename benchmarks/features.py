@@ -12,7 +12,6 @@ round. "bare" looks up given ids in as many tables and moves these: what no side
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -141,12 +140,7 @@ def compare(kinds: Sequence[str], columns: int, values: int, trains: bool, round
         for kind in kinds:
             sides[f"ours, {kind}"] = Side(build_ours(kind, directory), given, trains)
             sides[f"feature_column, {kind}"] = Side(build_theirs(kind, directory), given, trains)
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for side in sides.values():
-            side(20)
-        for _ in range(rounds):
-            for name, side in sides.items():
-                times[name].append(side(100))
+        times = rows.take_turns(sides, rounds, 100)
     lines = []
     for name, own in times.items():
         base = times[name.replace("ours", "feature_column")] if name.startswith("ours") else None
@@ -177,8 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

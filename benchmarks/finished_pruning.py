@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -200,8 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

@@ -15,7 +15,6 @@ import functools
 import itertools
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -220,8 +219,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

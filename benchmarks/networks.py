@@ -23,7 +23,6 @@ import functools
 import os
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -582,8 +581,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

@@ -16,7 +16,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import sys
 import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -174,8 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

@@ -20,7 +20,6 @@ import gzip
 import os
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -346,12 +345,7 @@ def measure_cost(rounds: int) -> str:
         )
         for name, parts in cases.items()
     }
-    for own in steps.values():
-        own(20)
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, own in steps.items():
-            times[name].append(own(10 if "change" in name else 200))
+    times = rows.take_turns(steps, rounds, lambda name: 10 if "change" in name else 200)
     lines = []
     for name, own in times.items():
         ratios = sorted(a / b for a, b in zip(own, times["none"], strict=True))
@@ -388,8 +382,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

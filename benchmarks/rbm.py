@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -264,8 +263,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

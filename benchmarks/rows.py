@@ -11,7 +11,7 @@ import os
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,37 @@ def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     return float(above / (positive.sum() * (~positive).sum()))
 
 
-def describe_difference(found: Sequence[float], others: Sequence[float]) -> str:
+def take_turns(
+    sides: Mapping[str, Callable[[int], float]],
+    rounds: int,
+    steps: int | Callable[[str], int],
+    warm_up: int = 20,
+) -> dict[str, list[float]]:
+    """Time sides in turns, so that what else the machine does strikes all of them alike.
+
+    Args:
+      sides: {name: so many steps -> seconds a step}.
+      rounds: how often each side is timed.
+      steps: of a round, of all sides or by the name of one.
+      warm_up: steps of each side before the first round.
+
+    Returns:
+      {name: seconds a step, one for each round}.
+    """
+    for side in sides.values():
+        side(warm_up)
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            times[name].append(side(steps(name) if callable(steps) else steps))
+    return times
+
+
+def describe_difference(found: Sequence[float], others: Sequence[float], digits: int = 4) -> str:
     """Return the mean of paired differences with its standard error, `+0.0123 ± 0.0004`."""
     apart = [one - other for one, other in zip(found, others, strict=True)]
     error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
-    return f"{statistics.mean(apart):+.4f} ± {error:.4f}"
+    return f"{statistics.mean(apart):+.{digits}f} ± {error:.{digits}f}"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -101,10 +127,15 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(_) -> None:
         logging.set_verbosity(logging.ERROR)
-        try:
-            main()
-        except checks.UserError as error:
-            print(f"Error: {error}", file=sys.stderr)
-            sys.exit(2)
+        guard(main)
 
     app.run(guarded)
+
+
+def guard(main: Callable[[], None]) -> None:
+    """Run a benchmark's `main`; mistakes are one line, exit code 2."""
+    try:
+        main()
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -19,7 +19,6 @@ import itertools
 import os
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -50,16 +49,16 @@ ENCODERS = {
         "histories.Transformer.joins_target = True",
     ],
     "target attention (DIN)": ["@histories.TargetAttention()"],
-    "target attention, softmax": [
+    "target attention with softmax": [
         "@histories.TargetAttention()",
         "histories.TargetAttention.normalization = 'softmax'",
     ],
     "interest evolution (DIEN)": ["@histories.InterestEvolution()"],
-    "interest evolution, next event": [
+    "interest evolution with next event": [
         "@histories.InterestEvolution()",
         "histories.InterestEvolution.next_event_weight = 1.0",
     ],
-    "interest evolution, next event 0.1": [
+    "interest evolution with next event 0.1": [
         "@histories.InterestEvolution()",
         "histories.InterestEvolution.next_event_weight = 0.1",
     ],
@@ -208,12 +207,7 @@ def measure_speed(rounds: int) -> str:
         "ours, 0 to 100, ragged": build_steps(is_full=False),
         "Keras, 0 to 100, padded": KerasSteps(is_full=False),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for side in sides.values():
-        side(20)
-    for _ in range(rounds):
-        for name, side in sides.items():
-            times[name].append(side(50))
+    times = rows.take_turns(sides, rounds, 50)
     names = list(sides)
     pairs = [(names[0], names[1]), (names[2], names[3]), (names[2], names[0])]
     lines = []
@@ -247,8 +241,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

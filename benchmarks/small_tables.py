@@ -18,7 +18,6 @@ import itertools
 import os
 import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -220,12 +219,7 @@ def measure_speed(names: Sequence[str], rounds: int) -> dict[str, float]:
         return dataclasses.replace(made, columns=given)
 
     sides = {name: balancing_speed.Steps(plain(KINDS[name]), batches) for name in names}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for side in sides.values():
-        side(30)
-    for _ in range(rounds):
-        for name, side in sides.items():
-            times[name].append(side(100))
+    times = rows.take_turns(sides, rounds, 100, warm_up=30)
     return {
         name: statistics.median(a / b for a, b in zip(own, times[FULL], strict=True))
         for name, own in times.items()
@@ -281,8 +275,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+    rows.guard(main)

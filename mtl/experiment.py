@@ -121,7 +121,7 @@ class Experiment:
         if self.attack is not None:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
-            self.attack.check({head.name: head for head in self.model.heads})
+            self.attack.check(self.model.heads_by_task)
         self.serving.check(self.data.spec, self.model.tasks)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):

@@ -118,9 +118,7 @@ class MultiTaskModel:
         for part in self.auxiliary_losses:
             example = "auxiliary.VirtualAdversarial"
             checks.require_part(where, part, example, arguments=1, attributes=["name"])
-            types.read_member(part, types.AuxiliaryLoss, "check")(
-                {head.name: head for head in self.heads}
-            )
+            types.read_member(part, types.AuxiliaryLoss, "check")(self.heads_by_task)
             rule = f"keep averages where the auxiliary loss {part.name!r} reads them"
             fix = "Set Update.average = @averaging.ExponentialAverage()."
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_average")
@@ -148,11 +146,16 @@ class MultiTaskModel:
         return tuple(head.name for head in self.heads)
 
     @property
+    def heads_by_task(self) -> dict[str, types.Head]:
+        """{task: its head}, in the order of the heads."""
+        return {head.name: head for head in self.heads}
+
+    @property
     def loss_names(self) -> tuple[str, ...]:
         """The names of the losses that training adds up: tasks, then auxiliary losses."""
         return (*self.tasks, *(part.name for part in self._built_losses))
 
-    @property
+    @functools.cached_property  # All settings of all parts are looked through.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
         """The auxiliary losses that are set, and those that columns and the network emit."""
         emitted = emitted_losses.find_losses([*self.columns, self.network])
@@ -557,10 +560,9 @@ class MultiTaskModel:
         found: types.Tensors,
     ) -> activations_lib.Activations:
         """Return all that an auxiliary loss, or an attack, may look at."""
-        heads = {head.name: head for head in self.heads}
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
-            features, labels, *of_network, heads, forward, scope, found
+            features, labels, *of_network, self.heads_by_task, forward, scope, found
         )
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
@@ -618,8 +620,7 @@ class MultiTaskModel:
         return together.sum_label_weights(self.heads, labels)
 
     def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
-        heads = {head.name: head for head in self.heads}
-        own = row_losses.sum_weights(self._built_losses, labels, heads)
+        own = row_losses.sum_weights(self._built_losses, labels, self.heads_by_task)
         return {**self._sum_label_weights(labels), **own}
 
     def _weigh_auxiliary(self, weighted: types.Tensors, step: tf.Tensor) -> types.Tensors:

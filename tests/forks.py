@@ -113,17 +113,22 @@ def _run(code, environment, output):
     for descriptor, path in ((0, os.devnull), (1, f"{output}.out"), (2, f"{output}.err")):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
     os.environ |= environment
-    status = 0
+    end_after(lambda: exec(compile(code, "<fork>", "exec"), {"__name__": "__main__"}))
+
+
+def end_after(work):
+    """Ends this fork after a piece of work, with the exit code that a process would have."""
+    code = 0
     try:
-        exec(compile(code, "<fork>", "exec"), {"__name__": "__main__"})
-    except SystemExit as error:
-        status = error.code or 0
+        work()
+    except SystemExit as end:
+        code = end.code or 0
     except BaseException:
         traceback.print_exc()
-        status = 1
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Refit(abc.ABC):
           model_dir: of this run.
           step: what the new checkpoint says its step is.
         """
-        heads = {head.name: head for head in network.heads}
+        heads = network.heads_by_task
         checks.one_of(f"{type(self).__name__}.task", self.task, heads)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)

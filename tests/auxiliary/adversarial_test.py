@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, features, heads, model, networks
-from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import perturbations
 from mtl.optimization import optimizers, update
 from tests import images
@@ -19,14 +18,7 @@ PHOTO, X = "image_photo", "numeric_x"
 @pytest.fixture
 def runs(monkeypatch):
     """The list of all that later runs of the network compute."""
-    run, found = activations_lib.Activations.run, []
-
-    def record(self, inputs, **settings):
-        found.append(run(self, inputs, **settings))
-        return found[-1]
-
-    monkeypatch.setattr(activations_lib.Activations, "run", record)
-    return found
+    return probe.record_runs(monkeypatch)
 
 
 def _perturb(part, runs):

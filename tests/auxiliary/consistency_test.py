@@ -6,25 +6,12 @@ import scipy.special
 import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, heads, mixing, networks
-from mtl.auxiliary import activations as activations_lib
 from mtl.optimization import optimizers, update
 from mtl.variables import averaging
 from tests import images
 from tests.auxiliary import probe
 
 tf1 = tf.compat.v1
-
-
-def _record_runs(monkeypatch):
-    """The list of all that later runs of the network compute."""
-    run, found = activations_lib.Activations.run, []
-
-    def record(self, inputs, **settings):
-        found.append(run(self, inputs, **settings))
-        return found[-1]
-
-    monkeypatch.setattr(activations_lib.Activations, "run", record)
-    return found
 
 
 def _diverge(p_logits, q_logits):
@@ -36,7 +23,7 @@ def _diverge(p_logits, q_logits):
 
 def test_the_virtual_adversary_lies_on_the_sphere_where_predictions_move_the_most(monkeypatch):
     part = auxiliary.VirtualAdversarial(epsilon=0.5, xi=0.1, iterations=3)
-    moved = _record_runs(monkeypatch)
+    moved = probe.record_runs(monkeypatch)
     with probe.open_step() as (activations, session):
         with tf1.variable_scope("auxiliary/vat"):
             losses = part(activations)
@@ -64,7 +51,7 @@ def test_the_virtual_adversary_lies_on_the_sphere_where_predictions_move_the_mos
 
 def test_no_gradient_goes_into_the_predictions_that_are_to_stay(monkeypatch):
     """The derivative by the last bias is q - p, which it is with p held alone."""
-    moved = _record_runs(monkeypatch)
+    moved = probe.record_runs(monkeypatch)
     with probe.open_step() as (activations, session):
         with tf1.variable_scope("auxiliary/vat"):
             losses = auxiliary.VirtualAdversarial(epsilon=0.5, heads=["kind"])(activations)
@@ -100,7 +87,7 @@ def test_the_teacher_is_the_average_of_the_steps_before(monkeypatch):
     average = update.Update(
         optimizer=optimizers.SGD(learning_rate=0.1), average=averaging.ExponentialAverage(decay=0.5)
     )
-    teacher, seen = auxiliary.MeanTeacher(), _record_runs(monkeypatch)
+    teacher, seen = auxiliary.MeanTeacher(), probe.record_runs(monkeypatch)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         graph.seed = 1
         step = tf1.train.create_global_step()

@@ -5,6 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from mtl import types
+from mtl.auxiliary import activations as activations_lib
 from tests import images
 
 tf1 = tf.compat.v1
@@ -21,6 +22,18 @@ class Probe(types.AuxiliaryLoss):
     def __call__(self, activations):
         self.seen.append(activations)
         return tf.zeros([activations.labels["size"].shape[0]])
+
+
+def record_runs(monkeypatch):
+    """The list of all that later runs of the network compute."""
+    run, found = activations_lib.Activations.run, []
+
+    def record(self, inputs, **settings):
+        found.append(run(self, inputs, **settings))
+        return found[-1]
+
+    monkeypatch.setattr(activations_lib.Activations, "run", record)
+    return found
 
 
 @contextlib.contextmanager

@@ -15,12 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 
 from absl import flags
 
 from launch import app, config  # noqa: F401  What takes the time.
-from tests import input_tuning
+from tests import forks, input_tuning
 
 _TIMEOUT_SECS = 300
 
@@ -91,17 +90,7 @@ def _forget():
 
 def _execute(argv):
     module, *sys.argv[1:] = argv
-    code = 0
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 1)
+    forks.end_after(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 def _wait(child: int) -> int:

@@ -96,7 +96,7 @@ class Distillation(_OfTeacher, base.OfHeads):
         predictions = teacher.predict(activations.features, tasks)
         each = []
         for task in tasks:
-            given = heads[task].recover_logits(predictions[task])
+            given = self._recover_logits(heads[task], task, predictions[task])
             own = activations.logits[task]
             where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as we do"
             checks.require(given.shape[1:] == own.shape[1:], where, rule, given.shape[1:])
@@ -104,6 +104,15 @@ class Distillation(_OfTeacher, base.OfHeads):
             held = tf.stop_gradient(given)
             each.append(heat**2 * heads[task].divergence(held / heat, own / heat))
         return tf.add_n(each)
+
+    def _recover_logits(
+        self, head: types.TeachableHead, task: str, predictions: types.Tensors
+    ) -> tf.Tensor:
+        try:
+            return head.recover_logits(predictions)
+        except KeyError as missing:
+            rule = f"predict {missing} for {task!r}, from which {type(head).__name__} learns"
+            checks.fail(self._where("teacher"), rule, sorted(predictions))
 
     def _find_temperature(self, head: types.Head) -> float:
         if not types.read_member(head, types.Head, "class_names"):
@@ -227,7 +236,8 @@ class Teacher:
 
         found = tf.numpy_function(call, list(given.values()), [tf.float32] * len(tensors))
         for value, shape in zip(found, shapes, strict=True):
-            value.set_shape([rows, *shape[1:]])
+            if shape.rank is not None:
+                value.set_shape([rows, *shape[1:]])
         return list(found)
 
     def _choose_inputs(self, features: types.Tensors) -> dict[str, tf.Tensor]:

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from mtl import checkpoints, checks, compat, serving
+from mtl import checkpoints, checks, compat, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
-from mtl.monitoring import hooks, summary
+from mtl.monitoring import doubts, hooks, summary
 from mtl.runs import diagnosis, estimators, plausibility
 
 tf1 = tf.compat.v1
@@ -45,6 +45,7 @@ class Evaluator:
     ):
         self._experiment, self._model_dir = experiment, model_dir
         self._interruption = interruption
+        doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         known = experiment.model.find_direction(experiment.best.metric)
         # Before, a network of which less is cut would be the best.
         first = experiment.model.find_first_final_step(experiment.run.train_steps)
@@ -151,6 +152,19 @@ def evaluate(
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
         return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+
+
+def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
+    """Return what makes the choice of the best checkpoint doubtful."""
+    heads, metric = experiment.model.heads, experiment.best.metric
+    tell = [types.read_member(head, types.Head, "directions") for head in heads]
+    if metric not in ("average_loss", "loss") or any(tell):
+        return []
+    names = ", ".join(experiment.model.tasks)
+    return [
+        f"Best.metric {metric!r} is the same for all checkpoints, as {names} trains nothing: the "
+        "best one is the first. Use --checkpoint latest."
+    ]
 
 
 class _Leaves(tf.compat.v1.train.SessionRunHook):

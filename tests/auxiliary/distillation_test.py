@@ -155,6 +155,11 @@ def test_a_teacher_of_other_classes_or_columns_is_refused(teacher):
         _open_step_of(part, ["x"], heads.MultiClass(name="kind", classes=3))
     with pytest.raises(checks.UserError, match="have the classes of task 'kind'"):
         _open_step_of(part, ["x", "word"], heads.MultiClass(name="kind", classes=["a", "b", "c"]))
+    with pytest.raises(
+        checks.UserError, match="predict 'probability' for 'size', from which Binar"
+    ):
+        other = auxiliary.Distillation(teacher=folder, heads=["size"])
+        _open_step_of(other, ["x", "word"], heads.Binary(name="size"))
     with pytest.raises(checks.UserError, match="a task that it predicts must be one of kind"):
         other = auxiliary.Distillation(teacher=folder, heads=["kinds"])
         _open_step_of(other, ["x", "word"], heads.MultiClass(name="kinds", classes=3))

@@ -171,30 +171,34 @@ class Progress(StepHook):
 
 
 class Dominance(StepHook):
-    """Warns where one task makes up nearly all of the loss, at the first summary of a run."""
+    """Warns where one loss makes up nearly all of the sum, at the first summary of a run."""
 
     def __init__(self, result, model_dir: str, model: Any, run: Any):
         super().__init__(result)
         self._model_dir = model_dir
-        self._tasks = model.tasks if model.adds_losses and len(model.tasks) > 1 else ()
+        self._tasks, names = model.tasks, model.loss_names
+        self._names = names if model.adds_losses and len(names) > 1 else ()
         self._at = min(run.summary_steps, run.train_steps)
 
     def after_create_session(self, session, coord):
-        self._is_due = bool(self._tasks) and session.run(tf1.train.get_global_step()) == 0
+        self._is_due = bool(self._names) and session.run(tf1.train.get_global_step()) == 0
 
     def on_step(self, run_context, step, values):
         if not self._is_due or step < self._at:
             return
         self._is_due = False
         found = dict(zip(self._result.names, values.tolist(), strict=True))
-        losses = {task: found[f"weight/{task}"] * found[f"{task}/loss"] for task in self._tasks}
-        total, task = sum(losses.values()), max(losses, key=losses.get)
+        losses = {name: found[f"weight/{name}"] * found[f"{name}/loss"] for name in self._names}
+        total, name = sum(losses.values()), max(losses, key=losses.get)
         # Some weightings add what makes a loss negative; then there is no share.
         is_sum = math.isfinite(total) and min(losses.values()) >= 0
-        if is_sum and losses[task] > _DOMINANT_SHARE * total:
+        if is_sum and losses[name] > _DOMINANT_SHARE * total:
+            is_task = name in self._tasks
+            what = "Task" if is_task else "Auxiliary loss"
+            fix = "Scale its label, or balance the tasks." if is_task else "Lower its weight."
             line = (
-                f"Task {task!r} makes up {losses[task]:.3g} of the loss of {total:.3g} at step "
-                f"{step}: other tasks hardly count. Scale its label, or balance the tasks."
+                f"{what} {name!r} makes up {losses[name]:.3g} of the loss of {total:.3g} at step "
+                f"{step}: other {'tasks' if is_task else 'losses'} hardly count. {fix}"
             )
             doubts.record_doubts(self._model_dir, "training", [line])
 

@@ -142,7 +142,7 @@ class Training:
         """
         evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
-        tasks = ", ".join(self._experiment.model.tasks)
+        tasks = ", ".join(self._experiment.model.loss_names)
         _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
         self._on_start()
 

@@ -13,6 +13,7 @@ from mtl import auxiliary, checks
 from mtl.auxiliary import perturbations
 from mtl.balancing import example_clipping
 from mtl.runs import verbs
+from mtl.variables import averaging
 from tests import images, tiny
 from tests.auxiliary import probe
 
@@ -113,3 +114,23 @@ def test_files_of_losses_go_with_the_digits(path):
     else:
         (loss,) = made.model.auxiliary_losses
         assert loss.name in made.model.loss_names
+
+
+@pytest.mark.medium
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    """With draws, a teacher of averages that the checkpoint holds, and several steps a call."""
+    losses = [auxiliary.MeanTeacher(noise=0.3), auxiliary.VirtualAdversarial()]
+
+    def train(folder, train_steps, steps_per_call):
+        made = tiny.make(train_steps=train_steps, checkpoint_steps=6, steps_per_call=steps_per_call)
+        average = averaging.ExponentialAverage(decay=0.9)
+        moved = dataclasses.replace(made.model.update, average=average)
+        model = dataclasses.replace(made.model, auxiliary_losses=losses, update=moved)
+        return tiny.train(dataclasses.replace(made, model=model), tmp_path / folder)
+
+    whole = train("whole", 12, 5)
+    train("stopped", 6, 1)
+    found = train("stopped", 12, 1)
+    assert set(found) == set(whole)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)

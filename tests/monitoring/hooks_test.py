@@ -248,7 +248,7 @@ def test_callbacks_come_once_before_the_first_step_and_after_each_call():
 )
 def test_a_task_that_makes_up_the_loss_is_told_once(losses, weights, start, is_told, tmp_path):
     names = ("loss", "a/loss", "b/loss", "weight/a", "weight/b")
-    model = types.SimpleNamespace(tasks=("a", "b"), adds_losses=True)
+    model = types.SimpleNamespace(tasks=("a", "b"), loss_names=("a", "b"), adds_losses=True)
     run = types.SimpleNamespace(summary_steps=10, train_steps=40)
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
@@ -263,3 +263,17 @@ def test_a_task_that_makes_up_the_loss_is_told_once(losses, weights, start, is_t
         hook.on_step(None, 20, np.float32([0, 1, 99, 1, 1]))
     assert doubts.read_all_doubts(str(tmp_path)) == told and len(told) == is_told
     assert not told or told[0].startswith("Task 'a' makes up 44 of the loss of 45 at step 10")
+
+
+def test_an_auxiliary_loss_that_makes_up_the_loss_is_told(tmp_path):
+    names = ("loss", "a/loss", "aux/loss", "weight/a", "weight/aux")
+    model = types.SimpleNamespace(tasks=("a",), loss_names=("a", "aux"), adds_losses=True)
+    run = types.SimpleNamespace(summary_steps=10, train_steps=40)
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        result = training_loop.StepResult(tf.constant(0), tf.zeros([5]), names)
+        hook = hooks.Dominance(result, str(tmp_path), model, run)
+        hook.after_create_session(types.SimpleNamespace(run=lambda _: 0), None)
+        hook.on_step(None, 10, np.float32([0.0, 1.0, 0.5, 1.0, 1000.0]))
+    (told,) = doubts.read_all_doubts(str(tmp_path))
+    assert told.startswith("Auxiliary loss 'aux' makes up 500 of the loss of 501 at step 10")

@@ -146,8 +146,8 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
 
     Attributes:
       threshold: in [0, 1): from which probability a prediction counts.
-      noise: the standard deviation of the noise on the second pass, at least 0. With 0 it is left
-        out, and the loss is that of the plain pass.
+      noise: the standard deviation of the noise on the inputs of the second pass, at least 0. With
+        0 there is no second pass, and the loss is that of the plain one.
     """
 
     name: str = "pseudo_labels"

@@ -19,7 +19,7 @@ NORMS = ("l2", "max")
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Where perturbations of a batch lie.
+    """How the inputs of a batch can be moved: which of them, measured how, and within which bounds.
 
     Attributes:
       inputs: {column: [B, ...]} of all columns; only those chosen are perturbed.
@@ -50,9 +50,9 @@ class Space:
         return tf.clip_by_value(given + change, least, greatest) - given
 
     def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
-        """Return the longest perturbation of this norm along each row's direction.
+        """Return for each row the perturbation of norm `size` along its direction d.
 
-        That is `size d / |d|`, or `size sign(d)` where the norm is "max"; 0 where the direction is.
+        That is `size d / |d|`, or `size sign(d)` where the norm is "max"; 0 where d is 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}

@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 
 import gin
@@ -163,7 +164,7 @@ def test_a_balanced_loss_and_a_balanced_sampler_correct_twice(name):
     def build(exponent, label="kind"):
         sampler = sampling.Power(label=label, exponent=exponent)
         data = pipeline.Pipeline(source=made.data.source, spec=tiny.SPEC, sampler=sampler)
-        model = made.model.__class__(**{**vars(made.model), "heads": [head]})
+        model = dataclasses.replace(made.model, heads=[head])
         return experiment.Experiment(data=data, model=model, run=made.run)
 
     build(1.0)

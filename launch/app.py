@@ -1,5 +1,6 @@
 """What all launchers share: flags, help, quiet logs, and mistakes as one line with exit code 2."""
 
+import contextlib
 import logging
 import pathlib
 import sys
@@ -12,7 +13,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, imports, streams, trust
+from launch import config, imports, json_log, streams, trust
 from mtl import checks, experiment
 from mtl.files import storage
 
@@ -37,13 +38,20 @@ TRUSTED = flags.DEFINE_list(
     "run any code, as docs/security.md says.",
 )
 
+JSON_LOG = flags.DEFINE_string(
+    "json_log",
+    None,
+    "A file that every line is appended to as JSON: time, level, message, and what it tells as "
+    "numbers, such as the losses of a step. The terminal shows the same as without it.",
+)
+
 _INDENT = " " * 6
 
 
 def run(main: Callable[[], None]) -> None:
     """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
-    app.run(lambda _: _guarded(main), flags_parser=_parse)
+    app.run(lambda _: _guarded(lambda: _logged(main)), flags_parser=_parse)
 
 
 def load() -> tuple[experiment.Experiment, str]:
@@ -83,6 +91,12 @@ def _guarded(main: Callable[[], None]) -> None:
             if problem is None:
                 raise
             _exit_with(problem)
+
+
+def _logged(main: Callable[[], None]) -> None:
+    path = JSON_LOG.value
+    with json_log.append_to(path) if path else contextlib.nullcontext():
+        main()
 
 
 def _exit_with(message: str) -> NoReturn:
@@ -131,7 +145,9 @@ def _be_quiet() -> None:
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(Lines())
+    lines = Lines()
+    lines.setLevel(logging.INFO)
+    logger.addHandler(lines)
 
 
 class Lines(logging.Handler):

@@ -21,7 +21,7 @@ from mtl.clip_audit import recording
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
-from mtl.monitoring import balancing_picture, gates_picture, hooks, sparsity_picture
+from mtl.monitoring import balancing_picture, gates_picture, hooks, progress, sparsity_picture
 from mtl.runs import diagnosis, evaluation, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
@@ -308,7 +308,12 @@ class Training:
             "training_chief_hooks": [
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
-                hooks.Progress(result, run.train_steps, self._data.batch_size),
+                progress.Progress(
+                    result,
+                    run.train_steps,
+                    self._data.batch_size,
+                    self._experiment.model.loss_names,
+                ),
                 hooks.Dominance(result, model_dir, self._experiment.model, run),
                 hooks.Skipped(result, model_dir),
                 hooks.FullTables(result, model_dir, self._experiment.model),

@@ -78,7 +78,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
         result = launch(verb, flag)
         assert result.code == 0 and not result.err
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
-    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages"}
+    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages", "json_log"}
     expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
     expected |= {"attacked"} if verb == "evaluate" else set()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests import input_tuning
+from tests import input_tuning, op_stacks
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
@@ -26,6 +26,7 @@ tf.config.set_logical_device_configuration(
 # whole runs of the launchers optimize theirs.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 input_tuning.turn_off()
+op_stacks.leave_out()
 
 
 def pytest_collection_finish() -> None:

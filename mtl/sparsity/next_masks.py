@@ -80,7 +80,7 @@ class Change(NamedTuple):
             return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
 
         is_finite, chosen, overlaps = tf.cond(
-            is_due, select, lambda: (tf.constant(True), masks, before())
+            is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, before())
         )
         watch(overlaps)
         share = tf.where(is_due & is_finite, share, so_far)
@@ -100,6 +100,14 @@ class Change(NamedTuple):
             return [regrowth.swap(mask, seen, self.step) for mask, seen in pairs]
 
         return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
+
+    def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a branch that is one op: where it is not taken, each op costs a step a little."""
+        # A function runs where all of it lies on one device, and reaches no losses outside of it.
+        is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
+        if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
+            return select
+        return tf.function(select, autograph=False, experimental_attributes={"_noinline": True})
 
     def _watch_overlaps(
         self, name: str

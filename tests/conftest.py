@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests import input_tuning
+from tests import graph_optimizer, input_tuning, op_stacks
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
@@ -22,10 +22,12 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
-# Plain sessions run graphs as they were built: these are small. Estimator's sessions and
-# whole runs of the launchers optimize theirs.
+# Sessions run graphs as they were built: these are small. Those of Estimator optimize theirs where
+# a test has the mark `optimizes_graphs`, and whole runs of the launchers do.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 input_tuning.turn_off()
+op_stacks.leave_out()
+graph_optimizer.leave_out()
 
 
 def pytest_collection_finish() -> None:
@@ -44,6 +46,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what needs a whole run: each process of pytest trains one of its own."""
     if _TRAINED.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.medium)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    graph_optimizer.turn_on(item.get_closest_marker("optimizes_graphs") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

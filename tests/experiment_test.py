@@ -23,7 +23,7 @@ from mtl.optimization import optimizers
 from mtl.runs import evaluation, verbs
 from tests import tiny
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]
 
 # A run that was stopped at the first of these steps and continued to the second.
 STOPS = (13, 45)

@@ -16,7 +16,7 @@ from mtl import checks, compat
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import input_state, mismatch, run_directory
 from mtl.runs import diagnosis, fitting
-from mtl.sparsity import criteria, densities, granularity, pruned_step, pruning, sparse_gpt
+from mtl.sparsity import criteria, cuts, densities, granularity, pruning, sparse_gpt
 from mtl.transfer import checkpoint as checkpoint_lib
 from mtl.variables import averaging, patterns, pruned
 
@@ -107,7 +107,7 @@ def choose_cut(
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
-            own = {n: before[n] for n in before if pruned_step.find_part(parts, n) is part}
+            own = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
                 cut = _reconstruct(network, part, part.criterion, own, progress)
@@ -154,14 +154,13 @@ def write_run(
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
     # What is cut already is not cut once more: see `pruned_step`.
     values |= {
-        pruned_step.share_name(index): np.float64(part.final_sparsity)
-        for index, part in enumerate(parts)
+        cuts.share_name(index): np.float64(part.final_sparsity) for index, part in enumerate(parts)
     }
     for name, mask in cut.masks.items():
-        part = pruned_step.find_part(parts, name)
+        part = cuts.find_part(parts, name)
         values[pruned.mask_name(name)] = mask.astype(np.float32)
         _set_to_zero(values, initial, name, mask, part.hides_weights)
-        for vector in pruned_step.list_beside(name) if part.granularity.is_of_units else []:
+        for vector in cuts.list_beside(name) if part.granularity.is_of_units else []:
             if vector in values:
                 _set_to_zero(values, initial, vector, mask.reshape([-1]), is_hidden=False)
     step = int(values[tf1.GraphKeys.GLOBAL_STEP])
@@ -220,7 +219,7 @@ def read_masks(
         checks.require(name in masks, "Pruning.patterns", rule, chosen)
         mask = reader.get_tensor(pruned.mask_name(name))
         rule = f"cut as {checkpoint} has it, whose mask of {name!r} has shape {list(mask.shape)}"
-        part = pruned_step.find_part(experiment.model.pruning, name)
+        part = cuts.find_part(experiment.model.pruning, name)
         fits = mask.shape == masks[name].shape
         checks.require(fits, "Pruning.granularity", rule, part.granularity)
         masks[name] = mask

@@ -23,7 +23,7 @@ from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
 from mtl.runs import diagnosis, fitting, plausibility
-from mtl.sparsity import pruned_step
+from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names, stacks
 
@@ -180,7 +180,7 @@ def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
     latest = run_directory.find_latest(model_dir)
     reader = tf.train.load_checkpoint(latest) if latest else None
     for index, part in enumerate(model.pruning):
-        name = pruned_step.share_name(index)
+        name = cuts.share_name(index)
         cut = float(reader.get_tensor(name)) if reader and reader.has_tensor(name) else 0.0
         rule = f"be one that training can compute, to cut {part.final_sparsity:g} of the weights"
         fix = f"{cut:g} are cut. launch.prune computes it for a finished run."

@@ -1,5 +1,6 @@
 """What every network must do, on each row of `tests.conformance.networks`."""
 
+import contextlib
 import dataclasses
 import os
 import textwrap
@@ -81,58 +82,105 @@ def _loss(towers):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Built:
-    """What a graph of a row holds and computes.
+    """A graph of a row, and what it computes at first.
+
+    The tests of a row share it: who runs `session` gives all variables their values before.
 
     Attributes:
       towers: {task: tensor}.
+      outputs: T, the towers by names of their own.
+      train: the op of a step; None outside of training.
+      initializer: of all variables.
+      saver: of all variables.
+      variables: {name: each of them}.
       values: {task: value}, of two calls.
       some: {task: value} of rows 5 to 8 alone, outside of training.
-      variables: the names of all of them.
       gradients: {trainable variable: gradient}; None where there is none.
     """
 
+    session: tf1.Session
     towers: Mapping[str, tf.Tensor]
+    outputs: Sequence[tf.Tensor]
+    loss: tf.Tensor
+    train: tf.Operation | None
+    initializer: tf.Operation
+    saver: tf1.train.Saver
+    variables: Mapping[str, tf.Variable]
     values: Sequence[Mapping[str, np.ndarray]]
     some: Mapping[str, np.ndarray]
-    variables: Sequence[str]
     gradients: Mapping[str, np.ndarray | None]
     has_updates: bool
 
+    def draw(self, value_of):
+        """Sets trainable variables to `value_of(it)`, and all others to what they start at."""
+        self.session.run(self.initializer)
+        drawn = [variable for variable in self.variables.values() if variable.trainable]
+        training.load(self.session, drawn, value_of)
 
-def _run(network, row, training):
-    with tf.Graph().as_default(), tf1.Session() as session:
+    def read(self):
+        """{variable: value}."""
+        return self.session.run(dict(self.variables))
+
+    def save(self, path):
+        with self.session.graph.as_default():
+            self.saver.save(self.session, path)
+
+    def restore(self, path):
+        with self.session.graph.as_default():
+            self.saver.restore(self.session, path)
+
+
+@contextlib.contextmanager
+def _open(network, row, training):
+    with tf.Graph().as_default() as graph:
         towers = _build(network, row, training)
-        variables = tf1.trainable_variables() if training else []
-        gradients = tf1.gradients(_loss(towers), variables) if training else []
+        loss = _loss(towers)
+        outputs = [tf.identity(tower, f"tower_{task}") for task, tower in towers.items()]
+        gradients, train = _step(loss) if training else ([], None)
         # Some may be sparse.
-        found = {
-            variable.op.name: tf.convert_to_tensor(gradient)
-            for variable, gradient in zip(variables, gradients, strict=True)
-            if gradient is not None
-        }
-        session.run(tf1.global_variables_initializer())
-        given = tf1.get_default_graph().get_tensor_by_name
-        few = {given(f"{_name(c)}:0"): v[5:8] for c, v in _inputs(row).items()}
-        return _Built(
+        found = {v.op.name: tf.convert_to_tensor(g) for g, v in gradients if g is not None}
+        has_updates = bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        initializer, saver = tf1.global_variables_initializer(), tf1.train.Saver()
+    few = {graph.get_tensor_by_name(f"{_name(c)}:0"): v[5:8] for c, v in _inputs(row).items()}
+    with contextlib.closing(tf1.Session(graph=graph)) as session:
+        session.run(initializer)
+        yield _Built(
+            session=session,
             towers=towers,
+            outputs=outputs,
+            loss=loss,
+            train=train,
+            initializer=initializer,
+            saver=saver,
+            variables=variables,
             values=[session.run(towers) for _ in range(2)],
             some={} if training else session.run(towers, few),
-            variables=[variable.op.name for variable in tf1.global_variables()],
-            gradients=dict.fromkeys(v.op.name for v in variables) | session.run(found),
-            has_updates=bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
+            gradients=dict.fromkeys(v.op.name for _, v in gradients) | session.run(found),
+            has_updates=has_updates,
         )
+
+
+def _step(loss):
+    """[(gradient, variable)], and the op that moves all variables."""
+    optimizer = tf1.train.GradientDescentOptimizer(0.01)
+    gradients = optimizer.compute_gradients(loss, tf1.trainable_variables())
+    with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+        return gradients, optimizer.apply_gradients(gradients, tf1.train.get_global_step())
 
 
 @pytest.fixture(scope="module")
 def trained(network, row):
     """The row in training."""
-    return _run(network, row, training=True)
+    with _open(network, row, training=True) as built:
+        yield built
 
 
 @pytest.fixture(scope="module")
 def served(network, row):
     """The row outside of training."""
-    return _run(network, row, training=False)
+    with _open(network, row, training=False) as built:
+        yield built
 
 
 @pytest.mark.parametrize("which", ["trained", "served"])
@@ -162,7 +210,7 @@ def test_every_trainable_variable_has_a_finite_gradient(trained):
 
 
 def test_serving_has_the_variables_of_training_and_is_deterministic(trained, served, row):
-    assert trained.variables == served.variables
+    assert list(trained.variables) == list(served.variables)
     assert not served.has_updates
     first, second = served.values
     for task in row.tasks:
@@ -233,63 +281,55 @@ def _gradients(network, row, rows):
     return dict(zip(names, found, strict=True))
 
 
-def test_a_checkpoint_restores_what_was_trained(network, row, tmp_path):
+def test_a_checkpoint_restores_what_was_trained(network, row, trained, served, tmp_path):
+    """Whatever the seed of the graph that serves it."""
     path = str(tmp_path / "model.ckpt")
+    trained.session.run(trained.initializer)
+    before = trained.session.run(trained.loss)
+    for _ in range(3):
+        trained.session.run(trained.train)
+    trained.save(path)
+    values = trained.read()
+    assert trained.session.run(trained.loss) != before
+    served.restore(path)
+    outputs, restored = served.session.run([dict(served.towers), dict(served.variables)])
     with tf.Graph().as_default(), tf1.Session() as session:
-        loss = _loss(_build(network, row, training=True))
-        with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-            train = tf1.train.GradientDescentOptimizer(0.01).minimize(loss)
-        session.run(tf1.global_variables_initializer())
-        before = session.run(loss)
-        session.run([train] * 3)
-        tf1.train.Saver().save(session, path)
-        trained = session.run({v.op.name: v for v in tf1.global_variables()})
-        assert session.run(loss) != before
-    outputs = []
-    for seed in (1, 2):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            towers = _build(network, row, training=False, seed=seed)
-            tf1.train.Saver().restore(session, path)
-            outputs.append(session.run(towers))
-            restored = session.run({v.op.name: v for v in tf1.global_variables()})
-            for name, value in restored.items():
-                np.testing.assert_array_equal(value, trained[name], err_msg=name)
+        towers = _build(network, row, training=False, seed=1)
+        tf1.train.Saver().restore(session, path)
+        variables = {v.op.name: v for v in tf1.global_variables()}
+        again, restored_again = session.run([dict(towers), variables])
+    assert values.keys() == restored.keys() == restored_again.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(restored[name], value, err_msg=name)
+        np.testing.assert_array_equal(restored_again[name], value, err_msg=name)
     for task in row.tasks:
-        np.testing.assert_array_equal(outputs[0][task], outputs[1][task])
+        np.testing.assert_array_equal(outputs[task], again[task])
 
 
-def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row):
-    def train(num_steps, in_loop):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            tf1.set_random_seed(5)
-            global_step = tf1.train.get_or_create_global_step()
+def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row, trained):
+    random = np.random.default_rng(0)
+    trained.draw(lambda variable: random.normal(scale=0.1, size=variable.shape))
+    start = trained.read()
+    for _ in range(4):
+        trained.session.run(trained.train)
+    single = trained.read()
 
-            def step(index):
-                loss = _loss(_build(network, row, training=True))
-                optimizer = tf1.train.GradientDescentOptimizer(0.01)
-                gradients = optimizer.compute_gradients(loss, tf1.trainable_variables())
-                updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-                with tf.control_dependencies(updates):
-                    applied = optimizer.apply_gradients(gradients, global_step)
-                with tf.control_dependencies([applied]):
-                    return index + 1
+    def step(index):
+        _, applied = _step(_loss(_build(network, row, training=True)))
+        with tf.control_dependencies([applied]):
+            return index + 1
 
-            def going(index):
-                return index < num_steps
-
-            start = tf.constant(0)
-            looped = tf.while_loop(going, step, [start], parallel_iterations=1) if in_loop else None
-            call = looped if in_loop else step(start)
-            session.run(tf1.global_variables_initializer())
-            random = np.random.default_rng(0)
-            variables = tf1.trainable_variables()
-            training.load(session, variables, lambda v: random.normal(scale=0.1, size=v.shape))
-            for _ in range(1 if in_loop else num_steps):
-                session.run(call)
-            return session.run({v.op.name: v for v in tf1.global_variables()})
-
-    looped, single = train(4, in_loop=True), train(4, in_loop=False)
-    assert looped.keys() == single.keys()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(0)
+        tf1.train.get_or_create_global_step()
+        steps = tf.while_loop(
+            lambda index: index < 4, step, [tf.constant(0)], parallel_iterations=1
+        )
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        assert variables.keys() == start.keys()
+        training.load(session, variables.values(), lambda variable: start[variable.op.name])
+        session.run(steps)
+        looped = session.run(variables)
     for name, value in looped.items():
         np.testing.assert_allclose(value, single[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
@@ -317,7 +357,7 @@ _KEEP_ALL_UNITS = {
 }
 
 
-def test_exports_lose_units_of_pruned_layers_and_nothing_else(network, row):
+def test_exports_lose_units_of_pruned_layers_and_nothing_else(served, row):
     """Seven of ten weights are 0, and a graph without the units that this leaves dead agrees."""
     random = np.random.default_rng(0)
 
@@ -329,15 +369,11 @@ def test_exports_lose_units_of_pruned_layers_and_nothing_else(network, row):
                 values[..., 0] = 0  # This unit is dead, whatever is drawn.
         return values
 
-    with tf.Graph().as_default(), tf1.Session() as session:
-        towers = _build(network, row, training=False)
-        outputs = [tf.identity(tower, f"tower_{task}") for task, tower in towers.items()]
-        session.run(tf1.global_variables_initializer())
-        training.load(session, tf1.trainable_variables(), draw)
-        expected = session.run(outputs)
-        names = [output.op.name for output in outputs]
-        whole = graphs.Graph(folding.fold_graph(session, names).pruned(names))
-        small = dead_units.remove_units(folding.fold_graph(session, names), names).pruned(names)
+    served.draw(draw)
+    expected = served.session.run(served.outputs)
+    names = [output.op.name for output in served.outputs]
+    whole = graphs.Graph(folding.fold_graph(served.session, names).pruned(names))
+    small = dead_units.remove_units(folding.fold_graph(served.session, names), names).pruned(names)
     sizes = [_count_constants(graph) for graph in (whole, graphs.Graph(small))]
     assert (sizes[1] < sizes[0]) == (row.name not in _KEEP_ALL_UNITS), sizes
     assert any(np.ptp(tower) > 0 for tower in expected)

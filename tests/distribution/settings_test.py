@@ -15,6 +15,8 @@ from mtl.runs import estimators, verbs
 from mtl.variables import freezing
 from tests import tiny
 
+pytestmark = pytest.mark.optimizes_graphs
+
 TWO_CPUS = distribution.Distribution(
     strategy="mirrored",
     devices=["/cpu:0", "/cpu:1"],

@@ -21,7 +21,7 @@ from tests import tiny
 from tests.networks import keras_models
 from tests.optimization import training
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]
 
 tf1 = tf.compat.v1
 

@@ -12,7 +12,7 @@ from mtl.optimization import update
 from mtl.runs import verbs
 from tests import tiny
 
-pytestmark = pytest.mark.medium
+pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]
 
 tf1 = tf.compat.v1
 

@@ -10,9 +10,9 @@ from mtl import checks, networks
 from mtl.serving import dead_units, folding, graphs
 from mtl.sparsity import (
     criteria,
+    cuts,
     densities,
     granularity,
-    pruned_step,
     pruning,
     pruning_schedules,
 )
@@ -180,7 +180,7 @@ def test_channels_of_a_residual_sum_leave_an_export_where_they_go_together(is_to
         chosen = part.select_masks(seen, ones, tf.constant(1.0, tf.float64))
         masks = dict(zip(kernels, session.run(chosen.masks), strict=True))
         for name, mask in masks.items():
-            for own in (name, *pruned_step.list_beside(name)):
+            for own in (name, *cuts.list_beside(name)):
                 if own in variables:
                     kept = mask if own == name else mask.ravel()
                     variables[own].load(session.run(variables[own]) * kept, session)

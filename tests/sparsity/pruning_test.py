@@ -451,6 +451,27 @@ def test_a_step_never_reads_a_table_whole(part, kind):
     assert {kind for kind, _ in more} <= passed_on, more
 
 
+@pytest.mark.parametrize("density", [densities.ErdosRenyiKernel(), densities.Global()])
+def test_a_step_that_cuts_nothing_passes_few_ops(density):
+    """TensorFlow visits every op of a branch that is not taken, but for those of a function."""
+    with tf.Graph().as_default() as graph:
+        tf1.train.create_global_step()
+        batch = {"x": tf.zeros([BATCH, 3]), "word": tf.fill([BATCH], "a")}
+        labels = {"sign": tf.ones([BATCH], tf.int64), "size": tf.ones([BATCH])}
+        made = _model(parts=[_part(density=density)], part=SUM)
+        made.model_fn(batch, labels, "train", statistics=STATISTICS)
+        library = {
+            one.signature.name: one.node_def for one in graph.as_graph_def().library.function
+        }
+        taken = [
+            op.get_attr("then_branch").name for op in graph.get_operations() if "If" in op.type
+        ]
+    branches = [[node.op for node in library[name]] for name in taken]
+    assert not any("TopKV2" in ops or "Sort" in ops for ops in branches)
+    (choosing,) = [ops for ops in branches if any("PartitionedCall" in op for op in ops)]
+    assert len([op for op in choosing if op != "Identity"]) == 1
+
+
 @pytest.mark.parametrize("part", [surgery.Sum(), PCGRAD], ids=["sum", "pcgrad"])
 def test_units_are_cut_with_bias_scale_and_offset(part):
     units = _part(patterns=["/trunk/"], granularity=granularity.Units())

@@ -1,0 +1,121 @@
+"""Which variables are pruned, by which part of several, and the state beside them.
+
+part = cuts.find_part(parts, "network/trunk/hidden_0/kernel")
+cut = cuts.create(part, name, variable, getter, settings)       # with its mask
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.compat import shards
+from mtl.sparsity import pruning
+from mtl.variables import freezing, patterns, pruned, sharding
+
+tf1 = tf.compat.v1
+
+HEADS = "head/"
+# What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
+BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
+SHARE = "pruning/share_"
+
+
+class Cut(NamedTuple):
+    """A variable that is pruned.
+
+    Attributes:
+      part: that prunes it.
+      variable: of the weights.
+      mask: of zeros and ones.
+      kept: its value in this step.
+      total: what the criterion gathers; None where it gathers nothing.
+    """
+
+    part: pruning.Pruning
+    variable: tf.Variable
+    mask: tf.Variable
+    kept: tf.Tensor
+    total: tf.Variable | None
+
+    @property
+    def sets_to_zero(self) -> bool:
+        """Whether the weights themselves are 0 where they are cut."""
+        return not self.part.hides_weights
+
+
+def share_name(index: int) -> str:
+    """Return the name of the share that a part has cut so far, the first part at 0."""
+    return f"{SHARE}{index}"
+
+
+def find_part(parts: Sequence[pruning.Pruning], name: str) -> pruning.Pruning:
+    """Return the part of several that cuts a variable, which one of them does."""
+    return next(part for part in parts if chooses(part, name))
+
+
+def list_beside(kernel: str) -> list[str]:
+    """Return the names that bias, scale and offset of a kernel's units have where there are any."""
+    return [f"{kernel.removesuffix('/kernel')}{own}" for own in BESIDE]
+
+
+def may_cut(part: pruning.Pruning, name: str) -> bool:
+    """Return whether a part may cut a variable if its patterns choose it."""
+    return part.cuts_heads or not name.startswith(HEADS)
+
+
+def chooses(part: pruning.Pruning, name: str) -> bool:
+    """Return whether a part cuts a variable, unless one before it does."""
+    return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
+
+
+def check_kind(part: pruning.Pruning, name: str, is_table: bool) -> None:
+    """Fail unless a part can cut a variable, which may be a table, when it does."""
+    rule = f"choose tables alone where rows are cut, and {name!r} is none"
+    fits = is_table or not part.granularity.is_of_tables
+    checks.require(fits, "Pruning.patterns", rule, list(part.patterns))
+    first = freezing.first_step(name)
+    rule = f"cut first at step {first} or later, up to which Freezing.until holds {name!r}"
+    fits = part.schedule.first_step >= first
+    checks.require(fits, "Pruning.schedule", rule, part.schedule.first_step)
+    fits = not is_table or part.gradient == pruning.STOPPED
+    rule = f"be {pruning.STOPPED!r} for the table {name!r}"
+    checks.require(fits, "Pruning.gradient", rule, part.gradient)
+
+
+def create(
+    part: pruning.Pruning,
+    name: str,
+    variable: tf.Variable,
+    getter: Callable[..., Any],
+    settings: Any,
+) -> Cut:
+    """Create the mask of a variable, and what the criterion gathers."""
+    where = f"Pruning.patterns, which choose {name!r},"
+    fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
+    is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
+    checks.require(is_whole, where, "choose whole variables", type(variable).__name__, fix)
+    fix = "Its table has 16 bits: see the setting storage of its column."
+    is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
+    checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
+    part.granularity.check(name, variable.shape)
+    state = {
+        **settings,
+        "dtype": tf.float32,
+        "regularizer": None,
+        "constraint": None,
+        "partitioner": None,
+        "trainable": False,
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    }
+    shape = part.granularity.mask_shape(variable.shape.as_list())
+    ones, zeros = tf1.ones_initializer(), tf1.zeros_initializer()
+    mask = getter(pruned.mask_name(name), **{**state, "shape": shape, "initializer": ones})
+    total = None
+    if part.criterion.gathers:
+        gathered = part.criterion.total_shape(variable.shape)
+        own = {**state, "shape": gathered, "initializer": zeros}
+        total = getter(pruned.saliency_name(name), **own)
+    return Cut(part, variable, mask, mask.read_value(), total)

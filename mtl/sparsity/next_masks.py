@@ -1,0 +1,203 @@
+"""The next masks of a part of `Pruning`, and what they follow from.
+
+change = next_masks.Change(part, cuts, gradients, inputs, batch, step)
+masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS keep the state
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.sparsity import criteria, pruning
+from mtl.sparsity import cuts as cuts_lib
+from mtl.step import monitors, replicas, step_state, whole_batch
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+_OVERLAP = "pruning/overlap_"
+
+
+def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
+    """Return the gradient that scores may be made of; None of a table."""
+    is_dense = isinstance(gradient, tf.Tensor)
+    if cut.part.criterion.reads_gradients or cut.part.gradient == pruning.DENSE:
+        rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
+        checks.require(is_dense, "Pruning.patterns", rule, name, fix)
+    return gradient if is_dense else None
+
+
+def average_inputs(
+    part: pruning.Pruning, names: Iterable[str], squares: Mapping[str, Any]
+) -> Sequence[tf.Tensor] | Sequence[None]:
+    """Return the mean squares of the inputs of kernels, by {kernel: sums, and their count}."""
+    if not part.criterion.reads_inputs:
+        return [None for _ in names]
+    rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
+    for name in names:
+        checks.require(name in squares, "Pruning.patterns", rule, name, fix)
+    return [total / count for total, count in (squares[name] for name in names)]
+
+
+class Change(NamedTuple):
+    """What the next masks of a part follow from.
+
+    Attributes:
+      part: that prunes.
+      cuts: {variable: how it is pruned}, N.
+      gradients: N, None of tables.
+      inputs: N, the mean squares of inputs; None where the criterion does not ask for them.
+      batch: whose parts have the losses of the tasks.
+      step: the global step.
+    """
+
+    part: pruning.Pruning
+    cuts: Mapping[str, cuts_lib.Cut]
+    gradients: Sequence[tf.Tensor | None]
+    inputs: Sequence[tf.Tensor | None]
+    batch: whole_batch.WholeBatch
+    step: tf.Tensor
+
+    def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return the N next masks, and whether they may have changed; `name` is of the state."""
+        masks = [cut.kept for cut in self.cuts.values()]
+        # The share that is cut so far is saved, and a cut that is missed is made up for: processes
+        # that share a global step do not see every number, and a run that goes on may cut more.
+        cut_share = step_state.create_variable(name, np.zeros([], np.float64))
+        so_far = cut_share.read_value()
+        progress = self.part.schedule.progress(self.step)
+        share = progress * self.part.final_sparsity
+        is_due = share > so_far
+        before, watch = self._watch_overlaps(name.replace(cuts_lib.SHARE, _OVERLAP))
+        task_gradients = self._differentiate_where(is_due)
+
+        def select() -> tuple[Any, ...]:
+            found = self.part.select_masks(self._see(task_gradients()), masks, progress)
+            return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
+
+        is_finite, chosen, overlaps = tf.cond(
+            is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, before())
+        )
+        watch(overlaps)
+        share = tf.where(is_due & is_finite, share, so_far)
+        assigned = cut_share.assign(share, read_value=False)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+        if self.part.criterion.gathers:
+            with tf.control_dependencies(chosen):
+                gathered = tf.cond(self.step <= self.part.last_step, self._gather, tf.no_op)
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathered)
+        regrowth = self.part.regrowth
+        if regrowth is None:
+            return chosen, is_due
+        is_swapped = regrowth.is_due(self.step) & ~is_due
+
+        def swap() -> list[tf.Tensor]:
+            pairs = zip(chosen, self._see(), strict=True)
+            return [regrowth.swap(mask, seen, self.step) for mask, seen in pairs]
+
+        return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
+
+    def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a branch that is one op: where it is not taken, each op costs a step a little."""
+        # A function runs where all of it lies on one device, and reaches no losses outside of it.
+        is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
+        if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
+            return select
+        return tf.function(select, autograph=False, experimental_attributes={"_noinline": True})
+
+    def _watch_overlaps(
+        self, name: str
+    ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
+        """Return what gives the overlaps of the last cut, and what shows and keeps new ones."""
+        shared = self._list_shared()
+        if not shared:
+            return lambda: tf.zeros([0]), lambda new: None
+        state = step_state.create_variable(name, np.zeros([len(shared)], np.float32))
+
+        def watch(new: tf.Tensor) -> None:
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
+            monitors.add_where_due([f"pruning/{one}/task_overlap" for one in shared], lambda: new)
+
+        return state.read_value, watch
+
+    def _list_shared(self) -> list[str]:
+        """Return the variables of which the overlap of the tasks is told."""
+        if not self.part.criterion.reads_tasks:
+            return []
+        # Gradients of the first part show by which losses a variable is reached; nothing runs them.
+        found = self._differentiate(self.batch.first)
+        reached = {
+            name: [gradient for gradient in gradients if gradient is not None]
+            for name, gradients in zip(self.cuts, zip(*found.values(), strict=True), strict=True)
+        }
+        rule = "choose kernels that a task's loss depends on, each of them"
+        for name, gradients in reached.items():
+            is_fit = gradients and all(isinstance(own, tf.Tensor) for own in gradients)
+            checks.require(bool(is_fit), "Pruning.patterns", rule, name, "It reads gradients.")
+        return [name for name, gradients in reached.items() if len(gradients) > 1]
+
+    def _differentiate_where(
+        self, is_due: tf.Tensor
+    ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
+        """Return what gives {task: N gradients} of the whole batch, within the branch of `is_due`.
+
+        It gives none where the criterion does not ask for them.
+        """
+        if not self.part.criterion.reads_tasks:
+            return dict
+        if replicas.count() == 1:
+            return lambda: self.batch.sum(self._differentiate)
+        # Every replica has its own gradients when they are due; all meet at every step.
+        own, variables = self.batch.without_replicas(), [c.variable for c in self.cuts.values()]
+
+        def differentiate() -> dict[str, list[tf.Tensor]]:
+            return {
+                task: [
+                    tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
+                    for gradient, variable in zip(gradients, variables, strict=True)
+                ]
+                for task, gradients in own.sum(self._differentiate).items()
+            }
+
+        def nothing() -> dict[str, list[tf.Tensor]]:
+            zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+            return dict.fromkeys(own.first.losses, zeros)
+
+        found = replicas.sum_over_replicas(tf.cond(is_due, differentiate, nothing))
+        return lambda: found
+
+    def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
+        """Return {task: N gradients} of a part of the batch."""
+        variables = [cut.variable for cut in self.cuts.values()]
+        return {task: tf.gradients(loss, variables) for task, loss in forward.losses.items()}
+
+    def _see(
+        self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
+    ) -> list[criteria.Seen]:
+        """Return what criteria know; within a branch, as a table is copied where it is read."""
+        return [
+            criteria.Seen(
+                name=name,
+                weights=cut.variable.read_value(),
+                gradient=gradient,
+                total=None if cut.total is None else cut.total.read_value(),
+                inputs=inputs,
+                task_gradients={task: own[place] for task, own in task_gradients.items()},
+                is_moving=freezing.moving_entries(cut.variable),
+            )
+            for place, ((name, cut), gradient, inputs) in enumerate(
+                zip(self.cuts.items(), self.gradients, self.inputs, strict=True)
+            )
+        ]
+
+    def _gather(self) -> tf.Operation:
+        assigned = []
+        for seen, cut in zip(self._see(), self.cuts.values(), strict=True):
+            new = self.part.criterion.gather(seen)
+            new = tf.where(tf.math.is_finite(new), new, seen.total)
+            assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
+        return tf.group(*assigned)

@@ -1,0 +1,35 @@
+"""Runs the graphs of Estimator as they were built, but where a test has them optimized.
+
+pytestmark = pytest.mark.optimizes_graphs
+
+TensorFlow optimizes a graph when it is first run, and again with other outputs: a fifth of the time
+of a run as small as those of `tests.tiny`. Whole runs of the launchers optimize theirs.
+"""
+
+import tensorflow as tf
+
+from mtl import compat
+from mtl.distribution import resources
+
+_configure = resources.configure_session
+_is_on = False
+
+
+def turn_on(is_on: bool) -> None:
+    """For what this process trains, evaluates or exports from now on."""
+    global _is_on
+    _is_on = is_on
+
+
+def leave_out() -> None:
+    """For all of this process but what follows `turn_on`."""
+    resources.configure_session = _configure_unoptimized
+
+
+def _configure_unoptimized(
+    config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
+) -> compat.estimator.RunConfig:
+    configured = _configure(config, session_config)
+    rewriting = configured.session_config.graph_options.rewrite_options
+    rewriting.disable_meta_optimizer = not _is_on
+    return configured

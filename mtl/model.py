@@ -135,7 +135,7 @@ class MultiTaskModel:
             rule = f"be None where the loss of a head is no sum over rows, as that of {head.name!r}"
             knows = isinstance(head, types.ExampleHead)
             checks.require(knows, where, rule, self.mixing, f"It is {type(head).__name__}.")
-        for part in self._built_losses:
+        for part in self.built_losses:
             rule = f"be None where the auxiliary loss {part.name!r} reads the labels of rows"
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_labels")
             checks.require(not reads, where, rule, self.mixing)
@@ -153,7 +153,7 @@ class MultiTaskModel:
     @property
     def loss_names(self) -> tuple[str, ...]:
         """The names of the losses that training adds up: tasks, then auxiliary losses."""
-        return (*self.tasks, *(part.name for part in self._built_losses))
+        return (*self.tasks, *(part.name for part in self.built_losses))
 
     @functools.cached_property  # All settings of all parts are looked through.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
@@ -162,7 +162,7 @@ class MultiTaskModel:
         return [*self.auxiliary_losses, *emitted]
 
     @property
-    def _built_losses(self) -> Sequence[types.AuxiliaryLoss]:
+    def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
         """The auxiliary losses that a step computes: those that do not weigh 0 for good."""
         losses = self._all_losses
         weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
@@ -177,7 +177,7 @@ class MultiTaskModel:
         """The heads that the auxiliary losses build themselves."""
         return [
             head
-            for part in self._built_losses
+            for part in self.built_losses
             for head in types.read_member(part, types.AuxiliaryLoss, "own_heads")
         ]
 
@@ -185,7 +185,7 @@ class MultiTaskModel:
     def are_rows_apart(self) -> bool:
         """Whether a row goes through a training step alone as it does among others."""
         apart = [
-            types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self._built_losses
+            types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
         return self.mixing is None and all(apart)
 
@@ -254,7 +254,7 @@ class MultiTaskModel:
             self.quantization == quantization_lib.Quantization(),
             not self.pruning,
             self.mixing is None,
-            not self._built_losses,
+            not self.built_losses,
         )
         return all(are_plain)
 
@@ -277,7 +277,7 @@ class MultiTaskModel:
         entries = self.freezing.entries.items()
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
         read = {what: path for what, path in masks.items() if path}
-        for part in self._built_losses:
+        for part in self.built_losses:
             files = types.read_member(part, types.AuxiliaryLoss, "files")
             read |= {f"auxiliary/{part.name}/{what}": path for what, path in files.items()}
         return {**self.column_files, **read}
@@ -434,7 +434,7 @@ class MultiTaskModel:
         losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
         with tf1.variable_scope("balancing"):
             step = tf1.train.get_or_create_global_step()
-            weighted = self._weigh_auxiliary(self.weighting(losses, step), step)
+            weighted = self.weigh_losses(losses, step)
             # A weighting may be any function of the losses, such as a logarithm or a softmax. What
             # it does to a task's gradient is to multiply it by the derivative of the weighted loss
             # by the plain one: that is the task's weight. Every pass scales its losses by it, so
@@ -486,7 +486,7 @@ class MultiTaskModel:
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
         forward = functools.partial(self._run_again, training=True)
         activations = self._gather(features, labels, outputs, forward, scope, found)
-        rows = row_losses.compute(self._built_losses, activations)
+        rows = row_losses.compute(self.built_losses, activations)
         whole = {name: found.average() for name, found in rows.items()}
         if mixture is not None:
             mixed = self._mix_losses(logits, labels, mixture)
@@ -528,6 +528,20 @@ class MultiTaskModel:
         """
         with row_draws.know_rows(features):
             return self._build_outputs(features, statistics, training=False).logits
+
+    def infer_activations(
+        self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
+    ) -> activations_lib.Activations:
+        """Compute what auxiliary losses read, as in evaluation; nothing of UPDATE_OPS is added."""
+        scope = tf1.get_variable_scope()
+        with (
+            whole_batch.withhold_collections(),
+            row_draws.know_rows(features),
+            emitted_lib.collect() as found,
+        ):
+            outputs = self._build_outputs(features, statistics, training=False)
+        forward = functools.partial(self._run_again, training=False)
+        return self._gather(features, labels, outputs, forward, scope, found)
 
     def _build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
@@ -620,12 +634,16 @@ class MultiTaskModel:
         return together.sum_label_weights(self.heads, labels)
 
     def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
-        own = row_losses.sum_weights(self._built_losses, labels, self.heads_by_task)
+        own = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
         return {**self._sum_label_weights(labels), **own}
 
-    def _weigh_auxiliary(self, weighted: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Multiply auxiliary losses by their own weights, which no weighting makes up for."""
-        own = {p.name: row_losses.compute_coefficient(p, step) for p in self._built_losses}
+    def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
+        """Weigh the losses of tasks and auxiliary losses, {name: scalar} -> {name: scalar}.
+
+        Auxiliary losses are then multiplied by their own weights, which no weighting makes up for.
+        """
+        weighted = self.weighting(losses, step)
+        own = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
         return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
 
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:

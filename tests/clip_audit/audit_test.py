@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, clip_audit, experiment, layers, networks, types
+from mtl import auxiliary, checks, clip_audit, experiment, layers, networks, types
 from mtl.clip_audit import statistics, visits
 from mtl.example_gradients import twins
 from mtl.runs import verbs
@@ -19,9 +19,20 @@ ROWS = 96
 
 
 def make(dropout=0.2, **run):
-    """Without batch norm, so that a checkpoint has all that a step's norms depend on."""
+    """Without batch norm, so that a checkpoint has all that a step's norms depend on.
+
+    Without dropout there are auxiliary losses, one that is measured and one that is not.
+    """
     network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=dropout))
     made = tiny.make(network=network, **run)
+    if not dropout:
+        losses = [
+            auxiliary.EntropyMinimization(heads=["kind"]),
+            auxiliary.Contrastive(noise=0.1, layers=[4]),
+        ]
+        made = dataclasses.replace(
+            made, model=dataclasses.replace(made.model, auxiliary_losses=losses)
+        )
     return dataclasses.replace(made, clip_audit=clip_audit.ClipAudit(window=4))
 
 
@@ -58,7 +69,12 @@ def test_the_norms_are_those_of_the_weights_before_the_step(trained):
     in_training, _ = visits.read(f"{model_dir}/clip_audit/training")
     step = in_training["batch"] == 12
     places = np.argsort(rows["id"])[in_training["id"][step]]
-    for name in ("norm", "norm/task/size", "loss/sign", "el2n/kind", "margin/kind", "margin/sign"):
+    names = ["norm", "norm/task/size", "loss/sign", "el2n/kind", "margin/kind", "margin/sign"]
+    if made.model.auxiliary_losses:
+        names += ["loss/entropy", "norm/task/entropy"]
+        assert (rows["norm/task/entropy"] > 0).all()
+    assert not [name for name in rows if "contrastive" in name]
+    for name in names:
         np.testing.assert_allclose(
             in_training[name][step], rows[name][places], rtol=2e-4, atol=1e-6, err_msg=name
         )

@@ -67,28 +67,20 @@ def test_the_loss_is_the_divergence_from_what_the_teacher_serves(teacher):
 
 @pytest.mark.medium
 def test_a_run_learns_from_its_teacher_with_few_labels(teacher, tmp_path):
-    """And in slices; the checkpoint holds nothing of the teacher."""
+    """Also in slices; the checkpoint holds nothing of the teacher."""
     _, folder, _ = teacher
     unlabelled = {
         split: {**rows, "kind": np.where(np.arange(len(rows["kind"])) % 32, -1, rows["kind"])}
         for split, rows in tiny.SPLITS.items()
     }
-    found = {}
-    for slices in (1, 2):
-        made = tiny.make(unlabelled, train_steps=4, checkpoint_steps=4, summary_steps=2)
-        part = auxiliary.Distillation(teacher=folder, heads=["kind"])
-        trunk = dataclasses.replace(made.model.network.trunk, dropout=0.0, batch_norm=False)
-        network = dataclasses.replace(made.model.network, trunk=trunk)
-        model = dataclasses.replace(made.model, auxiliary_losses=[part], network=network)
-        run = dataclasses.replace(made.run, micro_batches=slices)
-        made = dataclasses.replace(made, model=model, run=run)
-        found[slices] = tiny.train(made, tmp_path / str(slices))
-    assert set(found[1]) == set(found[2])
-    assert not [name for name in found[1] if "distillation" in name]
-    for name, value in found[1].items():
-        np.testing.assert_allclose(found[2][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
-    assert np.abs(found[1]["head/kind/logits/bias"]).max() > 0
-    assert tiny.scalars(tmp_path / "1")[4, "distillation/loss"] > 0
+    made = tiny.make(unlabelled, train_steps=4, checkpoint_steps=4, summary_steps=2)
+    part = auxiliary.Distillation(teacher=folder, heads=["kind"])
+    model = dataclasses.replace(made.model, auxiliary_losses=[part])
+    run = dataclasses.replace(made.run, micro_batches=2)
+    found = tiny.train(dataclasses.replace(made, model=model, run=run), tmp_path)
+    assert not [name for name in found if "distillation" in name]
+    assert np.abs(found["head/kind/logits/bias"]).max() > 0
+    assert tiny.scalars(tmp_path)[4, "distillation/loss"] > 0
 
 
 @pytest.mark.medium

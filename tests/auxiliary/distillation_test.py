@@ -1,6 +1,7 @@
 """A student learns from an export: what the teacher says, and who cannot be one."""
 
 import dataclasses
+import os
 import shutil
 
 import numpy as np
@@ -185,6 +186,30 @@ def test_a_run_stands_for_its_best_export(tmp_path):
     shutil.rmtree(folder / "export" / "best")
     assert distillation.find_model(str(folder)) == str(latest / "7")
     assert distillation.find_model(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.medium
+def test_a_checkpoint_stands_for_its_export(teacher, tmp_path):
+    model_dir, folder, _ = teacher
+    version = max((model_dir / "export").glob("*/*"), key=lambda path: path.name)
+    path = str(model_dir / "model.ckpt-3")
+    assert distillation.find_model(path) == str(version)
+    assert distillation.find_model(str(model_dir / "best" / "model.ckpt-3")) == str(version)
+    part = auxiliary.Distillation(teacher=path)
+    np.testing.assert_array_equal(
+        _open_step(model_dir, part)[0],
+        _open_step(model_dir, auxiliary.Distillation(teacher=folder))[0],
+    )
+    assert part.files == {"teacher": str(version / "saved_model.pb")}
+    # Of step 0 there is none, and later training makes the export one of another checkpoint.
+    copy = tmp_path / "run"
+    shutil.copytree(model_dir, copy)
+    later = int(version.name) + 60
+    os.utime(copy / "model.ckpt-3.index", (later, later))
+    for wrong in (str(model_dir / "model.ckpt-0"), str(copy / "model.ckpt-3")):
+        with pytest.raises(checks.UserError) as error:
+            _open_step(model_dir, auxiliary.Distillation(teacher=wrong))
+        assert f"was exported, got '{wrong}'. Run launch.export --model_dir" in str(error.value)
 
 
 @pytest.mark.medium

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from mtl import types
 from mtl.auxiliary import emitted, row_losses
-from mtl.example_gradients import twins
+from mtl.example_gradients import proof, twins
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
@@ -72,7 +72,9 @@ class Measured:
         if name not in self._means:
             count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
             self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
-        weighted = tf.math.divide_no_nan(rows.weights, self._means[name]) * rows.losses
+        # No way is known through a mean over rows: without this each example takes a pass.
+        weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
+        weighted = weights * rows.losses
         return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)
 
 

@@ -182,7 +182,7 @@ class MultiTaskModel(passes.Passes):
         losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
         with tf1.variable_scope("balancing"):
             step = tf1.train.get_or_create_global_step()
-            weighted = self._weigh_auxiliary(self.weighting(losses, step), step)
+            weighted = self.weigh_losses(losses, step)
             # A weighting may be any function of the losses, such as a logarithm or a softmax. What
             # it does to a task's gradient is to multiply it by the derivative of the weighted loss
             # by the plain one: that is the task's weight. Every pass scales its losses by it, so
@@ -274,8 +274,12 @@ class MultiTaskModel(passes.Passes):
         own = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
         return {**self._sum_label_weights(labels), **own}
 
-    def _weigh_auxiliary(self, weighted: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Multiply auxiliary losses by their own weights, which no weighting makes up for."""
+    def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
+        """Weigh the losses of tasks and auxiliary losses, {name: scalar} -> {name: scalar}.
+
+        Auxiliary losses are then multiplied by their own weights, which no weighting makes up for.
+        """
+        weighted = self.weighting(losses, step)
         own = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
         return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.model import settings
 from mtl.networks import trunk
-from mtl.step import row_draws
+from mtl.step import emitted as emitted_lib
+from mtl.step import row_draws, whole_batch
 from mtl.variables import freezing as freezing_lib
 
 tf1 = tf.compat.v1
@@ -43,6 +45,20 @@ class Passes(settings.Settings):
         """
         with row_draws.know_rows(features):
             return self.build_outputs(features, statistics, training=False).logits
+
+    def infer_activations(
+        self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
+    ) -> activations_lib.Activations:
+        """Compute what auxiliary losses read, as in evaluation; nothing of UPDATE_OPS is added."""
+        scope = tf1.get_variable_scope()
+        with (
+            whole_batch.withhold_collections(),
+            row_draws.know_rows(features),
+            emitted_lib.collect() as found,
+        ):
+            outputs = self.build_outputs(features, statistics, training=False)
+        forward = functools.partial(self.run_again, training=False)
+        return self.gather_activations(features, labels, outputs, forward, scope, found)
 
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

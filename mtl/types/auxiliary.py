@@ -131,6 +131,14 @@ class AuxiliaryLoss(Protocol):
         return True
 
     @property
+    def needs_draws(self) -> bool:
+        """Whether it compares what the network draws, such as dropout, and has no other cause.
+
+        A pass as in evaluation, which draws nothing, leaves nothing of it.
+        """
+        return False
+
+    @property
     def files(self) -> Mapping[str, str]:
         """The files that its settings name, {what for: path}. Their checksums are kept."""
         return {}

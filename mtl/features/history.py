@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -160,6 +161,18 @@ class History(types.Column):
         entries = _list_entries(self._read_lists(features))
         parts = (types.read_member(part, types.Column, "keys")(entries) for part in self.events)
         return growth.join_keys(parts)
+
+    def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
+        """Return which lists of one record differ in length, if any do."""
+        lengths = {}
+        for field in self._lists:
+            counts = spec_lib.counts_name(field)
+            entries = features.get(counts, features.get(field))
+            lengths[field] = len(cast(Sequence[Any], entries))
+        if len(set(lengths.values())) < 2:
+            return None
+        listed = ", ".join(f"{field} of {length}" for field, length in lengths.items())
+        return f"features.{self.name} must read lists of equal length in a row, got {listed}."
 
     def __call__(
         self,

@@ -1,0 +1,156 @@
+"""What can be drawn of a head's predictions: confusion, reliability, ROC, and slices of the rows.
+
+matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
+points = assess.trace_roc(rows)                          # [(false positive rate, recall), ...]
+worst = assess.compare_slices(rows, {"job": jobs})
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl.reports import held_out
+
+_BINS = 10
+_QUARTERS = (0.25, 0.5, 0.75)
+# Of a field of text: more values than this stay together as "other".
+_MOST_VALUES = 12
+# Fewer rows say little.
+_FEWEST_ROWS = 30
+
+
+class Bin(NamedTuple):
+    """Rows whose scores are alike: their weight, mean score, and the share or mean that is true."""
+
+    weight: float
+    score: float
+    true: float
+
+
+class Slice(NamedTuple):
+    """The rows that share a value.
+
+    Attributes:
+      field: the feature.
+      value: what they share.
+      rows: how many are labelled.
+      error: their mean error.
+      others: the mean error of all other rows.
+      deviations: how many standard errors lie between the two.
+    """
+
+    field: str
+    value: str
+    rows: int
+    error: float
+    others: float
+    deviations: float
+
+
+def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
+    """Return the weight of rows by true and predicted class, [C, C]."""
+    places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
+    counts = np.bincount(places, rows.weight, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
+
+
+def bin_scores(rows: held_out.Rows) -> list[Bin]:
+    """Return the reliability of scores: bins of equal width of probabilities, deciles of numbers.
+
+    What is true is the share of class 1 of a binary task, the share of rows that are right of
+    several classes, and the mean label of numbers. Empty bins are left out.
+    """
+    if rows.kind == held_out.NUMBER:
+        counted = rows.score[rows.weight > 0]
+        edges = np.unique(np.quantile(counted, np.linspace(0, 1, _BINS + 1))) if len(counted) else []
+        places = np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
+    else:
+        places = np.minimum((rows.score * _BINS).astype(np.int64), _BINS - 1)
+    true = rows.target == rows.predicted if rows.kind == held_out.CLASSES else rows.target
+    weights, scores, trues = (
+        np.bincount(places, rows.weight * values, minlength=_BINS)
+        for values in (np.ones(len(places)), rows.score, true.astype(np.float64))
+    )
+    return [
+        Bin(float(w), float(s / w), float(t / w))
+        for w, s, t in zip(weights, scores, trues, strict=True)
+        if w > 0
+    ]
+
+
+def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
+    """Return the corners of the curve, (share of negatives, share of positives) above a score.
+
+    Rows of one score are one step, so that the area below is that of the evaluation. Empty where
+    the rows are of one class.
+    """
+    order = np.argsort(-rows.score, kind="stable")
+    score, weight = rows.score[order], rows.weight[order].astype(np.float64)
+    positive = np.cumsum(weight * rows.target[order])
+    negative = np.cumsum(weight * (1 - rows.target[order]))
+    if not len(score) or not positive[-1] or not negative[-1]:
+        return []
+    ends = np.append(score[1:] != score[:-1], True)
+    x, y = negative[ends] / negative[-1], positive[ends] / positive[-1]
+    return [(0.0, 0.0), *zip(x.tolist(), y.tolist(), strict=True)]
+
+
+def compare_slices(
+    rows: held_out.Rows, fields: Mapping[str, np.ndarray]
+) -> tuple[list[Slice], int]:
+    """Return slices, the one furthest from all other rows first, and how many there are.
+
+    A slice is the rows that share a value of one field, or a quarter of its numbers.
+    """
+    labelled = rows.weight > 0
+    found = []
+    for field, values in fields.items():
+        for value, members in _slice(values[labelled]):
+            one = _compare(field, value, members, rows.error[labelled], rows.weight[labelled])
+            if one is not None:
+                found.append(one)
+    return sorted(found, key=lambda one: -abs(one.deviations)), len(found)
+
+
+def _compare(
+    field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
+) -> Slice | None:
+    sizes = int(members.sum()), int((~members).sum())
+    if min(sizes) < _FEWEST_ROWS:
+        return None
+    means, squares = [], []
+    for mask in (members, ~members):
+        share = weight[mask] / weight[mask].sum()
+        mean = float(np.sum(share * error[mask]))
+        means.append(mean)
+        squares.append(float(np.sum(share**2 * (error[mask] - mean) ** 2)))
+    spread = math.sqrt(sum(squares))
+    if not spread > 0:
+        return None
+    return Slice(field, value, sizes[0], *means, (means[0] - means[1]) / spread)
+
+
+def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (what they share, whether each row is one of them)."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if values.dtype.kind in "OSU" or len(distinct) <= _MOST_VALUES:
+        for place in np.argsort(-counts, kind="stable")[:_MOST_VALUES]:
+            yield show_value(distinct[place]), values == distinct[place]
+        return
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return
+    low, middle, high = np.quantile(finite, _QUARTERS)
+    yield f"up to {low:g}", values <= low
+    yield f"{low:g} to {middle:g}", (values > low) & (values <= middle)
+    yield f"{middle:g} to {high:g}", (values > middle) & (values <= high)
+    yield f"above {high:g}", values > high
+
+
+def show_value(value: object) -> str:
+    """Return a value of a field as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace") or "(empty)"
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

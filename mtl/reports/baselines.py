@@ -1,0 +1,124 @@
+"""How far a model is from what needs no model: the most frequent class, the mean of the labels.
+
+found = baselines.judge(head, metrics, rows)
+found.metric, found.value, found.baseline, found.skill            # "auc", 0.91, 0.5, 0.82
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl import types
+from mtl.heads import metrics as metrics_lib
+from mtl.reports import held_out
+
+
+class Verdict(NamedTuple):
+    """A metric of a task beside the same of a trivial model.
+
+    Attributes:
+      task: the task.
+      metric: the most telling one of its metrics whose baseline is known.
+      higher: whether higher is better.
+      value: of the model; NaN where it is undefined.
+      baseline: of the trivial model; None where no metric of the task has one.
+      what: what the trivial model predicts.
+    """
+
+    task: str
+    metric: str
+    higher: bool
+    value: float
+    baseline: float | None
+    what: str
+
+    @property
+    def skill(self) -> float | None:
+        """The share of the way from the baseline, 0, to a perfect model, 1, below 0 if worse."""
+        if self.baseline is None or not math.isfinite(self.value):
+            return None
+        perfect = 1.0 if self.higher else 0.0
+        way = perfect - self.baseline
+        return (self.value - self.baseline) / way if way else None
+
+    @property
+    def is_better(self) -> bool | None:
+        """Whether the model beats the trivial one; None where that is unknown."""
+        if self.baseline is None or math.isnan(self.baseline):
+            return None
+        if math.isnan(self.value):
+            return False
+        return self.value > self.baseline if self.higher else self.value < self.baseline
+
+
+def judge(
+    head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
+) -> Verdict | None:
+    """Return the first metric of a head that has a baseline, else its first; None without any.
+
+    Args:
+      head: the task.
+      metrics: of the whole evaluation, {"<task>/<metric>": value}.
+      rows: held-out rows of the task; some baselines need the labels themselves.
+    """
+    prefix = f"{head.name}/"
+    own = {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
+    order = metrics_lib.find_directions(head, list(own))
+    for metric, higher in order:
+        for names, find, what in _BASELINES:
+            if metric in names:
+                baseline = find(own, rows, head)
+                if baseline is not None:
+                    return Verdict(head.name, metric, higher, own[metric], baseline, what)
+    return Verdict(head.name, *order[0], own[order[0][0]], None, "") if order else None
+
+
+def _of_accuracy(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return own.get("accuracy_baseline")
+
+
+def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 0.5
+
+
+def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 1 / len(head.class_names) if head.class_names else None
+
+
+def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    """Return the standard deviation of the labels, which R2 and the error tell."""
+    if "r2" in own:
+        left = 1 - own["r2"]
+        return own["rmse"] / math.sqrt(left) if left > 0 else None
+    return _from_labels(rows, lambda labels: labels.mean(), lambda errors: errors**2, math.sqrt)
+
+
+def _of_mae(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return _from_labels(rows, np.median, np.abs, float)
+
+
+def _from_labels(
+    rows: held_out.Rows | None,
+    predict: Callable[[np.ndarray], float],
+    penalise: Callable[[np.ndarray], np.ndarray],
+    finish: Callable[[float], float],
+) -> float | None:
+    """Return the error of one prediction for all; None of labels that are weighed, or unseen."""
+    if rows is None:
+        return None
+    labels = rows.target[rows.weight > 0].astype(np.float64)
+    if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
+        return None
+    return finish(float(np.mean(penalise(labels - predict(labels)))))
+
+
+_Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]
+_BASELINES: tuple[tuple[tuple[str, ...], _Find, str], ...] = (
+    (("accuracy",), _of_accuracy, "always the most frequent class"),
+    (("auc",), _of_auc, "scores at random"),
+    (("balanced_accuracy",), _of_balanced, "always the same class"),
+    (("rmse",), _of_rmse, "always the mean of the labels"),
+    (("mae",), _of_mae, "always the median of the labels"),
+)

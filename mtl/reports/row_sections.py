@@ -1,0 +1,216 @@
+"""The sections of a report that rest on rows: the data, and the evaluation of each head."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mtl import types
+from mtl.reports import assess, baselines, blocks, figures, held_out, record, splits
+
+# A run may have hundreds of tasks: of these many, those with least skill, there are pictures.
+MOST_TASKS = 20
+_MOST_CLASSES = 12
+_MOST_FIELDS = 200
+_MOST_CONFUSIONS = 15
+_MOST_SLICES = 8
+# So many standard errors and more are seldom chance.
+_FAR = 2.0
+# The share of slices that chance alone puts further away than this.
+_BY_CHANCE = 0.05
+
+
+def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
+    """Return the tasks to draw: all, or of many those with least skill, in their order."""
+    tasks = list(run.experiment.model.tasks)
+    skill = {one.task: math.inf if one.skill is None else one.skill for one in verdicts}
+    few = set(sorted(tasks, key=lambda task: skill.get(task, -math.inf))[:MOST_TASKS])
+    return [task for task in tasks if task in few]
+
+
+def tell_data(
+    run: record.Run, facts: Sequence[splits.Facts], problems: Sequence[str]
+) -> list | str:
+    """Return rows, labels of each task and missing values, by split."""
+    if not facts:
+        return " ".join(problems) or "no rows were read."
+    told: list = [
+        blocks.Table(
+            ["split", "rows", "read"],
+            [
+                [one.split, one.rows, "whole" if one.is_whole else "its first rows alone"]
+                for one in facts
+            ],
+        ),
+        _tell_labels(run, facts),
+    ]
+    counts = _tell_classes(run, facts)
+    if counts:
+        told.append(blocks.Fold("Rows by class", counts))
+    return [*told, *_tell_missing(facts)]
+
+
+def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> blocks.Table:
+    rows = []
+    for task in run.experiment.model.tasks[: MOST_TASKS * 5]:
+        for one in facts:
+            labels = one.tasks.get(task)
+            if labels is not None:
+                share = labels.labelled / one.rows if one.rows else 0.0
+                rows.append([task, one.split, labels.labelled, blocks.Bar(share), _say(labels)])
+    return blocks.Table(["task", "split", "labelled rows", "share", "labels"], rows)
+
+
+def _say(labels: splits.Labels) -> str:
+    if labels.mean is not None and labels.spread is not None:
+        return f"mean {labels.mean:.4g}, standard deviation {labels.spread:.4g}"
+    total = sum(labels.counts.values())
+    if not total:
+        return ""
+    most = max(labels.counts, key=lambda name: labels.counts[name])
+    return f"{len(labels.counts)} classes, {100 * labels.counts[most] / total:.1f}% {most}"
+
+
+def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list[blocks.Table]:
+    tables = []
+    for task in run.experiment.model.tasks[:MOST_TASKS]:
+        found = {one.split: one.tasks[task].counts for one in facts if task in one.tasks}
+        names = list(next(iter(found.values()), {}))
+        if 0 < len(names) <= 100:
+            rows = [[name, *(found[split].get(name, 0) for split in found)] for name in names]
+            tables.append(blocks.Table([task, *found], rows))
+    return tables
+
+
+def _tell_missing(facts: Sequence[splits.Facts]) -> list:
+    lacking = [name for name in facts[0].missing if any(one.missing.get(name) for one in facts)]
+    if not lacking:
+        return [blocks.Text("No value is missing in any field.", "note")]
+    rows = [
+        [name, *(blocks.Bar(one.missing.get(name, 0) / max(one.rows, 1)) for one in facts)]
+        for name in lacking[:_MOST_FIELDS]
+    ]
+    caption = "Missing values by field, or values that are the field's default; all others are full"
+    return [blocks.Table(["field", *(one.split for one in facts)], rows, caption)]
+
+
+def tell_evaluation(
+    run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
+) -> list | str:
+    """Return the metrics of every head, and what its predictions look like."""
+    if not run.metrics:
+        return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
+    told: list = [
+        blocks.Text(
+            "The metrics are those of the evaluations themselves; a number shows all its digits "
+            "where the pointer rests on it."
+        )
+    ]
+    if seen is not None:
+        which = "all" if seen.is_whole else "the first"
+        split = run.experiment.data.eval_split
+        line = f"Pictures and slices are of {which} {seen.rows:,} rows of split {split!r}."
+        told.append(blocks.Text(line, "note"))
+    chosen = choose_tasks(run, verdicts)
+    for head in run.experiment.model.heads:
+        if head.name in chosen:
+            rows = seen.tasks.get(head.name) if seen else None
+            told += [blocks.Heading(head.name), *_tell_head(run, head, rows, seen)]
+    others = [name for name in run.metrics if "/" not in name]
+    told += [blocks.Heading("all tasks"), _tell_metrics(run, others, "")]
+    return told
+
+
+def _tell_head(
+    run: record.Run, head: types.Head, rows: held_out.Rows | None, seen: held_out.Seen | None
+) -> list:
+    prefix = f"{head.name}/"
+    names = [name for name in run.metrics if name.startswith(prefix)]
+    recalls = [name for name in names if "/recall/" in name]
+    told: list = [_tell_metrics(run, [n for n in names if n not in recalls], prefix)]
+    if recalls:
+        title = f"Recall of {len(recalls)} classes"
+        told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
+    if rows is None or not (rows.weight > 0).any():
+        return told
+    told += _draw_head(head, rows)
+    return [*told, *_tell_slices(rows, seen)]
+
+
+def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
+    """Return the metrics at the best checkpoint and at the last evaluation."""
+    best, last = run.metrics, run.metrics_at(run.last_evaluated)
+    header = ["metric", f"best (step {run.best_step})"]
+    is_same = run.best_step == run.last_evaluated
+    if not is_same:
+        header.append(f"last (step {run.last_evaluated})")
+    rows = []
+    for name in sorted(names):
+        is_warning = name.endswith(("nan_predictions", "_error_bound"))
+        if not is_warning or not best[name] == 0:
+            row = [name.removeprefix(prefix), best[name]]
+            rows.append(row if is_same else [*row, last.get(name, math.nan)])
+    return blocks.Table(header, rows)
+
+
+def _draw_head(head: types.Head, rows: held_out.Rows) -> list:
+    bins = assess.bin_scores(rows)
+    points = [(one.score, one.true) for one in bins]
+    if rows.kind == held_out.NUMBER:
+        title = "mean label by predicted number, in tenths of the rows"
+        ends = [min(min(p) for p in points), max(max(p) for p in points)]
+        lines = {"label": points, "perfect": [(ends[0], ends[0]), (ends[1], ends[1])]}
+        return [blocks.Figures([figures.draw_lines(title, lines), _draw_errors(rows)])]
+    what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
+    told: list = []
+    drawn = [figures.draw_lines(f"reliability: {what} by probability", {what: points}, is_share=True)]
+    if rows.kind == held_out.BINARY:
+        corners = assess.trace_roc(rows)
+        if corners:
+            title = "ROC: recall by false positive rate"
+            drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
+    told.append(blocks.Figures(drawn))
+    names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
+    counts = assess.count_confusion(rows, len(names))
+    if len(names) <= _MOST_CLASSES:
+        return [*told, blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
+    return [*told, _tell_confusions(names, counts)]
+
+
+def _draw_errors(rows: held_out.Rows) -> figures.Figure:
+    """Draw the share of rows whose error is at most so large."""
+    errors = np.sort(rows.error[rows.weight > 0])
+    shares = (np.arange(len(errors)) + 1) / len(errors)
+    points = list(zip(errors.tolist(), shares.tolist(), strict=True))
+    return figures.draw_lines("share of rows whose error is at most", {"share": points})
+
+
+def _tell_confusions(names: Sequence[str], counts: np.ndarray) -> blocks.Table:
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
+    rows = [
+        [names[place // len(names)], names[place % len(names)], float(wrong.flat[place])]
+        for place in order
+        if wrong.flat[place] > 0
+    ]
+    caption = f"The most frequent confusions of {len(names)} classes"
+    return blocks.Table(["true", "predicted", "rows"], rows, caption)
+
+
+def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
+    if seen is None:
+        return []
+    slices, number = assess.compare_slices(rows, seen.fields)
+    far = [one for one in slices if abs(one.deviations) > _FAR][:_MOST_SLICES]
+    if not far:
+        line = f"No slice of {number} is far from the other rows." if number else ""
+        return [blocks.Text(line, "note")] if line else []
+    what = "distance" if rows.kind == held_out.NUMBER else "log loss"
+    table = blocks.Table(
+        ["field", "value", "rows", f"mean {what}", "of all others", "standard errors apart"],
+        [[one.field, one.value, one.rows, one.error, one.others, one.deviations] for one in far],
+        f"The slices that are furthest from the other rows, of {number}; about "
+        f"{_BY_CHANCE * number:.0f} would be {_FAR:.0f} standard errors apart by chance",
+    )
+    return [table]

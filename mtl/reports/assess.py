@@ -5,6 +5,7 @@ points = assess.trace_roc(rows)                          # [(false positive rate
 worst = assess.compare_slices(rows, {"job": jobs})
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -100,18 +101,19 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
 def compare_slices(
     rows: held_out.Rows, fields: Mapping[str, np.ndarray]
 ) -> tuple[list[Slice], int]:
-    """Return slices, the one furthest from all other rows first, and how many there are.
+    """Return slices, the one furthest above all other rows first, and how many there are.
 
-    A slice is the rows that share a value of one field, or a quarter of its numbers.
+    A slice is the rows that share a value of one field, or a quarter of its numbers. Of a field of
+    two slices the worse one says what the other would.
     """
     labelled = rows.weight > 0
     found = []
     for field, values in fields.items():
-        for value, members in _slice(values[labelled]):
-            one = _compare(field, value, members, rows.error[labelled], rows.weight[labelled])
-            if one is not None:
-                found.append(one)
-    return sorted(found, key=lambda one: -abs(one.deviations)), len(found)
+        error, weight = rows.error[labelled], rows.weight[labelled]
+        slices = [_compare(field, *one, error, weight) for one in _slice(values[labelled])]
+        known = sorted((one for one in slices if one), key=lambda one: -one.deviations)
+        found += known[:1] if len(slices) == 2 else known
+    return sorted(found, key=lambda one: -one.deviations), len(found)
 
 
 def _compare(
@@ -142,11 +144,11 @@ def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return
-    low, middle, high = np.quantile(finite, _QUARTERS)
-    yield f"up to {low:g}", values <= low
-    yield f"{low:g} to {middle:g}", (values > low) & (values <= middle)
-    yield f"{middle:g} to {high:g}", (values > middle) & (values <= high)
-    yield f"above {high:g}", values > high
+    edges = np.unique(np.quantile(finite, _QUARTERS))
+    yield f"up to {edges[0]:g}", values <= edges[0]
+    for low, high in itertools.pairwise(edges):
+        yield f"above {low:g}, up to {high:g}", (values > low) & (values <= high)
+    yield f"above {edges[-1]:g}", values > edges[-1]
 
 
 def show_value(value: object) -> str:

@@ -24,6 +24,12 @@ class Quiet(NamedTuple):
     value: Any
 
 
+class Right(NamedTuple):
+    """A cell of text that stands at the right, such as a number with its sign."""
+
+    text: str
+
+
 class Bar(NamedTuple):
     """A number in [0, 1] that is also drawn."""
 
@@ -83,6 +89,14 @@ class Verdicts(NamedTuple):
 
     verdicts: Sequence[baselines.Verdict]
     kind = "verdicts"
+
+
+class Side(NamedTuple):
+    """Blocks in a narrow column beside others in a wide one, where there is room."""
+
+    narrow: Sequence[Any]
+    wide: Sequence[Any]
+    kind = "side"
 
 
 class Fold(NamedTuple):

@@ -14,7 +14,6 @@ _OF_ALL = {
     "loss": "loss of all tasks",
     "learning_rate": "learning rate",
     "gradient_norm": "norm of the gradient",
-    "examples_per_sec": "examples per second",
 }
 
 
@@ -66,12 +65,13 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
 
 
 def _draw_overall(run: record.Run) -> list[figures.Figure]:
-    """Draw what concerns all tasks at once; what never changes needs no picture."""
+    """Draw what concerns all tasks at once."""
     found = []
     for tag, title in _OF_ALL.items():
         points = run.training.curves.get(tag, {})
         if points:
-            found.append(figures.draw_curves(title, {tag: points}, run.best_step))
+            is_log = tag != "learning_rate"
+            found.append(figures.draw_curves(title, {tag: points}, run.best_step, is_log))
     return found
 
 

@@ -16,6 +16,8 @@ Points = Sequence[tuple[float, float]]
 NUM_COLORS = 8
 MOST_LINES = 16
 _MOST_POINTS = 200
+# Each point of a line of so few is marked.
+_MOST_DOTS = 12
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 360, 190, 44, 8, 10, 24
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 _MOST_TICKS = 5
@@ -61,19 +63,20 @@ class _Axis(NamedTuple):
         step = max(step, 1) if self.is_log else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         values = [number * step for number in range(first, last + 1)]
-        shown = [10**value if self.is_log else value for value in values]
-        return [
-            ((value - self.low) / (self.high - self.low), _short(told))
-            for value, told in zip(values, shown, strict=True)
-        ]
+        shown = [_short(10**v) if self.is_log else _short(v, step) for v in values]
+        places = [(value - self.low) / (self.high - self.low) for value in values]
+        return list(zip(places, shown, strict=True))
 
 
 def draw_curves(
-    title: str, curves: Mapping[str, Mapping[int, float]], mark: int | None = None
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    mark: int | None = None,
+    may_be_log: bool = True,
 ) -> Figure:
     """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
     lines = {name: sorted(points.items()) for name, points in curves.items() if points}
-    return draw_lines(title, lines, mark=mark, may_be_log=True)
+    return draw_lines(title, lines, mark=mark, may_be_log=may_be_log)
 
 
 def draw_lines(
@@ -101,8 +104,8 @@ def draw_lines(
         color, is_dashed = number % NUM_COLORS, number >= NUM_COLORS
         style = f"line c{color}" + " dashed" * is_dashed
         parts.append(_path(chart.thin(points, _MOST_POINTS), across, up, style))
-        if len(points) == 1:
-            parts.append(_dot(*points[0], across, up, color))
+        if len(points) <= _MOST_DOTS:
+            parts += [_dot(x, y, across, up, color) for x, y in points]
         legend.append(Line(color, is_dashed, name, points[-1][1]))
     left = len(lines) - len(drawn)
     note = f"{left} more are not drawn." if left else ""
@@ -158,14 +161,16 @@ def _wrap(title: str, parts: Sequence[str]) -> str:
     return "".join([head, *parts, "</svg>"])
 
 
-def _short(value: float) -> str:
-    """Return a round number in few letters."""
+def _short(value: float, step: float | None = None) -> str:
+    """Return a round number in few letters, with as many digits as a step to the next one needs."""
     if abs(value) < 1e-12:
         return "0"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
-            scale = 1e3 if letter == "k" else size
-            return f"{value / scale:.4g}{letter}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1g}".replace("e-0", "e-")
+            return f"{value / (1e3 if letter == 'k' else size):.4g}{letter}"
+    if abs(value) < 1e-3:
+        return f"{value:.2g}".replace("e-0", "e-")
+    if step is None:
+        return f"{value:.3g}"
+    digits = next((n for n in range(12) if math.isclose(round(step, n), step)), 12)
+    return f"{value:,.{digits}f}"

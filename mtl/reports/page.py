@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
         finalize=_clean,
     )
     made.filters |= {"short": shorten, "exact": exactly, "percent": _percent}
-    made.tests |= {"real": is_number}
+    made.tests |= {"real": is_number, "right": _is_right}
     made.globals |= {"cells": _cells}
     return made
 
@@ -43,6 +43,13 @@ def _environment() -> jinja2.Environment:
 def is_number(value: Any) -> bool:
     """Return whether a cell holds a number."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_right(cell: Any) -> bool:
+    """Return whether a cell stands at the right of its column."""
+    if isinstance(cell, blocks.Marked | blocks.Quiet):
+        return is_number(cell.value)
+    return isinstance(cell, blocks.Right | blocks.Bar) or is_number(cell)
 
 
 def shorten(value: Any) -> str:

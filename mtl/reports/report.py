@@ -163,7 +163,8 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     worse = [one.task for one in known if not one.is_better]
     lines = []
     if known and not worse:
-        every = "The task beats" if len(known) == 1 else f"All {len(known)} tasks beat"
+        every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
+        every = every or f"All {len(known)} tasks beat"
         lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
     elif worse:
         listed = ", ".join(worse[:20])
@@ -189,7 +190,7 @@ def _tell_settings(run: record.Run) -> list:
         blocks.Table(
             header,
             [[_part(one), one.name, one.value, blocks.Quiet(_told_default(one))] for one in own],
-            f"{len(own)} settings differ from their defaults, or have none.",
+            f"{len(own)} settings differ from their defaults, or have none and had to be set.",
         ),
         blocks.Fold(
             f"{len(defaults)} settings at their defaults",
@@ -203,4 +204,4 @@ def _part(setting: settings.Setting) -> str:
 
 
 def _told_default(setting: settings.Setting) -> str:
-    return "has to be set" if setting.default is None else setting.default
+    return "" if setting.default is None else setting.default

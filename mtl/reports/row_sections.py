@@ -16,8 +16,8 @@ _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
 # So many standard errors and more are seldom chance.
 _FAR = 2.0
-# The share of slices that chance alone puts further away than this.
-_BY_CHANCE = 0.05
+# The share of slices that chance alone puts further above the others than this.
+_BY_CHANCE = 0.025
 
 
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
@@ -127,14 +127,17 @@ def _tell_head(
     prefix = f"{head.name}/"
     names = [name for name in run.metrics if name.startswith(prefix)]
     recalls = [name for name in names if "/recall/" in name]
-    told: list = [_tell_metrics(run, [n for n in names if n not in recalls], prefix)]
+    table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
+    if rows is None or not (rows.weight > 0).any():
+        told: list = [table]
+    else:
+        pictures = blocks.Figures(_draw_head(rows))
+        told = [blocks.Side([table], [pictures, *_tell_confusion(head, rows)])]
+        told += _tell_slices(rows, seen)
     if recalls:
         title = f"Recall of {len(recalls)} classes"
         told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
-    if rows is None or not (rows.weight > 0).any():
-        return told
-    told += _draw_head(head, rows)
-    return [*told, *_tell_slices(rows, seen)]
+    return told
 
 
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
@@ -153,28 +156,33 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
     return blocks.Table(header, rows)
 
 
-def _draw_head(head: types.Head, rows: held_out.Rows) -> list:
-    bins = assess.bin_scores(rows)
-    points = [(one.score, one.true) for one in bins]
+def _draw_head(rows: held_out.Rows) -> list[figures.Figure]:
+    """Draw how far scores can be relied on, and the ROC of two classes."""
+    bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
+        low, high = (pick(pick(point) for point in bins) for pick in (min, max))
+        lines = {"label": bins, "perfect": [(low, low), (high, high)]}
         title = "mean label by predicted number, in tenths of the rows"
-        ends = [min(min(p) for p in points), max(max(p) for p in points)]
-        lines = {"label": points, "perfect": [(ends[0], ends[0]), (ends[1], ends[1])]}
-        return [blocks.Figures([figures.draw_lines(title, lines), _draw_errors(rows)])]
+        return [figures.draw_lines(title, lines), _draw_errors(rows)]
     what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
-    told: list = []
-    drawn = [figures.draw_lines(f"reliability: {what} by probability", {what: points}, is_share=True)]
-    if rows.kind == held_out.BINARY:
-        corners = assess.trace_roc(rows)
-        if corners:
-            title = "ROC: recall by false positive rate"
-            drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
-    told.append(blocks.Figures(drawn))
+    title = f"reliability: {what} by probability"
+    drawn = [figures.draw_lines(title, {what: bins}, is_share=True)]
+    corners = assess.trace_roc(rows) if rows.kind == held_out.BINARY else []
+    if corners:
+        title = "ROC: recall by false positive rate"
+        drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
+    return drawn
+
+
+def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
+    """Return the rows by true and predicted class, of many classes only what is confused most."""
+    if rows.kind == held_out.NUMBER:
+        return []
     names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
     counts = assess.count_confusion(rows, len(names))
     if len(names) <= _MOST_CLASSES:
-        return [*told, blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
-    return [*told, _tell_confusions(names, counts)]
+        return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
+    return [_tell_confusions(names, counts)]
 
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
@@ -202,15 +210,20 @@ def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
     if seen is None:
         return []
     slices, number = assess.compare_slices(rows, seen.fields)
-    far = [one for one in slices if abs(one.deviations) > _FAR][:_MOST_SLICES]
+    far = [one for one in slices if one.deviations > _FAR][:_MOST_SLICES]
     if not far:
-        line = f"No slice of {number} is far from the other rows." if number else ""
+        line = f"Of {number} slices of the rows none is far worse than all others." if number else ""
         return [blocks.Text(line, "note")] if line else []
     what = "distance" if rows.kind == held_out.NUMBER else "log loss"
     table = blocks.Table(
-        ["field", "value", "rows", f"mean {what}", "of all others", "standard errors apart"],
-        [[one.field, one.value, one.rows, one.error, one.others, one.deviations] for one in far],
-        f"The slices that are furthest from the other rows, of {number}; about "
-        f"{_BY_CHANCE * number:.0f} would be {_FAR:.0f} standard errors apart by chance",
+        ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
+        [_tell_slice(one) for one in far],
+        f"The worst of {number} slices of the rows; about {_BY_CHANCE * number:.0f} would be "
+        f"{_FAR:.0f} standard errors above the others by chance",
     )
     return [table]
+
+
+def _tell_slice(one: assess.Slice) -> list:
+    apart = blocks.Right(f"{one.deviations:.1f}")
+    return [one.field, one.value, one.rows, one.error, one.others, apart]

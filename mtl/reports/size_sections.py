@@ -37,15 +37,19 @@ def tell_size(run: record.Run) -> list | str:
             ["their bytes", 4 * cut[1]],
             ["their bytes, packed by zlib", cut[2]],
         ]
-    for name, speed in run.speeds.items():
-        rows.append([f"{name.replace('_per_sec', '')} per second, the median", round(speed, 1)])
-    told: list = [blocks.Table(["what", "how much"], rows), _tell_export(export)]
+    for name, median in run.speeds.items():
+        told = f"{name.replace('_per_sec', '')} per second, the median"
+        rows.append([told, blocks.Right(f"{median:,.1f}")])
+    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(export)]
+    speed = {"examples": run.training.curves.get("examples_per_sec", {})}
+    if speed["examples"]:
+        shown.append(blocks.Figures([figures.draw_curves("examples per second", speed)]))
     curves = sparsity_picture.group(run.training.curves)
     if curves:
         titles = sparsity_picture.TITLES
         drawn = [figures.draw_curves(titles[kind], found) for kind, found in curves.items()]
-        told.append(blocks.Figures(drawn, "Sparsity"))
-    return told
+        shown.append(blocks.Figures(drawn, "Sparsity"))
+    return shown
 
 
 def _tell_export(export: dict) -> blocks.Text:

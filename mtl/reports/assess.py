@@ -52,6 +52,7 @@ class Slice(NamedTuple):
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
     """Return the weight of rows by true and predicted class, [C, C]."""
+    rows = _keep_counted(rows)
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
@@ -63,10 +64,9 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
     What is true is the share of class 1 of a binary task, the share of rows that are right of
     several classes, and the mean label of numbers. Empty bins are left out.
     """
+    rows = _keep_counted(rows)
     if rows.kind == held_out.NUMBER:
-        counted = rows.score[rows.weight > 0]
-        edges = np.unique(np.quantile(counted, np.linspace(0, 1, _BINS + 1))) if len(counted) else []
-        places = np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
+        places = _find_tenths(rows)
     else:
         places = np.minimum((rows.score * _BINS).astype(np.int64), _BINS - 1)
     true = rows.target == rows.predicted if rows.kind == held_out.CLASSES else rows.target
@@ -81,12 +81,27 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
     ]
 
 
+def _keep_counted(rows: held_out.Rows) -> held_out.Rows:
+    """Return the rows with a label of a weight above 0, and with a prediction that is no NaN."""
+    counted = (rows.weight > 0) & np.isfinite(rows.score)
+    return held_out.Rows(rows.kind, *(column[counted] for column in rows[1:]))
+
+
+def _find_tenths(rows: held_out.Rows) -> np.ndarray:
+    """Return for each row in which tenth of the rows its score lies."""
+    if not len(rows.score):
+        return np.zeros(0, np.int64)
+    edges = np.unique(np.quantile(rows.score, np.linspace(0, 1, _BINS + 1)))
+    return np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
+
+
 def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     """Return the corners of the curve, (share of negatives, share of positives) above a score.
 
     Rows of one score are one step, so that the area below is that of the evaluation. Empty where
     the rows are of one class.
     """
+    rows = _keep_counted(rows)
     order = np.argsort(-rows.score, kind="stable")
     score, weight = rows.score[order], rows.weight[order].astype(np.float64)
     positive = np.cumsum(weight * rows.target[order])
@@ -106,7 +121,7 @@ def compare_slices(
     A slice is the rows that share a value of one field, or a quarter of its numbers. Of a field of
     two slices the worse one says what the other would.
     """
-    labelled = rows.weight > 0
+    labelled = (rows.weight > 0) & np.isfinite(rows.error)
     found = []
     for field, values in fields.items():
         error, weight = rows.error[labelled], rows.weight[labelled]
@@ -131,7 +146,8 @@ def _compare(
     spread = math.sqrt(sum(squares))
     if not spread > 0:
         return None
-    return Slice(field, value, sizes[0], *means, (means[0] - means[1]) / spread)
+    mean, others = means
+    return Slice(field, value, sizes[0], mean, others, (mean - others) / spread)
 
 
 def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

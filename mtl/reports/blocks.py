@@ -42,7 +42,6 @@ class Table(NamedTuple):
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
-    kind = "table"
 
 
 class Figures(NamedTuple):
@@ -50,7 +49,6 @@ class Figures(NamedTuple):
 
     figures: Sequence[figures_lib.Figure]
     title: str = ""
-    kind = "figures"
 
 
 class Matrix(NamedTuple):
@@ -59,7 +57,6 @@ class Matrix(NamedTuple):
     title: str
     names: Sequence[str]
     counts: np.ndarray
-    kind = "matrix"
 
 
 class Text(NamedTuple):
@@ -67,28 +64,24 @@ class Text(NamedTuple):
 
     text: str
     mood: str = ""
-    kind = "text"
 
 
 class Heading(NamedTuple):
     """A title within a section."""
 
     text: str
-    kind = "heading"
 
 
 class Commands(NamedTuple):
     """What to type, each after what it is for."""
 
     lines: Sequence[tuple[str, str]]
-    kind = "commands"
 
 
 class Verdicts(NamedTuple):
     """A card for each task."""
 
     verdicts: Sequence[baselines.Verdict]
-    kind = "verdicts"
 
 
 class Side(NamedTuple):
@@ -96,7 +89,6 @@ class Side(NamedTuple):
 
     narrow: Sequence[Any]
     wide: Sequence[Any]
-    kind = "side"
 
 
 class Fold(NamedTuple):
@@ -104,7 +96,6 @@ class Fold(NamedTuple):
 
     title: str
     blocks: Sequence[Any]
-    kind = "fold"
 
 
 class Section(NamedTuple):

@@ -123,10 +123,10 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
             found for m in ordered for group in groups if (found := _average(m, group, metrics[m]))
         ],
         pairs=[
-            found
+            pair
             for metric in ordered
             for first, second in itertools.combinations(by_seed, 2)
-            if (found := _pair(metric, first, second, metrics[metric]))
+            if (pair := _pair(metric, first, second, metrics[metric]))
         ],
     )
 
@@ -162,7 +162,7 @@ def _standard_error(values: Sequence[float]) -> float:
 def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, run in runs.items():
-        measured: dict[str, float] = {what: speed for what, speed in run.speeds.items()}
+        measured = dict(run.speeds)
         if run.checkpoint:
             measured["parameters"], measured["checkpoint_bytes"] = record.count_parameters(
                 run.checkpoint

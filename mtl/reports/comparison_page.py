@@ -48,9 +48,7 @@ def _tell_metrics(found: comparison.Comparison, names: Sequence[str]) -> list | 
     ordered = [metric for metric in found.directions if metric not in mains]
     told: list = [_tabulate(found, mains, names)]
     if ordered:
-        told.append(
-            blocks.Fold(f"{len(ordered)} more metrics", [_tabulate(found, ordered, names)])
-        )
+        told.append(blocks.Fold(f"{len(ordered)} more metrics", [_tabulate(found, ordered, names)]))
     return told
 
 
@@ -128,7 +126,9 @@ def _tell_figures(found: comparison.Comparison, names: Sequence[str]) -> list | 
     rows = []
     for what, values in found.figures.items():
         told = [
-            blocks.Right(f"{values[name]:,}" if isinstance(values[name], int) else f"{values[name]:,.1f}")
+            blocks.Right(
+                f"{values[name]:,}" if isinstance(values[name], int) else f"{values[name]:,.1f}"
+            )
             if name in values
             else blocks.Right("n/a")
             for name in names

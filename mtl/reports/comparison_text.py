@@ -41,7 +41,9 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     rows = []
     for place, name in enumerate(order, 1):
         run, told = found.runs[name], _differences(found, name)
-        rows.append([str(place), name, _show(found.metrics[metric][name]), f"{run.best_step}", told])
+        rows.append(
+            [str(place), name, _show(found.metrics[metric][name]), f"{run.best_step}", told]
+        )
     header = ["", "run", metric, "best step", "settings that differ"]
     lines = [lay_out([header, *rows], width)]
     absent = [name for name in found.runs if name not in order]
@@ -54,9 +56,7 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
     """Return rows as columns; where those are too wide, each row as a block of lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
-        return "\n".join(
-            "  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
-        )
+        return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     header, *others = rows
     label = max(map(len, header[1:]))
     blocks = []
@@ -93,7 +93,11 @@ def _exact(values: Mapping[str, float], name: str) -> str:
 
 def _state(found: comparison.Comparison, name: str) -> list[str]:
     run = found.runs[name]
-    return [name, report.describe_state(run)[0], "" if run.best_step is None else f"{run.best_step}"]
+    return [
+        name,
+        report.describe_state(run)[0],
+        "" if run.best_step is None else f"{run.best_step}",
+    ]
 
 
 def _settings(found: comparison.Comparison) -> list[list[str]]:

@@ -108,12 +108,11 @@ def _title(scope: str, kind: str) -> str:
 
 def _tell_cosines(title: str, curves: event_files.Curves) -> blocks.Table:
     """Return the mean cosine of each pair of tasks, and how often the two were in conflict."""
+    means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
     rows = [
-        [pair, statistics.fmean(values), blocks.Bar(float(np.mean(np.asarray(values) < 0)))]
-        for pair, points in sorted(curves.items())
-        if (values := list(points.values()))
+        [pair, means[pair], blocks.Bar(float(np.mean(np.asarray([*curves[pair].values()]) < 0)))]
+        for pair in sorted(means, key=lambda pair: means[pair])
     ]
-    rows.sort(key=lambda row: row[1])
     caption = f"{title}: the mean over the run, and the share of summaries in conflict"
     return blocks.Table(["pair", "mean cosine", "in conflict"], rows[:20], caption)
 

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import experiment as experiment_lib
-from mtl import spec as spec_lib
 from mtl import types
 from mtl.compat import eager
 from mtl.data import pipeline
@@ -134,7 +133,7 @@ def _read(head: types.Head, batch: Mapping[str, Any], labels: types.Tensors) -> 
         score = np.take_along_axis(probabilities, chosen[:, np.newaxis], 1)[:, 0]
         true = np.take_along_axis(probabilities, ids[:, np.newaxis], 1)[:, 0]
         return _rows(CLASSES, target, chosen, score, true, weight)
-    if np.ndim(said.get("value")) == 1:
+    if "value" in said and said["value"].ndim == 1:
         value = np.asarray(said["value"], np.float64)
         error = np.abs(value - target)
         return Rows(NUMBER, target.astype(np.float64), value, value, error, weight)

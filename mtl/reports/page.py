@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
         finalize=_clean,
     )
     made.filters |= {"short": shorten, "exact": exactly, "percent": _percent}
-    made.tests |= {"real": is_number, "right": _is_right}
+    made.tests |= {"real": is_number, "right": _is_right, "of_kind": _is_of_kind}
     made.globals |= {"cells": _cells}
     return made
 
@@ -43,6 +43,11 @@ def _environment() -> jinja2.Environment:
 def is_number(value: Any) -> bool:
     """Return whether a cell holds a number."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_of_kind(one: Any, kind: str) -> bool:
+    """Return whether a block or a cell is one of this class of `blocks`."""
+    return type(one).__name__ == kind
 
 
 def _is_right(cell: Any) -> bool:

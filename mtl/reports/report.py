@@ -153,7 +153,9 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
     few = shown[: row_sections.MOST_TASKS]
     told.append(blocks.Verdicts([one for one in verdicts if one in few]))
     if len(shown) > len(few):
-        told.append(blocks.Text(f"{len(few)} of {len(shown)} tasks, those with least skill.", "note"))
+        told.append(
+            blocks.Text(f"{len(few)} of {len(shown)} tasks, those with least skill.", "note")
+        )
     return told
 
 

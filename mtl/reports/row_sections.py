@@ -128,7 +128,7 @@ def _tell_head(
     names = [name for name in run.metrics if name.startswith(prefix)]
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
-    if rows is None or not (rows.weight > 0).any():
+    if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
         told: list = [table]
     else:
         pictures = blocks.Figures(_draw_head(rows))
@@ -150,7 +150,7 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
     rows = []
     for name in sorted(names):
         is_warning = name.endswith(("nan_predictions", "_error_bound"))
-        if not is_warning or not best[name] == 0:
+        if not is_warning or best[name] != 0:
             row = [name.removeprefix(prefix), best[name]]
             rows.append(row if is_same else [*row, last.get(name, math.nan)])
     return blocks.Table(header, rows)
@@ -187,7 +187,7 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
     """Draw the share of rows whose error is at most so large."""
-    errors = np.sort(rows.error[rows.weight > 0])
+    errors = np.sort(rows.error[(rows.weight > 0) & np.isfinite(rows.error)])
     shares = (np.arange(len(errors)) + 1) / len(errors)
     points = list(zip(errors.tolist(), shares.tolist(), strict=True))
     return figures.draw_lines("share of rows whose error is at most", {"share": points})
@@ -212,7 +212,9 @@ def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
     slices, number = assess.compare_slices(rows, seen.fields)
     far = [one for one in slices if one.deviations > _FAR][:_MOST_SLICES]
     if not far:
-        line = f"Of {number} slices of the rows none is far worse than all others." if number else ""
+        line = (
+            f"Of {number} slices of the rows none is far worse than all others." if number else ""
+        )
         return [blocks.Text(line, "note")] if line else []
     what = "distance" if rows.kind == held_out.NUMBER else "log loss"
     table = blocks.Table(

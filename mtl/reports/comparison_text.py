@@ -4,13 +4,14 @@ print(comparison_text.describe(found, width=80))
 comparison_text.write_csv("runs.csv", found)
 """
 
+import collections
 import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl.files import atomic
-from mtl.reports import comparison, page, report
+from mtl.reports import comparison, page, report, settings
 
 _LONGEST = 48
 _BEST = "*"
@@ -44,7 +45,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
         rows.append(
             [str(place), name, _show(found.metrics[metric][name]), f"{run.best_step}", told]
         )
-    header = ["", "run", metric, "best step", "settings that differ"]
+    header = ["", "run", metric, "best step", "settings unlike most"]
     lines = [lay_out([header, *rows], width)]
     absent = [name for name in found.runs if name not in order]
     if absent:
@@ -153,7 +154,12 @@ def _number(values: Mapping[str, float], name: str) -> str:
 
 
 def _differences(found: comparison.Comparison, name: str) -> str:
-    told = [f"{setting}={_cut(row[name])}" for setting, row in found.differing.items()]
+    """Return the settings in which a run is unlike most others."""
+    told = []
+    for setting, row in found.differing.items():
+        ((usual, _),) = collections.Counter(row.values()).most_common(1)
+        if row[name] not in (usual, settings.ABSENT):
+            told.append(f"{setting}={_cut(row[name])}")
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 

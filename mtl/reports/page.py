@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import jinja2
+import markupsafe
 import numpy as np
 
 from mtl.reports import blocks
@@ -34,7 +35,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    made.filters |= {"short": shorten, "exact": exactly, "percent": _percent}
+    made.filters |= {"short": shorten, "exact": exactly, "percent": _percent, "svg": _mark_up}
     made.tests |= {"real": is_number, "right": _is_right, "of_kind": _is_of_kind}
     made.globals |= {"cells": _cells}
     return made
@@ -90,6 +91,14 @@ def _cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", value)
-    return value
+    is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
+    return _replace_unprintable(value) if is_text else value
+
+
+def _mark_up(svg: str) -> markupsafe.Markup:
+    """Return a picture, whose texts `figures` has escaped, as what it is."""
+    return markupsafe.Markup(_replace_unprintable(svg))
+
+
+def _replace_unprintable(text: str) -> str:
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

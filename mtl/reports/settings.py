@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_ABSENT = "(none)"
+# The value of a setting whose part a run lacks.
+ABSENT = "(none)"
 # Of runs that are the same but for the chance in them.
 SEED = "run.seed"
 
@@ -58,11 +59,19 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
 
 
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return {setting: {run: value}} of the settings in which the runs differ."""
-    known = {run: {s.path: s.value for s in flatten(part)} for run, part in experiments.items()}
-    paths = dict.fromkeys(path for values in known.values() for path in values)
-    rows = {path: {run: known[run].get(path, _ABSENT) for run in known} for path in paths}
-    return {path: row for path, row in rows.items() if len(set(row.values())) > 1}
+    """Return {setting: {run: value}} of the settings in which the runs differ.
+
+    Of a part that some runs lack only those are told that are not at their defaults.
+    """
+    known = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
+    rows = {}
+    for path in dict.fromkeys(path for found in known.values() for path in found):
+        found = {run: one[path] for run, one in known.items() if path in one}
+        values = {run: found[run].value if run in found else ABSENT for run in known}
+        is_told = len(found) == len(known) or not all(one.is_default for one in found.values())
+        if is_told and len(set(values.values())) > 1:
+            rows[path] = values
+    return rows
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:

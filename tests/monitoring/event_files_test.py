@@ -25,7 +25,9 @@ def _write(folder, *events):
 
 
 def test_what_is_trained_once_more_replaces_what_was_there(tmp_path):
-    _write(tmp_path, 1, (10, {"a": 1.0}), (20, {"a": 2.0}), (30, {"a": math.nan}), 15, (25, {"a": 5}))
+    _write(
+        tmp_path, 1, (10, {"a": 1.0}), (20, {"a": 2.0}), (30, {"a": math.nan}), 15, (25, {"a": 5})
+    )
     record = event_files.read_record(str(tmp_path))
     assert record.curves == {"a": {10: 1.0, 25: 5.0}}
     assert not any(record.broken.values())

@@ -11,7 +11,9 @@ from mtl.reports import blocks, curve_sections, figures, page, report, row_secti
 from tests.reports import runs
 
 BAD = "<script>alert('x')</script>\x00\x1b & \"é"
-OUTSIDE = re.compile(r"https?:|\bsrc=|@import|url\(|<script|<link|<iframe|javascript:|\bon\w+=", re.I)
+OUTSIDE = re.compile(
+    r"https?:|\bsrc=|@import|url\(|<script|<link|<iframe|javascript:|\bon\w+=", re.I
+)
 
 
 class _Checked(html.parser.HTMLParser):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from mtl import clip_audit
 from mtl.reports import settings
 from tests import tiny
 
@@ -22,6 +23,15 @@ def test_only_what_differs_is_compared():
     one, other = tiny.make(), tiny.make(seed=2)
     assert settings.compare({"a": one, "b": other}) == {"run.seed": {"a": "1", "b": "2"}}
     assert settings.compare({"a": one, "b": one}) == {}
+
+
+def test_of_a_part_that_one_run_lacks_defaults_are_not_told():
+    plain = tiny.make()
+    audited = dataclasses.replace(plain, clip_audit=clip_audit.ClipAudit(window=7))
+    assert settings.compare({"a": plain, "b": audited}) == {
+        "clip_audit": {"a": "None", "b": "ClipAudit()"},
+        "clip_audit.window": {"a": "(none)", "b": "7"},
+    }
 
 
 def test_runs_are_grouped_by_all_but_their_seed():

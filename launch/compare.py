@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+import tensorflow as tf
 from absl import flags
 
 from launch import app, config
@@ -71,9 +72,8 @@ def _find(folders: Sequence[str]) -> list[str]:
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
-        inside = sorted(os.listdir(RUNS.value)) if os.path.isdir(RUNS.value) else []
-        paths = [os.path.join(RUNS.value, name) for name in inside]
-        found = [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
+        paths = [os.path.join(RUNS.value, name) for name in _list(RUNS.value)]
+        found = [path for path in paths if tf.io.gfile.exists(os.path.join(path, _FILE))]
         checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
         return found
     known = [os.path.realpath(folder) for folder in folders]
@@ -84,13 +84,17 @@ def _find(folders: Sequence[str]) -> list[str]:
     return list(folders)
 
 
+def _list(folder: str) -> list[str]:
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    return sorted(name.rstrip("/") for name in names)
+
+
 def _read(folder: str) -> record.Run:
-    if not os.path.exists(os.path.join(folder, _FILE)):
-        rule, near = f"hold the {_FILE} of a run", ""
-        parent = os.path.dirname(folder.rstrip("/")) or "."
-        if os.path.isdir(parent):
-            near = checks.nearest(os.path.basename(folder.rstrip("/")), sorted(os.listdir(parent)))
-        checks.fail("the folder", rule, folder, near)
+    storage.require_path("the folder", folder)
+    if not tf.io.gfile.exists(os.path.join(folder, _FILE)):
+        parent, name = os.path.split(folder.rstrip("/"))
+        near = checks.nearest(name, _list(parent or "."))
+        checks.fail("the folder", f"hold the {_FILE} of a run", folder, near)
     return record.read_run(config.load([config.saved_in(folder)], (), app.trusted()), folder)
 
 

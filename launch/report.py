@@ -35,9 +35,9 @@ def main() -> None:
     files = [*app.GIN_FILE.value, *experiment.files_read]
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value, summary.find_python())
-    report.write(output, page)
+    size = report.write(output, page)
     print(f"Report: {output}")
-    print(f"  {os.path.getsize(output):,} bytes, {page.state}", file=sys.stderr)
+    print(f"  {size:,} bytes, {page.state}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
     overall = _draw_overall(run)
     if not drawn and not overall:
         return "the folder holds no event files."
-    told: list = []
+    line = "Training losses are those of single batches, and are drawn by steps."
     if run.best_step is not None:
-        line = f"The dotted line is the best checkpoint, at step {run.best_step:,}."
-        told.append(blocks.Text(line, "note"))
+        line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
+    told: list = [blocks.Text(line, "note")]
     told += [blocks.Figures(found, task) for task, found in drawn]
     if overall:
         told.append(blocks.Figures(overall, "all tasks"))

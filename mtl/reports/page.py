@@ -35,7 +35,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    made.filters |= {"short": shorten, "exact": exactly, "percent": _percent, "svg": _mark_up}
+    own = {"short": shorten, "exact": exactly, "percent": _percent, "svg": _mark_up}
+    made.filters.update(own)
     made.tests |= {"real": is_number, "right": _is_right, "of_kind": _is_of_kind}
     made.globals |= {"cells": _cells}
     return made

@@ -57,10 +57,15 @@ class Run(NamedTuple):
         return self.best.get("step", self.last_evaluated)
 
     @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps of the evaluations."""
+        finite = (step for points in self.evaluations.curves.values() for step in points)
+        return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
+
+    @property
     def last_evaluated(self) -> int | None:
         """The step of the last evaluation."""
-        steps = [max(points) for points in self.evaluations.curves.values() if points]
-        return max(steps, default=None)
+        return max(self.evaluated_steps, default=None)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -30,6 +30,12 @@ _log = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 
 
+_CHOSEN = (
+    "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
+    "a little less."
+)
+
+
 class _Looked(NamedTuple):
     """What a look at the data found; None where there was none, and `problems` says why."""
 
@@ -38,9 +44,11 @@ class _Looked(NamedTuple):
     problems: Sequence[str]
 
 
-def write(path: str, whole: blocks.Page) -> None:
-    """Write a page as one HTML file, which appears when it is complete."""
-    atomic.write(path, page.render(whole))
+def write(path: str, whole: blocks.Page) -> int:
+    """Write a page as one HTML file, which appears when it is complete; return its bytes."""
+    content = page.render(whole).encode()
+    atomic.write(path, content)
+    return len(content)
 
 
 def describe_run(
@@ -149,6 +157,8 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     told: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
+    if len(run.evaluated_steps) > 1 and run.best:
+        told.append(blocks.Text(_CHOSEN, "note"))
     shown = sorted(verdicts, key=lambda one: 2 if one.skill is None else one.skill)
     few = shown[: row_sections.MOST_TASKS]
     told.append(blocks.Verdicts([one for one in verdicts if one in few]))

@@ -1,6 +1,7 @@
 """The sections of a report that rest on rows: the data, and the evaluation of each head."""
 
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -109,7 +110,8 @@ def tell_evaluation(
     if seen is not None:
         which = "all" if seen.is_whole else "the first"
         split = run.experiment.data.eval_split
-        line = f"Pictures and slices are of {which} {seen.rows:,} rows of split {split!r}."
+        made_by = os.path.basename(run.checkpoint or "")
+        line = f"Pictures and slices: {which} {seen.rows:,} rows of split {split!r}, by {made_by}."
         told.append(blocks.Text(line, "note"))
     chosen = choose_tasks(run, verdicts)
     for head in run.experiment.model.heads:

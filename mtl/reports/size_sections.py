@@ -1,6 +1,7 @@
 """The sections of a report on what a run weighs, what went wrong in it, and what to type next."""
 
 import os
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -109,6 +110,8 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
     if skipped and skipped[max(skipped)] > 0:
         lines.append(f"{skipped[max(skipped)]:.0f} steps were skipped, as a value was not finite.")
     lines += problems
+    if not run.training.curves:
+        lines.append("There are no event files: nobody knows whether all values were finite.")
     if not lines:
         return [blocks.Text("None is known: nothing was skipped, and all values were finite.")]
     return [blocks.Text(line, "warning") for line in lines]
@@ -145,13 +148,15 @@ def _tell_dead(run: record.Run) -> list[str]:
 
 def tell_commands(run: record.Run, python: str) -> list:
     """Return what repeats the run, predicts with it and serves it."""
-    folder, name = run.model_dir, run.experiment.serving.model_name
+    folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
-    served = os.path.abspath(os.path.join(folder, "export", which))
+    served = shlex.quote(os.path.abspath(os.path.join(run.model_dir, "export", which)))
+    again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
+    config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [
         (
             "Train the same once more, in another folder",
-            f"{python} -m launch.train --gin_file {folder}/config.gin --model_dir {folder}_again",
+            f"{python} -m launch.train --gin_file {config} --model_dir {again}",
         ),
         (
             "Evaluate",
@@ -167,7 +172,7 @@ def tell_commands(run: record.Run, python: str) -> list:
             f"{python} -m launch.compare {folder} OTHER_RUN",
         ),
     ]
-    if record.read_export(folder):
+    if record.read_export(run.model_dir):
         serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
         lines.append(("Serve the export", serve + "tensorflow/serving"))
     return [blocks.Commands(lines)]

@@ -18,21 +18,26 @@ MOST_LINES = 16
 _MOST_POINTS = 200
 # Each point of a line of so few is marked.
 _MOST_DOTS = 12
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 360, 190, 44, 8, 10, 24
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 360, 190, 48, 8, 10, 24
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 _MOST_TICKS = 5
+# Above and below a line that never changes, as a share of its value.
+_ROOM = 0.2
 # A line that spans a larger factor is drawn by its logarithm.
 _LOG_FACTOR = 50
 _ROUND_STEPS = (1, 2, 2.5, 5, 10)
 
 
 class Line(NamedTuple):
-    """A line of the legend: its colour, whether it is dashed, its name, and where it ends."""
+    """A line of the legend: its colour, whether it is dashed, its name, and where it ends.
+
+    Only what changes over the steps has an end that says something.
+    """
 
     color: int
     is_dashed: bool
     name: str
-    last: float
+    last: float | None
 
 
 class Figure(NamedTuple):
@@ -76,7 +81,9 @@ def draw_curves(
 ) -> Figure:
     """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
     lines = {name: sorted(points.items()) for name, points in curves.items() if points}
-    return draw_lines(title, lines, mark=mark, may_be_log=may_be_log)
+    drawn = draw_lines(title, lines, mark=mark, may_be_log=may_be_log)
+    ends = [line._replace(last=lines[line.name][-1][1]) for line in drawn.legend]
+    return drawn._replace(legend=ends)
 
 
 def draw_lines(
@@ -106,14 +113,15 @@ def draw_lines(
         parts.append(_path(chart.thin(points, _MOST_POINTS), across, up, style))
         if len(points) <= _MOST_DOTS:
             parts += [_dot(x, y, across, up, color) for x, y in points]
-        legend.append(Line(color, is_dashed, name, points[-1][1]))
+        legend.append(Line(color, is_dashed, name, None))
     left = len(lines) - len(drawn)
     note = f"{left} more are not drawn." if left else ""
     return Figure(title, _wrap(title, parts), legend, note)
 
 
 def _span(low: float, high: float, margin: float) -> _Axis:
-    room = (high - low) * margin or (0 if margin == 0 else abs(high) * margin or 1)
+    is_flat = low == high and margin > 0
+    room = (abs(high) * _ROOM or 1.0) if is_flat else (high - low) * margin
     low, high = low - room, high + room
     return _Axis(low, high if high > low else low + 1)
 
@@ -171,6 +179,6 @@ def _short(value: float, step: float | None = None) -> str:
     if abs(value) < 1e-3:
         return f"{value:.2g}".replace("e-0", "e-")
     if step is None:
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     digits = next((n for n in range(12) if math.isclose(round(step, n), step)), 12)
     return f"{value:,.{digits}f}"

@@ -35,10 +35,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    own = {"short": shorten, "exact": exactly, "percent": _percent, "svg": _mark_up}
-    made.filters.update(own)
-    made.tests |= {"real": is_number, "right": _is_right, "of_kind": _is_of_kind}
-    made.globals |= {"cells": _cells}
+    made.filters.update(short=shorten, exact=exactly, percent=_percent, svg=_mark_up)
+    made.tests.update(real=is_number, right=_is_right, of_kind=_is_of_kind)
+    made.globals.update(cells=_cells)
     return made
 
 

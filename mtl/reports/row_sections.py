@@ -214,16 +214,14 @@ def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
     slices, number = assess.compare_slices(rows, seen.fields)
     far = [one for one in slices if one.deviations > _FAR][:_MOST_SLICES]
     if not far:
-        line = (
-            f"Of {number} slices of the rows none is far worse than all others." if number else ""
-        )
+        line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
         return [blocks.Text(line, "note")] if line else []
     what = "distance" if rows.kind == held_out.NUMBER else "log loss"
     table = blocks.Table(
         ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
         [_tell_slice(one) for one in far],
-        f"The worst of {number} slices of the rows; about {_BY_CHANCE * number:.0f} would be "
-        f"{_FAR:.0f} standard errors above the others by chance",
+        f"The worst of {number} slices of the rows; of as many, chance alone puts about "
+        f"{_BY_CHANCE * number:.2g} more than {_FAR:.0f} standard errors above the others",
     )
     return [table]
 

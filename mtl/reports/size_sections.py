@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -44,7 +45,9 @@ def tell_size(run: record.Run) -> list | str:
     shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(export)]
     speed = {"examples": run.training.curves.get("examples_per_sec", {})}
     if speed["examples"]:
-        shown.append(blocks.Figures([figures.draw_curves("examples per second", speed)]))
+        shown.append(
+            blocks.Figures([figures.draw_curves("examples per second", speed, may_be_log=False)])
+        )
     curves = sparsity_picture.group(run.training.curves)
     if curves:
         titles = sparsity_picture.TITLES
@@ -87,7 +90,7 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
     }
     shown = {name: title for name, title in columns.items() if name in samples}
     rows = [
-        [_cell(samples[name][place]) for name in shown]
+        [_cell(name, samples[name][place]) for name in shown]
         for place in range(min(_MOST_SAMPLES, len(samples["id"])))
     ]
     norms = np.nan_to_num(samples["norm/mean/all"])[::-1]
@@ -97,9 +100,13 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
     return [blocks.Table(list(shown.values()), rows, caption), blocks.Figures([picture])]
 
 
-def _cell(value: object) -> object:
+def _cell(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    # Ids of classes are numbers, and so are labels that are none.
+    is_label = name.startswith(("label/", "prediction/"))
+    if is_label and isinstance(value, np.number):
+        return blocks.Right(f"{value:g}")
     return value.item() if isinstance(value, np.generic) else value
 
 

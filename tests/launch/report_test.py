@@ -21,7 +21,10 @@ def trained(launch_in, tmp_path_factory):
     """A directory with two runs, a and b, that differ in the names of classes and the seed."""
     directory = tmp_path_factory.mktemp("reported")
     toy.write(directory)
-    args = ("--gin_file", "toy.gin", "--gin_param", CLASSES, "--gin_param", "Run.summary_steps = 5")
+    params = (CLASSES, "Run.summary_steps = 5", "Run.checkpoint_steps = 20")
+    args = ["--gin_file", "toy.gin", "--gin_param", "Serving.check_rows = 0"]
+    for param in params:
+        args += ["--gin_param", param]
     result = launch_in(directory, "train", *args, "--model_dir", "runs/a")
     assert result.code == 0, result
     assert "launch.report --model_dir runs/a" in result.out

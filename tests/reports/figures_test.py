@@ -38,6 +38,11 @@ def test_a_figure_is_xml_and_its_title_is_escaped():
     assert figure.legend == [figures.Line(0, False, "<i>", 0.1)]
 
 
+def test_a_line_that_never_changes_lies_in_the_middle():
+    figure = figures.draw_curves("rate", {"a": {0: 0.001, 100: 0.001}})
+    assert ">0.0010<" in figure.svg and ">0.0009<" in figure.svg
+
+
 def test_what_is_not_drawn_is_said():
     lines = {f"expert_{i}": [(0, i), (1, i)] for i in range(20)}
     figure = figures.draw_lines("many", lines)

@@ -36,7 +36,7 @@ def _tell_runs(found: comparison.Comparison, names: Sequence[str]) -> list:
     rows = []
     for name in names:
         run = found.runs[name]
-        best = "n/a" if run.best_step is None else run.best_step
+        best = "none" if run.best_step is None else run.best_step
         rows.append([name, run.model_dir, report.describe_state(run)[0], best])
     return [blocks.Table(["run", "folder", "state", "best step"], rows)]
 

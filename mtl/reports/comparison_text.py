@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl.files import atomic
-from mtl.reports import comparison, page, report, settings
+from mtl.reports import comparison, page, record, report, settings
 
 _LONGEST = 48
 _BEST = "*"
@@ -42,9 +42,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     rows = []
     for place, name in enumerate(order, 1):
         run, told = found.runs[name], _differences(found, name)
-        rows.append(
-            [str(place), name, _show(found.metrics[metric][name]), f"{run.best_step}", told]
-        )
+        rows.append([str(place), name, _show(found.metrics[metric][name]), _tell_best(run), told])
     header = ["", "run", metric, "best step", "settings unlike most"]
     lines = [lay_out([header, *rows], width)]
     absent = [name for name in found.runs if name not in order]
@@ -97,8 +95,12 @@ def _state(found: comparison.Comparison, name: str) -> list[str]:
     return [
         name,
         report.describe_state(run)[0],
-        "" if run.best_step is None else f"{run.best_step}",
+        _tell_best(run),
     ]
+
+
+def _tell_best(run: record.Run) -> str:
+    return "none" if run.best_step is None else str(run.best_step)
 
 
 def _settings(found: comparison.Comparison) -> list[list[str]]:

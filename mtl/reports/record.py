@@ -53,8 +53,13 @@ class Run(NamedTuple):
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint; the last evaluation where none is the best."""
-        return self.best.get("step", self.last_evaluated)
+        """The step of the best checkpoint; None where none is."""
+        return self.best.get("step")
+
+    @property
+    def shown_step(self) -> int | None:
+        """The step whose evaluation is shown: that of the best checkpoint, else the last one."""
+        return self.last_evaluated if self.best_step is None else self.best_step
 
     @property
     def evaluated_steps(self) -> set[int]:
@@ -69,8 +74,8 @@ class Run(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the evaluation of the best checkpoint found, NaN where it was not finite."""
-        return self.metrics_at(self.best_step)
+        """What the evaluation of `shown_step` found, NaN where it was not finite."""
+        return self.metrics_at(self.shown_step)
 
     def metrics_at(self, step: int | None) -> dict[str, float]:
         """Return what the evaluation of a step found; {} where there was none."""

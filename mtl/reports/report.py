@@ -114,6 +114,8 @@ def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
     if run.best_step is not None:
         chosen = run.experiment.best.metric
         lines.append(f"The best checkpoint is that of step {run.best_step:,}, by {chosen}.")
+    elif run.shown_step is not None:
+        lines.append(f"No checkpoint is the best: this shows the last, of step {run.shown_step:,}.")
     if run.is_training:
         lines.append("This run is still going: all below is of the checkpoints so far.")
     return [*lines, f"Written on {today}."]
@@ -157,7 +159,7 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     told: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
-    if len(run.evaluated_steps) > 1 and run.best:
+    if len(run.evaluated_steps) > 1 and run.best_step is not None:
         told.append(blocks.Text(_CHOSEN, "note"))
     shown = sorted(verdicts, key=lambda one: 2 if one.skill is None else one.skill)
     few = shown[: row_sections.MOST_TASKS]

@@ -145,8 +145,9 @@ def _tell_head(
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
     """Return the metrics at the best checkpoint and at the last evaluation."""
     best, last = run.metrics, run.metrics_at(run.last_evaluated)
-    header = ["metric", f"best (step {run.best_step})"]
-    is_same = run.best_step == run.last_evaluated
+    is_same = run.shown_step == run.last_evaluated
+    what = "last" if run.best_step is None else "best"
+    header = ["metric", f"{what} (step {run.shown_step})"]
     if not is_same:
         header.append(f"last (step {run.last_evaluated})")
     rows = []

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from mtl.checkpoints import lock
-from tests.launch import toy
+from tests.launch import launchers_test, toy
 from tests.reports import page_test
 
 pytestmark = pytest.mark.slow
@@ -44,9 +44,13 @@ def run(trained, launch_in):
 @pytest.fixture(scope="module")
 def written(trained, launch_in):
     """The report of the run a."""
+    folder = trained / "runs" / "a"
+    before = launchers_test.files(folder)
     result = launch_in(trained, "report", "--model_dir", "runs/a")
     assert result.code == 0 and result.out == "Report: runs/a/report.html\n", result
-    return (trained / "runs" / "a" / "report.html").read_text()
+    after = launchers_test.files(folder)
+    assert after.pop(folder / "report.html") and after == before
+    return (folder / "report.html").read_text()
 
 
 def test_a_report_stands_alone_and_escapes_the_names_of_classes(written):
@@ -157,3 +161,18 @@ def test_runs_of_other_tasks_are_not_compared(trained, run, launch_in):
     config.write_text(re.sub(r"'rich'", "'poor'", text).replace("poor/heads", "rich/heads"))
     error = run("compare", "runs/a", "other").error
     assert error.startswith("the runs must have the same tasks: a has level, rich, other has")
+    shutil.copytree(other, trained / "mixed" / "a")
+    shutil.copytree(trained / "runs" / "a", trained / "mixed" / "b")
+    error = run("compare", "--runs", "mixed", "--metric", "average_loss").error
+    assert error.startswith("the runs must have the same tasks")
+
+
+def test_a_run_without_a_checkpoint_yet(trained, run):
+    folder = trained / "started"
+    folder.mkdir()
+    shutil.copy(trained / "runs" / "a" / "config.gin", folder)
+    result = run("report", "--model_dir", "started", "--rows", "0")
+    assert result.code == 0, result
+    text = (folder / "report.html").read_text()
+    assert "stopped at step 0 of 20" in text and "no checkpoint is saved yet" in text
+    assert "n/a" in run("compare", "runs/a", "started").out

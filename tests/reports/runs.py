@@ -6,7 +6,7 @@ import numpy as np
 
 from mtl import heads
 from mtl.monitoring import event_files
-from mtl.reports import record
+from mtl.reports import held_out, record
 from tests import tiny
 
 
@@ -23,6 +23,18 @@ def make(name="runs/a", metrics=None, experiment=None, training=(), step=40, **b
         is_training=False,
         doubts=[],
     )
+
+
+def seen_rows(tasks, count):
+    """A pass over so many rows of binary tasks, with a field of ten values."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for task in tasks:
+        target, score = rng.integers(0, 2, count), rng.random(count)
+        error = -np.log(np.where(target, score, 1 - score))
+        guessed = (score > 0.5).astype(int)
+        found[task] = held_out.Rows("binary", target, guessed, score, error, np.ones(count))
+    return held_out.Seen(count, True, found, {"job": rng.integers(0, 10, count)})
 
 
 def of_many_tasks(tasks, evaluations, steps=10):

@@ -14,6 +14,9 @@ from mtl import types
 from mtl.heads import metrics as metrics_lib
 from mtl.reports import held_out
 
+# So many standard errors and more are seldom chance.
+_CLEAR = 2.0
+
 
 class Verdict(NamedTuple):
     """A metric of a task beside the same of a trivial model.
@@ -25,6 +28,8 @@ class Verdict(NamedTuple):
       value: of the model; NaN where it is undefined.
       baseline: of the trivial model; None where no metric of the task has one.
       what: what the trivial model predicts.
+      deviations: by how many standard errors the model is better, negative where it is worse; None
+        where not all rows were seen.
     """
 
     task: str
@@ -33,6 +38,7 @@ class Verdict(NamedTuple):
     value: float
     baseline: float | None
     what: str
+    deviations: float | None = None
 
     @property
     def skill(self) -> float | None:
@@ -51,6 +57,18 @@ class Verdict(NamedTuple):
         if math.isnan(self.value):
             return False
         return self.value > self.baseline if self.higher else self.value < self.baseline
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the lead is more than chance brings, as far as that is known."""
+        return self.deviations is None or self.deviations > _CLEAR
+
+    @property
+    def rank(self) -> float:
+        """What orders tasks, those that need a look first: a NaN, then the least skill."""
+        if math.isnan(self.value):
+            return -math.inf
+        return math.inf if self.skill is None else self.skill
 
 
 def judge(
@@ -71,7 +89,8 @@ def judge(
             if metric in names:
                 baseline = find(own, rows, head)
                 if baseline is not None:
-                    return Verdict(head.name, metric, higher, own[metric], baseline, what)
+                    lead = _measure_lead(metric, rows)
+                    return Verdict(head.name, metric, higher, own[metric], baseline, what, lead)
     return Verdict(head.name, *order[0], own[order[0][0]], None, "") if order else None
 
 
@@ -112,6 +131,50 @@ def _from_labels(
     if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
         return None
     return finish(float(np.mean(penalise(labels - predict(labels)))))
+
+
+def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
+    """Return by how many standard errors a model leads; None of a metric without rows to compare.
+
+    Errors are compared row by row. The AUC of scores at random has the variance
+    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
+    variables is stochastically larger than the other", 1947.
+    """
+    if rows is None:
+        return None
+    counted = (rows.weight > 0) & np.isfinite(rows.score)
+    target, weight = rows.target[counted].astype(np.float64), rows.weight[counted]
+    predicted = rows.predicted[counted].astype(np.float64)
+    if len(target) < 2:
+        return None
+    if metric == "auc" and rows.kind == held_out.BINARY:
+        return _rank_lead(rows.score[counted], target)
+    if metric == "accuracy" and rows.kind != held_out.NUMBER:
+        values, places = np.unique(target, return_inverse=True)
+        most = values[np.argmax(np.bincount(places, weight))]
+        lead = (target == predicted).astype(np.float64) - (target == most)
+    elif metric == "rmse":
+        lead = (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
+    elif metric == "mae":
+        lead = np.abs(target - np.median(target)) - np.abs(target - predicted)
+    else:
+        return None
+    share = weight / weight.sum()
+    mean = float(np.sum(share * lead))
+    spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
+    return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _rank_lead(score: np.ndarray, target: np.ndarray) -> float | None:
+    positives, negatives = int((target > 0).sum()), int((target <= 0).sum())
+    if not positives or not negatives:
+        return None
+    _, places, counts = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    above = float(ranks[target > 0].sum()) - positives * (positives + 1) / 2
+    area = above / (positives * negatives)
+    spread = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+    return (area - 0.5) / spread
 
 
 _Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]

@@ -161,7 +161,7 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
     told: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
     if len(run.evaluated_steps) > 1 and run.best_step is not None:
         told.append(blocks.Text(_CHOSEN, "note"))
-    shown = sorted(verdicts, key=lambda one: 2 if one.skill is None else one.skill)
+    shown = sorted(verdicts, key=lambda one: one.rank)
     few = shown[: row_sections.MOST_TASKS]
     told.append(blocks.Verdicts([one for one in verdicts if one in few]))
     if len(shown) > len(few):
@@ -175,16 +175,19 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     """Return what the verdict comes to, each line with its mood."""
     known = [one for one in verdicts if one.is_better is not None]
     worse = [one.task for one in known if not one.is_better]
+    unclear = [one.task for one in known if one.is_better and not one.is_clear]
     lines = []
-    if known and not worse:
+    if known and not worse and not unclear:
         every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
         every = every or f"All {len(known)} tasks beat"
         lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
-    elif worse:
-        listed = ", ".join(worse[:20])
-        lines.append(
-            (f"No better than a trivial model, which knows the labels alone: {listed}.", "warning")
-        )
+    for tasks, what in (
+        (worse, "No better than a trivial model, which knows the labels alone"),
+        (unclear, "Better than a trivial model by no more than chance may bring"),
+    ):
+        if tasks:
+            more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
+            lines.append((f"{what}: {', '.join(tasks[:20])}{more}.", "warning"))
     unknown = len(verdicts) - len(known)
     if unknown:
         lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))

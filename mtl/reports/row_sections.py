@@ -24,8 +24,8 @@ _BY_CHANCE = 0.025
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
     """Return the tasks to draw: all, or of many those with least skill, in their order."""
     tasks = list(run.experiment.model.tasks)
-    skill = {one.task: math.inf if one.skill is None else one.skill for one in verdicts}
-    few = set(sorted(tasks, key=lambda task: skill.get(task, -math.inf))[:MOST_TASKS])
+    ranks = {one.task: one.rank for one in verdicts}
+    few = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
     return [task for task in tasks if task in few]
 
 

@@ -55,5 +55,46 @@ def test_a_model_that_is_undefined_or_worse_does_not_pass():
     )
 
 
+def _binary(score, target):
+    ones = np.ones(len(target))
+    return held_out.Rows("binary", target, (score > 0.5).astype(int), score, ones, ones)
+
+
+def test_the_lead_of_random_scores_is_spread_as_the_formula_says():
+    rng, leads = np.random.default_rng(0), []
+    head, metrics = heads.Binary(name="sign"), {"sign/auc": 0.6}
+    for _ in range(2000):
+        rows = _binary(rng.integers(0, 400, 40) / 400, (np.arange(40) < 15).astype(int))
+        leads.append(baselines.judge(head, metrics, rows).deviations)
+    assert abs(np.mean(leads)) < 0.07 and np.std(leads) == pytest.approx(1, abs=0.05)
+
+
+def test_a_lead_that_may_be_chance_is_said_to_be():
+    target = np.arange(20) % 2
+    few = _binary(np.where(np.arange(20) % 7 < 4, target, 1 - target) * 0.9, target)
+    many = _binary(np.tile(few.score, 50), np.tile(target, 50))
+    head, metrics = heads.Binary(name="sign"), {"sign/auc": 0.6}
+    unclear, clear = (baselines.judge(head, metrics, rows) for rows in (few, many))
+    assert unclear.is_better and not unclear.is_clear and clear.is_clear
+    run = runs.make(metrics=metrics)
+    assert report._sum_up(run, [clear])[0][1] == ""
+    assert report._sum_up(run, [unclear])[0] == (
+        "Better than a trivial model by no more than chance may bring: sign.",
+        "warning",
+    )
+
+
+def test_accuracies_are_compared_row_by_row():
+    rng = np.random.default_rng(0)
+    target, predicted = rng.integers(0, 3, 300), rng.integers(0, 3, 300)
+    predicted = np.where(rng.random(300) < 0.2, target, predicted)
+    ones = np.ones(300)
+    rows = held_out.Rows("classes", target, predicted, ones, ones, ones)
+    metrics = {"kind/accuracy": 0.5, "kind/accuracy_baseline": 0.4}
+    found = baselines.judge(heads.MultiClass(name="kind", classes=3), metrics, rows)
+    lead = 1.0 * (target == predicted) - (target == np.bincount(target).argmax())
+    assert found.deviations == pytest.approx(lead.mean() / (lead.std() / np.sqrt(300)))
+
+
 def test_a_task_without_metrics_has_no_verdict():
     assert baselines.judge(tiny.make().model.heads[0], {}, None) is None

@@ -11,7 +11,6 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring
-from mtl.monitoring import summary
 from mtl.reports import report
 
 OUTPUT = flags.DEFINE_string(
@@ -34,7 +33,7 @@ def main() -> None:
     checks.require(output.endswith(".html"), "--output", "end in .html", output)
     files = [*app.GIN_FILE.value, *experiment.files_read]
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
-    page = report.describe_run(experiment, model_dir, ROWS.value, summary.find_python())
+    page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
     print(f"Report: {output}")
     print(f"  {size:,} bytes, {page.state}", file=sys.stderr)

@@ -79,7 +79,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
     }
     chosen = "best" if best else "latest"
     served = os.path.abspath(os.path.join(model_dir, "export", chosen))
-    python, told = find_python(), doubts.read_all_doubts(model_dir)
+    python, told = _python(), doubts.read_all_doubts(model_dir)
     commands = (
         f"{python} -m tensorboard.main --logdir {model_dir}",
         f"{python} -m launch.report --model_dir {model_dir}",
@@ -135,7 +135,7 @@ def _newest(directory: str) -> str | None:
     return os.path.join(directory, max(numbered, key=int)) if numbered else None
 
 
-def find_python() -> str:
+def _python() -> str:
     """Return how to call this Python: `python` where that is it, else its path."""
     found = shutil.which("python")
     return (

@@ -121,7 +121,7 @@ def draw_lines(
 
 def _span(low: float, high: float, margin: float) -> _Axis:
     is_flat = low == high and margin > 0
-    room = (abs(high) * _ROOM or 1.0) if is_flat else (high - low) * margin
+    room = abs(high) * _ROOM if is_flat else (high - low) * margin
     low, high = low - room, high + room
     return _Axis(low, high if high > low else low + 1)
 

@@ -52,7 +52,7 @@ def write(path: str, whole: blocks.Page) -> int:
 
 
 def describe_run(
-    experiment: experiment_lib.Experiment, model_dir: str, most_rows: int, python: str = "python"
+    experiment: experiment_lib.Experiment, model_dir: str, most_rows: int
 ) -> blocks.Page:
     """Read the folder of a run and return its report.
 
@@ -60,7 +60,6 @@ def describe_run(
       experiment: its settings.
       model_dir: its folder, which stays as it is.
       most_rows: how many rows of each split are read; 0 reads none.
-      python: how commands call Python.
 
     Raises:
       UserError: what lies in the folder is damaged.
@@ -79,7 +78,7 @@ def describe_run(
         ("samples", "Samples with large gradients", size_sections.tell_samples(run)),
         ("problems", "Problems", size_sections.tell_problems(run, looked.problems)),
         ("configuration", "Configuration", _tell_settings(run)),
-        ("commands", "Repeat, predict, serve", size_sections.tell_commands(run, python)),
+        ("commands", "Repeat, predict, serve", size_sections.tell_commands(run)),
     ]
     state, mood = describe_state(run)
     return blocks.Page(

@@ -153,7 +153,7 @@ def _tell_dead(run: record.Run) -> list[str]:
     ]
 
 
-def tell_commands(run: record.Run, python: str) -> list:
+def tell_commands(run: record.Run) -> list:
     """Return what repeats the run, predicts with it and serves it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
@@ -163,20 +163,20 @@ def tell_commands(run: record.Run, python: str) -> list:
     lines = [
         (
             "Train the same once more, in another folder",
-            f"{python} -m launch.train --gin_file {config} --model_dir {again}",
+            f"python -m launch.train --gin_file {config} --model_dir {again}",
         ),
         (
             "Evaluate",
-            f"{python} -m launch.evaluate --model_dir {folder} --checkpoint {which}",
+            f"python -m launch.evaluate --model_dir {folder} --checkpoint {which}",
         ),
         (
             "Predict rows of files",
-            f"{python} -m launch.predict --model_dir {folder} --checkpoint {which} "
+            f"python -m launch.predict --model_dir {folder} --checkpoint {which} "
             "--input 'new/*.csv' --output predictions.jsonl",
         ),
         (
             "Compare with other runs",
-            f"{python} -m launch.compare {folder} OTHER_RUN",
+            f"python -m launch.compare {folder} OTHER_RUN",
         ),
     ]
     if record.read_export(run.model_dir):

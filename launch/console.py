@@ -18,6 +18,8 @@ _VERBS = (
     "cluster",
     "evaluate",
     "predict",
+    "report",
+    "compare",
     "export",
     "prune",
     "warm_start",

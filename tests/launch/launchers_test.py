@@ -25,6 +25,8 @@ PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
 PREDICT_FLAGS |= {"escape_formulas", "tls", "ca_file", "token_file", "token_env"}
 EXPORT_FLAGS = {"export_dir", "onnx", "tflite", "tflite_weights", "compare"}
 PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
+REPORT_FLAGS = {"output", "rows"}
+COMPARE_FLAGS = {"model_dirs", "runs", "metric", "csv", "html"}
 
 # gRPC needs a package that the extra "dev" installs.
 SERVERS = [servers.rest_server]
@@ -72,22 +74,30 @@ def metrics(text):
     return found
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune"])
+@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune", "report"])
 def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     for flag in ("--help", "-h", "--helpfull"):
         result = launch(verb, flag)
         assert result.code == 0 and not result.err
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
     expected = {"gin_file", "gin_param", "model_dir", "trusted_packages", "json_log"}
-    expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
+    expected |= set() if verb in ("train", "warm_start", "report") else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
     expected |= {"attacked"} if verb == "evaluate" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
+    of_verb["report"] = REPORT_FLAGS
     expected |= of_verb.get(verb, set())
     assert set(names) == expected and len(names) == len(expected)
     assert f"python -m launch.{verb} --" in result.out
     assert "repeat this option" not in result.out
     assert max(map(len, result.out.splitlines())) <= 100
+
+
+def test_comparing_takes_folders_and_flags_of_its_own(launch):
+    result = launch("compare", "--help")
+    names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
+    assert set(names) == COMPARE_FLAGS | {"trusted_packages"}
+    assert "python -m launch.compare runs/a runs/b" in result.out
 
 
 def test_a_process_of_its_own_does_the_same(launch, tmp_path):

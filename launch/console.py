@@ -22,6 +22,7 @@ _VERBS = (
     "prune",
     "warm_start",
     "clip_audit",
+    "debug",
     "parts",
     "doctor",
 )

@@ -39,7 +39,7 @@ def _log_of_zero(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
 
 
 def _sqrt_gradient(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
-    return values + tf.sqrt(tf.square(values) * probe)
+    return values + tf.sqrt((tf.square(values) + 1) * probe)
 
 
 def _zero_by_zero(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
@@ -172,11 +172,14 @@ class Head(heads.Regression):
 
 def _dense(inputs: tf.Tensor, units: int) -> tf.Tensor:
     kernel = tf1.get_variable("kernel", [inputs.shape[1], units])
-    return tf.nn.tanh(inputs @ kernel)
+    return inputs @ kernel
 
 
-def make(fault: str, place: str) -> experiment.Experiment:
-    """Return the experiment of a case: it fails at step `STEP`, in row `ROW` of the batch."""
+def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
+    """Return the experiment of a case: it fails at step `STEP`, in row `ROW` of the batch.
+
+    `run` holds settings of Run.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(_SPLIT_ROWS, 4)).astype(np.float32)
     probe = np.ones(_SPLIT_ROWS, np.float32)
@@ -213,7 +216,7 @@ def make(fault: str, place: str) -> experiment.Experiment:
             heads=[own, heads.Binary(name="sign")],
             update=update.Update(optimizer=optimizers.Adam(learning_rate=1e-3), rates=rates),
         ),
-        run=experiment.Run(train_steps=8, checkpoint_steps=4, summary_steps=8),
+        run=experiment.Run(**{"train_steps": 8, "checkpoint_steps": 4, "summary_steps": 8, **run}),
     )
 
 
@@ -239,10 +242,11 @@ def run_case(fault: str, place: str, model_dir: str) -> Result:
     with replay.open_step(made, model_dir, step) as replayed:
         report = findings.examine_step(replayed)
         secs = time.perf_counter() - started
-    return Result(_is_right(fault, place, report), _describe(report), secs)
+    return Result(is_right(fault, place, report), _describe(report), secs)
 
 
-def _is_right(fault: str, place: str, report: findings.Report) -> bool:
+def is_right(fault: str, place: str, report: findings.Report) -> bool:
+    """Return whether a report names what was done."""
     wanted = FAULTS[fault]
     if fault == "none":
         return not report.findings

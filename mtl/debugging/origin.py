@@ -5,6 +5,7 @@ place.line                                               # "my_heads.py:31 in lo
 """
 
 import dataclasses
+import linecache
 import os
 import re
 import sysconfig
@@ -60,13 +61,13 @@ def find_part(name: str) -> str:
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     """Return the innermost line of a user's, and the innermost of ours, in this order."""
-    frames = [(f.filename, f.lineno, f.name, f.line) for f in operation.traceback]
+    frames = [(f.filename, f.lineno, f.name) for f in operation.traceback]
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
     ours = [frame for frame in inside if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
     return tuple(
-        f"{_shorten(file)}:{line} in {function}: {(text or '').strip()}"
-        for file, line, function, text in (*own[-1:], *ours[-1:])
+        f"{_shorten(file)}:{line} in {function}: {linecache.getline(file, line).strip()}"
+        for file, line, function in (*own[-1:], *ours[-1:])
     )
 
 
@@ -84,5 +85,7 @@ def _is_of_user(file: str) -> bool:
 
 
 def _shorten(file: str) -> str:
-    path = os.path.relpath(file)
-    return file if path.startswith("..") else path
+    path = os.path.abspath(file)
+    here = os.path.dirname(_OURS) if path.startswith(_OURS + os.sep) else os.getcwd()
+    short = os.path.relpath(path, here)
+    return file if short.startswith("..") else short

@@ -57,8 +57,8 @@ def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
         return graph.get_operation_by_name(name)
     except (KeyError, ValueError):
         found = _IN_CALLED.fullmatch(name)
-    caller = found and find_operation(graph, found.group(1))
-    if not caller:
+    caller = find_operation(graph, found.group(1)) if found else None
+    if found is None or caller is None:
         return None
     for key in _CALLED:
         if key in caller.node_def.attr:

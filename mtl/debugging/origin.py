@@ -17,7 +17,7 @@ import mtl
 from mtl.compat import debugger
 
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__))
-_MODEL = os.path.join(_OURS, "model.py")
+_MODEL = os.path.join(_OURS, "model") + os.sep
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _FRAMEWORKS = re.compile(r"/(site|dist)-packages/(tensorflow|keras|tf_keras|absl|gin)[^/]*/")
@@ -73,8 +73,8 @@ def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
     """Return the frames from where the model is built on: those before call the command."""
-    first = next((i for i, frame in enumerate(frames) if os.path.abspath(frame[0]) == _MODEL), 0)
-    return frames[first:]
+    is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
+    return frames[is_model.index(True) if any(is_model) else 0 :]
 
 
 def _is_of_user(file: str) -> bool:

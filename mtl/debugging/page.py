@@ -18,67 +18,55 @@ _SHOWN_ROWS = 8
 _SHOWN_ROOTS = 10
 _SHOWN_TENSORS = 12
 _LONGEST = 60
+_NOTHING = (
+    "Every op that was given finite numbers made finite ones, or what it made had no effect on "
+    "losses, gradients and variables."
+)
 
 
 def write(
     report: findings_lib.Report,
     folder: str,
     command: str,
-    places: Mapping[int, str] | None = None,
 ) -> str:
-    """Write the page and the rows of the first root, and return what is printed of it.
-
-    `places` tells where rows of the batch lie in the split, {row: place}.
-    """
+    """Write the page and the rows of the first root, and return what is printed of it."""
     tf.io.gfile.makedirs(folder)
     first = report.findings[0] if report.findings else None
     numbers = first.rows.numbers if first else ()
-    records = [
-        {**record, **({"place": places[record["row"]]} if record["row"] in (places or {}) else {})}
-        for record in findings_lib.read_rows(report.replayed, numbers)
-    ]
+    records = findings_lib.read_rows(report.replayed, numbers)
     atomic.write(os.path.join(folder, FILES[0]), _page(report, command, records))
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
     atomic.write(os.path.join(folder, FILES[1]), "".join(lines))
-    return _brief(report, os.path.join(folder, FILES[0]), places or {})
+    return _brief(report, os.path.join(folder, FILES[0]))
 
 
-def _brief(report: findings_lib.Report, path: str, places: Mapping[int, str]) -> str:
+def _brief(report: findings_lib.Report, path: str) -> str:
     """Return a few lines for a terminal."""
     step = report.replayed.step
     if not report.findings:
-        return f"Step {step}: nothing is broken in it. {_nothing(report)}\nPage: {path}"
+        return f"Step {step}: nothing is broken in it. {_NOTHING}\nPage: {path}"
     found = report.findings[0]
-    lines = [f"Step {step}: {found.cause}", *_describe(found, places)]
+    lines = [f"Step {step}: {found.cause}", *_describe(found)]
     lines += [f"  grew     {_describe_growth(growth)}" for growth in report.growth[:1]]
     others = len(report.findings) - 1
     lines += [f"  and      {others} more {'op' if others == 1 else 'ops'}"] if others else []
     return "\n".join([*lines, f"Page: {path}"])
 
 
-def _describe(found: findings_lib.Finding, places: Mapping[int, str]) -> list[str]:
+def _describe(found: findings_lib.Finding) -> list[str]:
     lines = [f"  op       {found.root.node.name} ({found.root.node.kind})"]
-    lines += [f"  gradient of {found.origin.forward}"] if found.origin.forward else []
+    lines += [f"  of       the gradient of {found.origin.forward}"] if found.origin.forward else []
     lines += [f"  line     {line}" for line in found.origin.lines[:1]]
     lines += [f"  tasks    {', '.join(found.tasks) or 'none'}"]
-    where = [f" ({places[n]})" if n in places else "" for n in found.rows.numbers]
-    shown = [f"{n}{place}" for n, place in zip(found.rows.numbers, where, strict=True)]
-    more = ", ..." if len(shown) > _SHOWN_ROWS else ""
-    listed = ", ".join(shown[:_SHOWN_ROWS]) + more
-    lines += [f"  rows     {listed or found.rows.evidence}"]
+    lines += [f"  rows     {_list_numbers(found.rows.numbers) or found.rows.evidence}"]
     return lines + ([f"  fields   {', '.join(found.fields)}"] if found.fields else [])
-
-
-def _nothing(report: findings_lib.Report) -> str:
-    del report
-    return "Every op that was given finite numbers made finite ones, or what it made had no effect."
 
 
 def _page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> str:
     step = report.replayed.step
     lines = [f"# Step {step}", ""]
     if not report.findings:
-        lines += [f"Nothing is broken in this step. {_nothing(report)}", ""]
+        lines += [f"Nothing is broken in this step. {_NOTHING}", ""]
     for index, found in enumerate(report.findings[:_SHOWN_ROOTS]):
         lines += _section(found, report, records if index == 0 else ())
     left = len(report.findings) - _SHOWN_ROOTS

@@ -8,7 +8,7 @@ dump.is_bad("head/digit/logits/MatMul:0")                # whether an entry is N
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,9 @@ class StepDump:
                 found[tensor].append(node.name)
         return found
 
-    def list_followers(self, tensors: Iterable[str], within: Sequence[str] | None = None) -> set:
+    def list_followers(
+        self, tensors: Iterable[str], within: Collection[str] | None = None
+    ) -> set[str]:
         """Return the nodes that these tensors lead to; through tensors `within` alone, if given."""
         reached: set[str] = set()
         waiting = list(tensors)

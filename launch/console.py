@@ -23,6 +23,7 @@ _VERBS = (
     "warm_start",
     "clip_audit",
     "debug",
+    "inspect",
     "parts",
     "doctor",
 )

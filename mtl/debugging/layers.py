@@ -132,7 +132,7 @@ def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str,
     shape = scope.variable if is_variable else scope.output
     name = indent + scope.name.rpartition("/")[2]
     cells = [
-        name + (" (held)" if scope.is_held else ""),
+        name + (" (not trained)" if scope.is_held else ""),
         "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]",
         f"{scope.parameters:,}" if scope.parameters else "",
         f"{scope.num_bytes:,}" if scope.num_bytes else "",

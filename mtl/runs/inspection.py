@@ -8,6 +8,7 @@ print(inspection.summarize_model(experiment, "runs/a"))
 import contextlib
 import dataclasses
 import fnmatch
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from mtl.checkpoints import run_directory
 from mtl.data import source as source_lib
 from mtl.debugging import layers
 from mtl.runs import diagnosis, estimators, fitting
+from mtl.scoring import readers
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -81,9 +83,11 @@ def read_file(
         named = {**spec.features, **spec.labels}
         defaults = {**missing, **spec.defaults}
         given = dataclasses.replace(spec, features=named, labels={}, defaults=defaults)
+    is_known = re.search(rf"\.({'|'.join(readers.FORMATS)})(\.gz)?$", path)
+    checks.require(bool(is_known), "--rows", "end in .csv, .jsonl or .tfrecord", path)
+    checks.require(tf.io.gfile.exists(path), "--rows", "be a file", path)
     reader = scoring.Reader(spec=given, settings=experiment.data.source, batch_size=limit)
-    chunks = reader.chunks(reader.find([path]))
-    chunk = next((chunk for chunk in chunks if len(chunk.rows)), None)
+    chunk = next((chunk for chunk in reader.chunks([path]) if len(chunk.rows)), None)
     if chunk is None:
         checks.fail("--rows", "hold a row", path)
     return _parse(spec, list(reader.parse(chunk).examples), with_labels)

@@ -213,6 +213,8 @@ def debug(
     if step is None:
         rule = "be given where the run has not failed at a loss or gradient that is not finite"
         checks.fail("--step", rule, None)
+    last = experiment.run.train_steps
+    checks.require(step < last, "--step", f"be less than Run.train_steps, {last}", step)
     if prompt:
         replay.prompt_step(experiment, model_dir, step)
         return ""

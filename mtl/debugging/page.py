@@ -28,37 +28,45 @@ def write(
     report: findings_lib.Report,
     folder: str,
     command: str,
+    places: Mapping[int, str],
 ) -> str:
-    """Write the page and the rows of the first root, and return what is printed of it."""
+    """Write the page and the rows of the first root, and return what is printed of it.
+
+    `places` tells where rows of the batch lie in their split, {row: place}.
+    """
     tf.io.gfile.makedirs(folder)
     first = report.findings[0] if report.findings else None
     numbers = first.rows.numbers if first else ()
-    records = findings_lib.read_rows(report.replayed, numbers)
+    records = [
+        {**record, "place": places.get(record["row"], "")}
+        for record in findings_lib.read_rows(report.replayed, numbers)
+    ]
     atomic.write(os.path.join(folder, FILES[0]), _page(report, command, records))
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
     atomic.write(os.path.join(folder, FILES[1]), "".join(lines))
-    return _brief(report, os.path.join(folder, FILES[0]))
+    return _brief(report, os.path.join(folder, FILES[0]), places)
 
 
-def _brief(report: findings_lib.Report, path: str) -> str:
+def _brief(report: findings_lib.Report, path: str, places: Mapping[int, str]) -> str:
     """Return a few lines for a terminal."""
     step = report.replayed.step
     if not report.findings:
         return f"Step {step}: nothing is broken in it. {_NOTHING}\nPage: {path}"
     found = report.findings[0]
-    lines = [f"Step {step}: {found.cause}", *_describe(found)]
+    lines = [f"Step {step}: {found.cause}", *_describe(found, places)]
     lines += [f"  grew     {_describe_growth(growth)}" for growth in report.growth[:1]]
     others = len(report.findings) - 1
     lines += [f"  and      {others} more {'op' if others == 1 else 'ops'}"] if others else []
     return "\n".join([*lines, f"Page: {path}"])
 
 
-def _describe(found: findings_lib.Finding) -> list[str]:
+def _describe(found: findings_lib.Finding, places: Mapping[int, str]) -> list[str]:
     lines = [f"  op       {found.root.node.name} ({found.root.node.kind})"]
     lines += [f"  of       the gradient of {found.origin.forward}"] if found.origin.forward else []
     lines += [f"  line     {line}" for line in found.origin.lines[:1]]
     lines += [f"  tasks    {', '.join(found.tasks) or 'none'}"]
     lines += [f"  rows     {_list_numbers(found.rows.numbers) or found.rows.evidence}"]
+    lines += [f"           {places[n]}" for n in found.rows.numbers[:_SHOWN_ROWS] if n in places]
     return lines + ([f"  fields   {', '.join(found.fields)}"] if found.fields else [])
 
 

@@ -26,6 +26,7 @@ from mtl.runs import (
     failures,
     finished_pruning,
     fitting,
+    places,
     preparation,
     replay,
     training,
@@ -223,7 +224,9 @@ def debug(
         found = findings.examine_step(replayed)
         run_directory.require_writable("--model_dir", folder)
         command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
-        return page.write(found, folder, command)
+        numbers = found.findings[0].rows.numbers if found.findings else ()
+        where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
+        return page.write(found, folder, command, where)
 
 
 @contextlib.contextmanager

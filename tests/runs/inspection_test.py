@@ -63,16 +63,9 @@ def test_rows_of_a_file_are_those_of_the_split(run, tmp_path):
     assert names == [f"head/{task}/logits/MatMul:0" for task in tiny.LABELS]
 
 
-@pytest.mark.parametrize(
-    "name, says",
-    [
-        ("head/sing", "--tensor must name a tensor, .* got 'head/sing'. Did you mean 'head/sign'?"),
-        ("network/trunk/hidden_0/MatMul:7", "got 'network/trunk/hidden_0/MatMul:7'. Did you mean"),
-        ("??", "A pattern such as"),
-    ],
-)
-def test_a_tensor_that_is_not_there(name, says, run):
-    with pytest.raises(checks.UserError, match=says.replace("?", "[?]")):
+def test_a_tensor_that_is_not_there(run):
+    name = "network/trunk/hidden_0/MatMul:7"
+    with pytest.raises(checks.UserError, match=f"got '{name}'. Did you mean"):
         read(run, name)
 
 

@@ -50,9 +50,9 @@ def test_a_run_that_fails_names_the_command_and_the_page_names_row_and_line(brok
     page = (folder / "summary.md").read_text()
     assert f"python -m launch.debug --model_dir {model_dir} --step 5\n" in page
     (row,) = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
-    columns = made.data.source.columns
-    number = debugger.STEP * debugger.BATCH + debugger.ROW
+    columns, number = made.data.source.columns, debugger.STEP * debugger.BATCH + debugger.ROW
     assert row["row"] == debugger.ROW and row["label_probe"] == 0
+    assert row["place"] == f"train row {number}" and row["place"] in printed
     assert row["x"] == columns["x"][number].tolist() and row["size"] == columns["size"][number]
 
 

@@ -120,6 +120,18 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
     ]
 
 
+def _list_made(graph: tf.Graph, scope: Scope, followers: Collection[str]) -> list[tf.Tensor]:
+    """Return the float tensors of a scope that nobody reads; none of a variable's."""
+    return [
+        tensor
+        for operation in graph.get_operations()
+        if scope.variable is None and operation.name in followers
+        if operation.name.startswith(f"{scope.name}/")
+        for tensor in operation.outputs
+        if tensor.dtype.is_floating
+    ]
+
+
 def _is_outside(name: str, inside: str) -> bool:
     """Return whether an operation takes what leaves a scope; gradients take what is in it, too."""
     return not name.startswith((inside, "balancing/", "update/")) and "gradients/" not in name
@@ -177,11 +189,14 @@ def _read_operations(
         if _INITIAL in operation.name:
             continue
         for scope in _list_above(scopes, operation.name):
-            scope.flops += flops.get(operation.name, 0)
-            tasks[scope.name] |= {t for t, names in leading.items() if operation.name in names}
+            own = {task for task, names in leading.items() if operation.name in names}
+            # What leads to no prediction is not computed when it is served.
+            scope.flops += flops.get(operation.name, 0) if own else 0
+            tasks[scope.name] |= own
     for scope in scopes.values():
         scope.tasks = tuple(task for task in leading if task in tasks[scope.name])
         left = find_outputs(graph, scope.name, followers) if scope.variable is None else []
+        left = left or _list_made(graph, scope, followers)
         if left and left[-1].shape.rank is not None and "/" in scope.name:
             scope.output = tuple(left[-1].shape.as_list())
 

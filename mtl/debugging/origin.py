@@ -18,6 +18,7 @@ from mtl.compat import debugger
 
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__))
 _MODEL = os.path.join(_OURS, "model") + os.sep
+_LAYERS = os.path.join(_OURS, "layers") + os.sep
 _STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _FRAMEWORKS = re.compile(r"/(site|dist)-packages/(tensorflow|keras|tf_keras|absl|gin)[^/]*/")
@@ -65,6 +66,8 @@ def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
     ours = [frame for frame in inside if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
+    # Who asks for a layer tells more than the layer.
+    ours = [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
     return tuple(
         f"{_shorten(file)}:{line} in {function}: {linecache.getline(file, line).strip()}"
         for file, line, function in (*own[-1:], *ours[-1:])

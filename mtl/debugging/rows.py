@@ -124,7 +124,7 @@ def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str
 
 
 _READING = "IteratorGetNext"
-_BY_FIRST = ("MatMul", "_MklMatMul", "_FusedMatMul", "BatchMatMulV2", "Conv2D")
+_BY_FIRST = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
 _REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
 _MIXING = (
     "BiasAddGrad",

@@ -8,6 +8,7 @@ dump.is_bad("head/digit/logits/MatMul:0")                # whether an entry is N
 import collections
 import dataclasses
 import functools
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -17,6 +18,9 @@ from mtl.compat import debugger
 
 # They hand on what they are given, and so never break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
+
+# Kernels for processors of Intel, under names of their own.
+_MKL = re.compile(r"^_Mkl(Native)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,12 @@ class StepDump:
     def __init__(self, folder: str):
         self._dump = debugger.open_dump(folder)
         self.nodes = {
-            node.name: Node(node.name, node.op, tuple(_list_data(node.input)), _transposes(node))
+            node.name: Node(
+                node.name,
+                _MKL.sub("", node.op),
+                tuple(_list_data(node.input)),
+                _transposes(node),
+            )
             for node in debugger.list_nodes(self._dump)
         }
         self._data: dict[str, list[Any]] = collections.defaultdict(list)

@@ -11,7 +11,8 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring
-from mtl.debugging import values
+from mtl.debugging import layers, layers_picture, values
+from mtl.files import atomic
 from mtl.runs import inspection
 
 CHECKPOINT = app.define_checkpoint()
@@ -30,7 +31,9 @@ ROWS = flags.DEFINE_string(
 )
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
 LIMIT = flags.DEFINE_integer("limit", 4, "How many rows, from the first on.")
-OUTPUT = flags.DEFINE_string("output", None, "A file .npz for the values, in place of a table.")
+OUTPUT = flags.DEFINE_string(
+    "output", None, "A file .npz for the values, or .svg for a picture of the summary."
+)
 
 
 def main() -> None:
@@ -41,18 +44,19 @@ def main() -> None:
     checks.at_least("--limit", LIMIT.value, 1)
     both = ROWS.value and SPLIT.value
     checks.require(not both, "--split", "be left out with --rows", SPLIT.value)
-    if OUTPUT.value:
-        is_named = OUTPUT.value.endswith(".npz")
-        checks.require(is_named, "--output", "end in .npz", OUTPUT.value)
+    ending = ".svg" if SUMMARY.value else ".npz"
+    is_named = OUTPUT.value is None or OUTPUT.value.endswith(ending)
+    checks.require(is_named, "--output", f"end in {ending}", OUTPUT.value)
     experiment, model_dir = app.load()
-    if SUMMARY.value:
-        print(inspection.summarize_model(experiment, model_dir))
-        return
-    guard = scoring.Protection(
-        files=[*app.GIN_FILE.value, *experiment.files_read], model_dir=model_dir
-    )
     if OUTPUT.value:
-        guard.check(OUTPUT.value)
+        read = [*app.GIN_FILE.value, *experiment.files_read]
+        scoring.Protection(files=read, model_dir=model_dir).check(OUTPUT.value)
+    if SUMMARY.value:
+        tree = inspection.summarize_model(experiment, model_dir)
+        print(layers.draw_tree(tree, experiment.model.tasks))
+        if OUTPUT.value:
+            atomic.write(OUTPUT.value, layers_picture.draw(tree, experiment.model.tasks))
+        return
     with_labels = MODE.value != "predict"
     if ROWS.value:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)

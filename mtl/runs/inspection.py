@@ -2,7 +2,7 @@
 
 batch = inspection.read_split(experiment, "test", limit=4)
 values = inspection.read_tensor(experiment, "runs/a", "network/trunk/hidden_0/Relu", batch)
-print(inspection.summarize_model(experiment, "runs/a"))
+tree = inspection.summarize_model(experiment, "runs/a")
 """
 
 import contextlib
@@ -155,7 +155,9 @@ def list_tensors(
         ]
 
 
-def summarize_model(experiment: experiment_lib.Experiment, model_dir: str) -> str:
+def summarize_model(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> Sequence[layers.Scope]:
     """Return the layers of a model as a tree, for one row; nothing has to be trained before.
 
     What columns learn of the training split is taken from the run, or learned for this alone.
@@ -183,8 +185,7 @@ def summarize_model(experiment: experiment_lib.Experiment, model_dir: str) -> st
                     outputs[name.partition("/")[0]].append(tensor)
             variables = [v for v in tf1.global_variables() if v is not step]
             trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
-            tree = layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
-    return layers.draw_tree(tree, experiment.model.tasks)
+            return layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
 
 
 @contextlib.contextmanager

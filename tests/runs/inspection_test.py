@@ -1,11 +1,13 @@
 """Tensors of the graphs of a run for chosen rows, and its layers, against NumPy and predictions."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks
-from mtl.debugging import values
+from mtl.debugging import layers, layers_picture, values
 from mtl.runs import inspection, verbs
 from tests import tiny
 
@@ -71,8 +73,9 @@ def test_a_tensor_that_is_not_there(run):
 
 def test_a_summary_before_anything_trains(run, tmp_path):
     made, model_dir = run
-    text = inspection.summarize_model(made, str(tmp_path / "none"))
-    assert text == inspection.summarize_model(made, model_dir)
+    tree = inspection.summarize_model(made, str(tmp_path / "none"))
+    assert tree == inspection.summarize_model(made, model_dir)
+    text = layers.draw_tree(tree, made.model.tasks)
     assert not (tmp_path / "none").exists()
     lines = {line.split("  ")[0].strip() or line.split()[0]: line for line in text.splitlines()}
     saved = tiny.variables(model_dir)
@@ -87,6 +90,16 @@ def test_a_summary_before_anything_trains(run, tmp_path):
     # A product of [1, 5] and [5, 8] multiplies and adds 40 times.
     hidden = next(line for line in text.splitlines() if line.strip().startswith("hidden_0 "))
     assert 2 * 40 <= int(hidden.split()[-2].replace(",", "")) <= 2 * 40 + 16
+    picture = layers_picture.draw(tree, made.model.tasks)
+    found = ElementTree.fromstring(picture)
+    texts = [own.text for own in found.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"tower_kind", "1×4"} <= set(texts)
+
+
+def test_a_picture_takes_any_name():
+    tree = [layers.Scope('head/<"&>', output=(1, None), tasks=("<a>",))]
+    (name, shape, _, tasks) = ElementTree.fromstring(layers_picture.draw(tree, ["<a>", "b"]))[2:6]
+    assert (name.text, shape.text, tasks.text) == ('<"&>', "1×?", "<a>")
 
 
 def test_values_as_text_and_in_a_file(tmp_path):

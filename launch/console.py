@@ -24,6 +24,8 @@ _VERBS = (
     "prune",
     "warm_start",
     "clip_audit",
+    "debug",
+    "inspect",
     "parts",
     "doctor",
 )

@@ -22,7 +22,7 @@ from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.monitoring import balancing_picture, gates_picture, hooks, progress, sparsity_picture
-from mtl.runs import diagnosis, evaluation, fitting, members, preparation
+from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -122,7 +122,8 @@ class Training:
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
             start = functools.partial(self._announce_start, context.evaluator, step)
-            steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
+            with failures.keep_failure(self._model_dir, keep):
+                steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             gates_picture.draw(self._model_dir)
             sparsity_picture.draw(self._model_dir)

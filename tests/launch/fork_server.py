@@ -30,7 +30,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
     input_tuning.turn_off()
-    op_stacks.leave_out()
+    op_stacks.turn_on(False)
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

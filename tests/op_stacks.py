@@ -12,10 +12,12 @@ import os
 from tensorflow.python.util import tf_stack
 
 _extract = tf_stack.extract_stack
-_stack = _extract()
 
 
 def turn_on(is_on: bool) -> None:
     """For all ops that this process makes from now on, and its forks."""
     keeps = is_on or os.environ.get("MTL_OP_STACKS") == "1"
-    tf_stack.extract_stack = _extract if keeps else lambda stacklevel=1: _stack
+    # Of functions that are running: the code of a module is freed when it has been imported, and
+    # TensorFlow reads it where an op fails.
+    stack = _extract()
+    tf_stack.extract_stack = _extract if keeps else lambda stacklevel=1: stack

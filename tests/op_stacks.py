@@ -4,14 +4,13 @@ The stack only says in an error of TensorFlow's where an op was made; below pyte
 hundred frames. `MTL_OP_STACKS=1 pytest ...` keeps the stacks.
 """
 
+import functools
 import os
 
-from tensorflow.python.util import tf_stack
+from tensorflow.python.framework import ops
 
 
 def leave_out() -> None:
-    """For all graphs of this process and of its forks."""
-    if os.environ.get("MTL_OP_STACKS") == "1":
-        return
-    stack = tf_stack.extract_stack()
-    tf_stack.extract_stack = lambda stacklevel=1: stack
+    """For all graphs of this process and of its forks; their ops have no `traceback`."""
+    if os.environ.get("MTL_OP_STACKS") != "1":
+        ops._create_c_op = functools.partial(ops._create_c_op, extract_traceback=False)

@@ -20,8 +20,8 @@ test: $(VENV)/installed-dev
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:
 	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --tests \
-		tests/experiment_test.py tests/model_test.py tests/step/training_loop_test.py tests/conformance \
-		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py \
+		tests/experiment_test.py tests/model tests/step/training_loop_test.py tests/conformance \
+		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py tests/debugging \
 		--match 'not conformance or binary or LazyAdam or PCGrad or Uncertainty or mlp'
 
 test-matrix:

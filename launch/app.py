@@ -1,5 +1,7 @@
 """What all launchers share: flags, help, quiet logs, and mistakes as one line with exit code 2."""
 
+import contextlib
+import functools
 import logging
 import pathlib
 import sys
@@ -12,7 +14,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, imports, streams, trust
+from launch import config, imports, json_log, streams, trust
 from mtl import checks, experiment
 from mtl.files import storage
 
@@ -37,13 +39,32 @@ TRUSTED = flags.DEFINE_list(
     "run any code, as docs/security.md says.",
 )
 
+JSON_LOG = flags.DEFINE_string(
+    "json_log",
+    None,
+    "A file that every line is appended to as JSON: time, level, message, and what it tells as "
+    "numbers, such as the losses of a step. The terminal shows the same as without it.",
+)
+
 _INDENT = " " * 6
+_OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 
 
 def run(main: Callable[[], None]) -> None:
     """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
-    app.run(lambda _: _guarded(main), flags_parser=_parse)
+    app.run(lambda _: _guarded(lambda: _logged(main)), flags_parser=_parse)
+
+
+def run_on_folders(main: Callable[[list[str]], None]) -> None:
+    """Run a launcher whose `main` gets the arguments that are no flags: the folders of runs.
+
+    Of the flags that all launchers share it has those alone that do not describe one run.
+    """
+    _be_quiet()
+    flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.
+    parse = functools.partial(_parse, takes_folders=True)
+    app.run(lambda argv: _guarded(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
 
 
 def load() -> tuple[experiment.Experiment, str]:
@@ -85,32 +106,42 @@ def _guarded(main: Callable[[], None]) -> None:
             _exit_with(problem)
 
 
+def _logged(main: Callable[[], None]) -> None:
+    path = JSON_LOG.value
+    with json_log.append_to(path) if path else contextlib.nullcontext():
+        main()
+
+
 def _exit_with(message: str) -> NoReturn:
     # Through tqdm, so that a progress bar is out of the way.
     tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
     if {"--help", "-h", "-help", "--helpshort", "--helpfull"} & set(argv):
-        _guarded(lambda: print(_help()))
+        _guarded(lambda: print(_help(takes_folders)))
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
         _exit_with(" ".join(str(error).split()))
-    if rest[1:]:
+    of_one_run = [flag for flag in _OF_ONE_RUN if flag.present]
+    if takes_folders and of_one_run:
+        _exit_with(f"--{of_one_run[0].name} is no flag of this launcher. See --help.")
+    if rest[1:] and not takes_folders:
         _exit_with(f"unexpected argument {rest[1]!r}: every argument is a flag. See --help.")
     return rest
 
 
-def _help() -> str:
+def _help(takes_folders: bool) -> str:
     """Return the launcher's docstring, then its flags."""
+    left_out = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
     own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     told = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
     lines = [told.strip(), "", "Flags:"]
-    for flag in [*shared, *own]:
+    for flag in [flag for flag in [*shared, *own] if flag.name not in left_out]:
         lines.append(f"  --{flag.name}")
         lines.extend(
             textwrap.wrap(_explanation(flag), 92, initial_indent=_INDENT, subsequent_indent=_INDENT)
@@ -131,7 +162,9 @@ def _be_quiet() -> None:
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(Lines())
+    lines = Lines()
+    lines.setLevel(logging.INFO)
+    logger.addHandler(lines)
 
 
 class Lines(logging.Handler):

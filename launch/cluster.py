@@ -129,7 +129,9 @@ def arguments() -> list[str]:
     found += [f"--gin_param={param}" for param in params]
     if app.TRUSTED.value is not None:
         found.append(f"--trusted_packages={','.join(app.TRUSTED.value)}")
-    return found + ([f"--model_dir={app.MODEL_DIR.value}"] if app.MODEL_DIR.value else [])
+    for flag in (app.JSON_LOG, app.MODEL_DIR):
+        found += [f"--{flag.name}={flag.value}"] if flag.value else []
+    return found
 
 
 def _free_address(stack: contextlib.ExitStack) -> str:

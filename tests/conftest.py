@@ -26,7 +26,7 @@ tf.config.set_logical_device_configuration(
 # a test has the mark `optimizes_graphs`, and whole runs of the launchers do.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 input_tuning.turn_off()
-op_stacks.leave_out()
+op_stacks.turn_on(False)
 graph_optimizer.leave_out()
 
 
@@ -51,6 +51,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     graph_optimizer.turn_on(item.get_closest_marker("optimizes_graphs") is not None)
+    op_stacks.turn_on(item.get_closest_marker("keeps_op_stacks") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

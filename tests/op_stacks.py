@@ -1,7 +1,10 @@
-"""Spares every op of a graph the stack that TensorFlow keeps of it: a seventh of the time of tests.
+"""Spares every op of a graph the stack that TensorFlow keeps of it: a tenth of the time of tests.
 
-The stack only says in an error of TensorFlow's where an op was made; below pytest it has about a
-hundred frames. `MTL_OP_STACKS=1 pytest ...` keeps the stacks.
+pytestmark = pytest.mark.keeps_op_stacks
+
+The stack only says in an error where an op was made; below pytest it has about a hundred frames.
+`launch.debug` tells it, and its tests keep the stacks by a mark, as all runs of the launchers do.
+`MTL_OP_STACKS=1 pytest ...` keeps those of all tests.
 """
 
 import functools
@@ -9,8 +12,11 @@ import os
 
 from tensorflow.python.framework import ops
 
+_create = ops._create_c_op
+_create_without = functools.partial(_create, extract_traceback=False)
 
-def leave_out() -> None:
-    """For all graphs of this process and of its forks; their ops have no `traceback`."""
-    if os.environ.get("MTL_OP_STACKS") != "1":
-        ops._create_c_op = functools.partial(ops._create_c_op, extract_traceback=False)
+
+def turn_on(is_on: bool) -> None:
+    """For all ops that this process makes from now on, and its forks; others have no traceback."""
+    keeps = is_on or os.environ.get("MTL_OP_STACKS") == "1"
+    ops._create_c_op = _create if keeps else _create_without

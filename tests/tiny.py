@@ -162,6 +162,10 @@ def variables(model_dir, step=None):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+# Scalars that no two runs have in common, and the last is there where a call takes several steps.
+SPEEDS = ("steps_per_sec", "examples_per_sec", "input_wait_share")
+
+
 def scalars(directory):
     """{(step, tag): value} of the event files in a directory; of a step written twice the last."""
     return {

@@ -98,6 +98,11 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
     name: str = "pi_model"
 
+    @property
+    def needs_draws(self) -> bool:
+        """Whether both passes are the same without dropout."""
+        return not self.noise
+
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute how far both predictions are apart, [B]."""
         second = activations.run(self.add_noise(activations.inputs), draw=1)

@@ -1,7 +1,8 @@
 """Learning from the predictions, or the representation, of a finished model.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Distillation()]
-auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder of a SavedModel
+auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder of a SavedModel,
+                                                         # or "runs/large/model.ckpt-300"
 auxiliary.Distillation.temperature = 2.0
 
 The teacher is what a server would serve, computed beside the step in a session of its own. It sees
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.auxiliary import base
+from mtl.checkpoints import run_directory
 from mtl.compat import graphs, saved_model
 from mtl.serving import inputs as inputs_lib
 from mtl.serving import loaded, metadata, settings, versions
@@ -30,7 +32,8 @@ class _OfTeacher(base.Base):
 
     Attributes:
       teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of a run,
-        whose best export is taken, and the latest where there is none.
+        whose best export is taken, and the latest where there is none; or a checkpoint in a run,
+        which `launch.export --checkpoint` has exported there.
       signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
     """
 
@@ -45,7 +48,11 @@ class _OfTeacher(base.Base):
     @property
     def files(self) -> dict[str, str]:
         """The graph of the teacher."""
-        return {"teacher": os.path.join(find_model(self.teacher), saved_model.FILE)}
+        return {
+            "teacher": os.path.join(
+                find_model(self.teacher, self._where("teacher")), saved_model.FILE
+            )
+        }
 
     def _open_teacher(self) -> "Teacher":
         return Teacher(self._where("teacher"), self.teacher, self.signature)
@@ -178,7 +185,7 @@ class Teacher:
     """
 
     def __init__(self, where: str, folder: str, signature: str):
-        directory = find_model(folder)
+        directory = find_model(folder, where)
         rule = "be the folder of a SavedModel, of numbered versions of one, or of a run"
         is_there = tf.io.gfile.exists(os.path.join(directory, saved_model.FILE))
         checks.require(is_there, where, rule, folder, "launch.export writes one.")
@@ -259,13 +266,44 @@ class Teacher:
         return chosen
 
 
-def find_model(folder: str) -> str:
-    """Return the folder itself, its newest numbered version, or the best or latest of a run."""
+def find_model(folder: str, where: str = "teacher") -> str:
+    """Return the folder itself, its newest numbered version, or the best or latest of a run.
+
+    Of a checkpoint, the newest export of its step in the run.
+
+    Raises:
+      UserError: a checkpoint has no export that is as new.
+    """
+    if tf.io.gfile.exists(f"{folder}.index"):
+        return _find_export(folder, where)
     exports = [os.path.join(folder, "export", name) for name in ("best", "latest")]
     for where in (folder, *exports):
         if found := versions.list_versions(where):
             return os.path.join(where, str(found[-1]))
     return folder
+
+
+def _find_export(checkpoint: str, where: str) -> str:
+    """Return the newest export of a checkpoint, a path such as `runs/a/model.ckpt-300`."""
+    run, step = os.path.dirname(checkpoint), run_directory.step_in_name(checkpoint)
+    if os.path.basename(run) == "best":
+        run = os.path.dirname(run)
+    written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
+    # A version is a time. An earlier one may be of another training in this folder.
+    later = {
+        version: os.path.join(run, "export", name, str(version))
+        for name in ("latest", "best", "manual")
+        for version in versions.list_versions(os.path.join(run, "export", name))
+        if version >= written
+    }
+    found = [
+        directory
+        for _, directory in sorted(later.items())
+        if metadata.read_metadata(directory).get("step") == step
+    ]
+    fix = f"Run launch.export --model_dir {run or '.'} --checkpoint {checkpoint} first."
+    checks.require(bool(found), where, "be a checkpoint that was exported", checkpoint, fix)
+    return found[-1]
 
 
 def _load(directory: str) -> loaded.Loaded:

@@ -103,13 +103,13 @@ def count_rows(where: str, values: tf.Tensor) -> int:
 
 def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
     """Replace a column in a share of the rows, [B, ...]: by that of another row, or by 0."""
-    rows = values.shape[0]
+    rows = tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
     drawn = draws.draw_rows(name, rows, 2)
     is_replaced = proof.declare(drawn[:, 0] < share)
     is_replaced = tf.reshape(is_replaced, [rows] + [1] * (values.shape.rank - 1))
     if replacement == "zero":
         return tf.where(is_replaced, tf.zeros_like(values), values)
-    count_rows(where, values)
+    rows = count_rows(where, values)
     # Any row but this one, each as likely; float32 may round the product up to `rows - 1`.
     apart = tf.minimum(tf.cast(drawn[:, 1] * (rows - 1), tf.int32), rows - 2)
     partners = (tf.range(rows) + 1 + apart) % rows

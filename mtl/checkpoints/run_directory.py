@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 # What a training writes; see the table in docs/architecture.md.
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
-    r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings)\.json(\.partial)?"
+    r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings|failure)\.json(\.partial)?"
     r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
 )
 _NOTES = ("given_files.json", "row_names.json", "warnings.json")
@@ -289,6 +289,13 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
             for folder in (os.path.join(model_dir, name) for name in _SHARED):
                 _remove_empty(folder)
         raise
+
+
+def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
+    """Copy a checkpoint into the folder of another run, as its only one."""
+    for file in _files(checkpoint):
+        tf.io.gfile.copy(file, os.path.join(output_dir, os.path.basename(file)), overwrite=True)
+    _list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:

@@ -32,8 +32,8 @@ class ClipAudit:
 
     The norms are those of a forward pass as in evaluation, on the weights before the step, so that
     an example's gradient is its own: batch norm uses its averages and nothing is dropped out. The
-    gradient is the sum over the tasks by weight, before surgery, regularisation and clipping. See
-    docs/clipping.md.
+    gradient is the sum over tasks and auxiliary losses by weight, before surgery, regularisation
+    and clipping. See docs/clipping.md.
 
     Attributes:
       key: the field, of integers or strings, that tells samples apart; None takes the number of
@@ -90,9 +90,6 @@ class ClipAudit:
         record: visits.Record,
     ) -> Callable[..., None]:
         """Return what `MultiTaskModel.model_fn` calls to observe a training step."""
-        others = model.loss_names[len(model.tasks) :]
-        if others:
-            _log.warning("Clip audit: of tasks alone, without the losses %s.", ", ".join(others))
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             # After the averages of normalisations have moved, before the weights do.
@@ -100,6 +97,7 @@ class ClipAudit:
                 found = measures.measure(model, statistics, features, labels, lambda _: weights)
                 recorded = _record_batch(record, self.sample_ids(features, labels), found)
             warn_of_unknown(found)
+            warn_of_left_out(found)
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
 
         return observe
@@ -123,3 +121,9 @@ def warn_of_unknown(found: measures.Measured) -> None:
     if found.unknown:
         names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
         _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)
+
+
+def warn_of_left_out(found: measures.Measured) -> None:
+    """Warn of each auxiliary loss that is not measured, and say why."""
+    for name, why in found.left_out.items():
+        _log.warning("Clip audit: without the loss %r: %s.", name, why)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import types
+from mtl.step import draws
 from mtl.step import gradients as gradients_lib
 
 Losses = Callable[[Any], types.Tensors]
@@ -39,8 +40,11 @@ def norms(
 
     totals = _dense(whole_of(losses_of(batch)), variables)
 
+    count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
+
     def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
+        with draws.draw_for_slice(row, count):  # A row draws what it draws among the others.
+            losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
         gradients = {task: _dense(of, variables) for task, of in wanted.items()}
         squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
@@ -52,7 +56,6 @@ def norms(
 
         return squares, gradients_lib.retry_in_float64(products)
 
-    count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
     signature = (dict.fromkeys([*weights, ""], tf.float64), tf.float64)
     return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
 

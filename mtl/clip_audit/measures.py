@@ -3,13 +3,15 @@
 measured = measures.measure(model, statistics, features, labels, weigh)
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl import features as features_lib
+from mtl.clip_audit import auxiliary as auxiliary_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
 from mtl.step import gradients as gradients_lib
@@ -27,11 +29,13 @@ class Measured(NamedTuple):
       examples: {column: [B]}.
       batch: {column: scalar}, among them `norm`, that of the mean of the examples' gradients.
       unknown: variables whose norms take a pass for each example.
+      left_out: {auxiliary loss that is not measured: why}.
     """
 
     examples: dict[str, tf.Tensor]
     batch: dict[str, tf.Tensor]
     unknown: Sequence[str]
+    left_out: Mapping[str, str]
 
 
 def measure(
@@ -44,14 +48,16 @@ def measure(
     """Build a forward pass as in evaluation, so that examples do not depend on each other.
 
     An example's loss in a task is its weight times its loss, 0 where the label is missing, and the
-    mean over its values where a label has several.
+    mean over its values where a label has several. Its auxiliary losses are those of
+    `auxiliary.measure`.
 
     Args:
       model: with what its heads learned.
       statistics: what the columns learned.
       features: {field: [B, ...]}.
       labels: the same.
-      weigh: {task: losses [B]} -> {task: the weight of its loss, a scalar}.
+      weigh: {name: losses [B]} of tasks and auxiliary losses -> {name: the weight of its loss, a
+        scalar}. The losses are 0 of an auxiliary loss that is left out.
     """
     for head in model.heads:
         fix = f"{type(head).__name__} does not tell the loss of each label."
@@ -59,27 +65,37 @@ def measure(
         checks.require(knows, "clip audit", "know each loss", head.name, fix)
     heads = cast(Sequence[types.ExampleHead], model.heads)  # By now, such as know each loss.
     logits: dict[str, tf.Tensor] = {}
+    auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
         before = len(tf1.trainable_variables())
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
-            given = model.infer_logits(batch[0], statistics)
+            activations = model.infer_activations(batch[0], batch[1], statistics)
+            given = twins.reuse_earlier(first, activations.logits)
+            others = auxiliary.measure(dataclasses.replace(activations, logits=given), first)
         made = [variable.name for variable in tf1.trainable_variables()[before:]]
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "find the variables that are there, and make none"
         checks.require(not (before and made), "clip audit", rule, made[:3], fix)
-        given = twins.reuse_earlier(first, given)
         if not logits:  # Those of the whole batch come first.
             logits.update(given)
-        return {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
+        own = {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
+        return {**own, **others}
 
-    found = norms.measure(losses_of, (features, labels), weigh)
+    def weigh_measured(losses: types.Tensors) -> types.Tensors:
+        zeros = tf.zeros_like(next(iter(losses.values())))
+        weights = weigh({name: losses.get(name, zeros) for name in model.loss_names})
+        return {name: weights[name] for name in losses}
+
+    found = norms.measure(losses_of, (features, labels), weigh_measured)
     examples = _of_gradients(found)
     for task in heads:
         own = {"loss": found.losses[task.name], **_of_head(task, logits[task.name], labels)}
         examples |= {f"{name}/{task.name}": tf.cast(x, tf.float32) for name, x in own.items()}
-    return Measured(examples, _of_batch(found), found.unknown)
+    for name in found.losses.keys() - logits.keys():
+        examples[f"loss/{name}"] = tf.cast(found.losses[name], tf.float32)
+    return Measured(examples, _of_batch(found), found.unknown, auxiliary.left_out)
 
 
 def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
@@ -124,8 +140,8 @@ def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> di
 
 
 def _scope(name: str) -> str:
-    """Return the scope of a variable: `network`, `features` or `head/<task>`."""
-    return "/".join(name.split("/")[: 2 if name.startswith("head/") else 1])
+    """Return the scope of a variable: `network`, `features`, `head/<task>`, `auxiliary/<name>`."""
+    return "/".join(name.split("/")[: 2 if name.startswith(("head/", "auxiliary/")) else 1])
 
 
 def _of_head(

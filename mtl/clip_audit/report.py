@@ -19,8 +19,8 @@ from mtl.monitoring import chart
 _FROZEN = (
     "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
     "own: batch norm uses its averages (frozen statistics), and nothing is dropped out. They are "
-    "those of the sum of the tasks' losses by their weights, before surgery, regularisation and "
-    "clipping."
+    "those of the sum of the losses, auxiliary ones too, by their weights, before surgery, "
+    "regularisation and clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20

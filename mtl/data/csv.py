@@ -3,6 +3,8 @@
 csv.Csv.files = {"train": "data/part-*.csv.gz", "test": ("data/a.csv", "data/b.csv")}
 csv.Csv.columns = ("age", "workclass", "income")            # left out: the files have a header
 csv.Csv.missing = ("", "?")
+
+A list is written as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
 """
 
 import dataclasses
@@ -44,7 +46,9 @@ class Csv(types.Source):
         file names them.
       delimiter: the character between two values.
       list_delimiter: the character between the parts of a value that is a list or an array; of
-        an array it separates all values, row by row.
+        an array it separates all values, row by row. Of a list of lists it separates the items.
+      item_delimiter: the character between the values of one item in a list of lists. Nothing
+        between two list_delimiters is an item without values, and so is item_delimiter alone.
       missing: what stands for an absent value. A field with a default then takes it, and a label is
         marked missing. Without a default an empty text is the value of a feature of strings, of
         which columns make an unknown category; any other field is an error.
@@ -58,13 +62,15 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
+    # Not in the repr, by which a run tells whether its data are as they were in earlier versions.
+    item_delimiter: str = dataclasses.field(default=";", repr=False)
 
     def __post_init__(self):
         files.check_settings("Csv", self.files, self.data_dir)
         for name in ("columns", "missing"):
             checks.texts(f"Csv.{name}", getattr(self, name), "be a list of texts")
         checks.unique("Csv.columns", self.columns)
-        for name in ("delimiter", "list_delimiter"):
+        for name in ("delimiter", "list_delimiter", "item_delimiter"):
             value = getattr(self, name)
             is_character = isinstance(value, str) and len(value) == 1 and value not in '"\r\n'
             checks.require(is_character, f"Csv.{name}", "be one character, not a quote", value)
@@ -131,7 +137,17 @@ class Csv(types.Source):
             got = self.delimiter.join(header)
             checks.require(header == self.names, f"{path} line 1", rule, got)
 
+    def _list_positions(
+        self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> dict[str, int]:
+        """Return where each field stands; the counts of items stand where the items do."""
+        return {name: self._position(fields[spec.counted.get(name, name)]) for name in fields}
+
     def _position(self, field: spec_lib.Field) -> int:
+        if field.is_nested:
+            where, taken = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
+            rule = "differ from delimiter and list_delimiter where items have several values"
+            checks.require(self.item_delimiter not in taken, where, rule, self.item_delimiter)
         if not self.columns and field.name not in self._positions:
             self._check_delimiter(field.name)
         checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self._positions)
@@ -152,7 +168,7 @@ class Csv(types.Source):
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """Lines [B] -> {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
-        positions = {name: self._position(field) for name, field in fields.items()}
+        positions = self._list_positions(fields, spec)
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
         for alike in _alike(fields.values()):
@@ -161,9 +177,31 @@ class Csv(types.Source):
             decoded = self._decode(tf.strings.strip(tf.stack(own)), _in_one(alike))
             values |= zip([field.name for field in alike], tf.unstack(decoded), strict=True)
         for name, field in fields.items():
-            if name not in values:
+            if field.is_nested:
+                counts = spec_lib.counts_name(name)
+                values[name], values[counts] = self._decode_items(cells[positions[name]], field)
+            elif name not in values and name not in spec.counted:
                 values[name] = self._decode(tf.strings.strip(cells[positions[name]]), field)
         return values
+
+    def _decode_items(
+        self, cells: tf.Tensor, field: spec_lib.Field
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Cells [B] -> the values [B, (N)], and how many of them each item has, [B, (L)]."""
+        cells = self._fill(tf.strings.strip(cells), field)
+        items = tf.strings.split(cells, self.list_delimiter)
+        # An empty text splits into one empty part; as a list it has no items.
+        items = tf.ragged.boolean_mask(
+            items, items.with_values(tf.gather(tf.not_equal(cells, ""), items.value_rowids()))
+        )
+        parts = tf.strings.split(items.flat_values, self.item_delimiter)
+        parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
+        ends = tf.gather(parts.row_splits, items.row_splits)
+        values = _to_numbers(parts.flat_values, field)
+        return (
+            tf.RaggedTensor.from_row_splits(values, ends, validate=False),
+            items.with_values(parts.row_lengths()),
+        )
 
     def _decode(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor | tf.RaggedTensor:
         cells = self._fill(cells, field)
@@ -218,7 +256,7 @@ class Csv(types.Source):
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
         """Return what turns a line into {name: value}, or says what is wrong with it."""
-        positions = {name: self._position(field) for name, field in spec.fields.items()}
+        positions = self._list_positions(spec.fields, spec)
         return lambda line: self._scan_line(line.decode(errors="replace"), spec, positions)
 
     def _scan_line(
@@ -229,14 +267,29 @@ class Csv(types.Source):
             return problem
         if len(cells) != len(self.names):
             return f"must have {len(self.names)} columns, got {len(cells)}."
-        return spec.example(lambda field: self._parts(cells[positions[field.name]], field))
+
+        def read(field: spec_lib.Field) -> Sequence[Any] | None:
+            cell = cells[positions[field.name]]
+            if field.name in spec.counted:
+                return [len(parts) for parts in self._items(cell, field)]
+            return self._parts(cell, field)
+
+        return spec.example(read)
+
+    def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
+        """Return the values of each item in a cell that holds a list of lists."""
+        items = [] if cell in ("", *self._marks(field)) else cell.split(self.list_delimiter)
+        return [[part for part in item.split(self.item_delimiter) if part] for item in items]
 
     def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
         """Return the values in a cell; None where it is absent."""
         if cell in self._marks(field):
             return None
-        parts = cell.split(self.list_delimiter) if field.shape else [cell]
-        parts = [part for part in parts if part or not field.is_ragged]
+        if field.is_nested:
+            parts = [part for item in self._items(cell, field) for part in item]
+        else:
+            parts = cell.split(self.list_delimiter) if field.shape else [cell]
+            parts = [part for part in parts if part or not field.is_ragged]
         return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
 
     def _cells(self, line: str) -> tuple[list[str], str]:

@@ -273,7 +273,11 @@ class Pipeline:
             if isinstance(found, Exception):
                 reason = source_lib.explain_unreadable(found)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
-            one = {name: value[0] for name, value in found.items() if isinstance(value, np.ndarray)}
+            # Of one record, so that the values of a list are all its own.
+            one = {
+                name: value[0] if isinstance(value, np.ndarray) else value.flat_values
+                for name, value in found.items()
+            }
             problem = next(filter(None, (column.check(one) for column in columns)), None)
             if problem:
                 return f"{location}: {problem}"

@@ -165,7 +165,7 @@ class Categorical(tables.Embedded, tables.Ids):
         tokens = column.tokens("Categorical", features, field)
         entries, size = self._entries(output, fitted)
         table = vocabulary.create_table(entries, self.num_unknown)
-        ids = tf.ragged.map_flat_values(table.lookup, tokens)
+        ids = tf.ragged.map_flat_values(lambda own: _find(table, own), tokens)
         size += self.num_unknown
         counts, initializer = self._counts(output, fitted), self._initializer(output, fitted)
         return self._look_up(output, ids, size, initializer, counts)
@@ -193,6 +193,13 @@ class Categorical(tables.Embedded, tables.Ids):
             return fitted.path(entry["file"]), entry["size"]
         path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
         return path, len(vocabulary.read_file("Categorical.vocabulary", path))
+
+
+def _find(table: Any, tokens: tf.Tensor) -> tf.Tensor:
+    """Return the places of tokens [...] in a vocabulary, int64 [...]."""
+    places = table.lookup(tokens)
+    # TensorFlow's optimisation of graphs sees no shape behind a lookup, and leaves what follows.
+    return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
 def _tokens(features: types.Tensors, field: str) -> np.ndarray:

@@ -13,10 +13,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, cast
 
 import tensorflow as tf
 
 from mtl import checks, layers, types
+from mtl import spec as spec_lib
 from mtl.features import accumulators, column, growth
 from mtl.step import shown
 from mtl.variables import freezing
@@ -34,6 +36,10 @@ class History(types.Column):
 
     Each event is encoded by columns as a row is, and their vectors are joined. Lists of one row
     must be of equal length. What is fitted for these columns is fitted on the entries of all lists.
+
+    An entry of a list of lists, (None, None) in the Spec, holds several values, such as the
+    categories of an item. The column pools them as it pools those of a row; without any they are
+    a vector of zeros, and the event is one like any other.
 
     Attributes:
       name: of the column.
@@ -156,6 +162,18 @@ class History(types.Column):
         parts = (types.read_member(part, types.Column, "keys")(entries) for part in self.events)
         return growth.join_keys(parts)
 
+    def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
+        """Return which lists of one record differ in length, if any do."""
+        lengths = {}
+        for field in self._lists:
+            counts = spec_lib.counts_name(field)
+            entries = features.get(counts, features.get(field))
+            lengths[field] = len(cast(Sequence[Any], entries))
+        if len(set(lengths.values())) < 2:
+            return None
+        listed = ", ".join(f"{field} of {length}" for field, length in lengths.items())
+        return f"features.{self.name} must read lists of equal length in a row, got {listed}."
+
     def __call__(
         self,
         features: types.Tensors,
@@ -182,13 +200,34 @@ class History(types.Column):
         return self._take_last({field: self._as_list(features, field) for field in self._lists})
 
     def _as_list(self, features: types.Tensors, field: str) -> tf.RaggedTensor:
-        values = features[field]
+        values, counts = features[field], spec_lib.counts_name(field)
+        if counts in features:
+            rule = "hold one time for each event"
+            checks.require(field != self.times, "History.times", rule, field)
+            held = tf.cast(self._as_list(features, counts), tf.int64)
+            return self._nest(field, values, held)
         if isinstance(values, tf.RaggedTensor):
             return values
         fix = f"Its batches have shape {values.shape}; in Spec.features, (None,) is a list."
         where = f"features.{self.name}"
         checks.require(values.shape.rank == 2, where, "read fields that are lists", field, fix)
         return tf.RaggedTensor.from_tensor(values)
+
+    def _nest(
+        self, field: str, values: tf.RaggedTensor, counts: tf.RaggedTensor
+    ) -> tf.RaggedTensor:
+        """Return the values by entry, [B, (N)] and their counts [B, (L)] -> [B, (L), (n)].
+
+        Raises:
+          InvalidArgumentError: when run, if the entries of a row have more values than it holds, or
+            less.
+        """
+        rule = f"must read as many values of {field} as {spec_lib.counts_name(field)} counts"
+        fits = spec_lib.require_counts(values, counts, f"features.{self.name} {rule}")
+        with tf.control_dependencies([fits]):
+            lengths = tf.identity(counts.flat_values)
+        entries = tf.RaggedTensor.from_row_lengths(values.flat_values, lengths, validate=False)
+        return counts.with_values(entries)
 
     def _take_last(self, lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.RaggedTensor]:
         """Return the last events of lists that are equally long.
@@ -205,7 +244,7 @@ class History(types.Column):
         with tf.control_dependencies(same):
             splits = tf.identity(values.row_splits)
         equal = {
-            field: tf.RaggedTensor.from_row_splits(own.flat_values, splits, validate=False)
+            field: tf.RaggedTensor.from_row_splits(own.values, splits, validate=False)
             for field, own in lists.items()
         }
         if self.last is None:
@@ -213,7 +252,7 @@ class History(types.Column):
         is_last = _count_from_end(equal[first]) < self.last
         return {
             field: tf.RaggedTensor.from_row_lengths(
-                tf.boolean_mask(own.flat_values, is_last),
+                _mask(own.values, is_last),
                 tf.minimum(lengths, self.last),
                 validate=False,
             )
@@ -244,11 +283,18 @@ class History(types.Column):
         return [layers.embedding(buckets, _GAPS, self.gap_dimension, "gap")]
 
 
-def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
-    return {field: values.flat_values for field, values in lists.items()}
+def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Values]:
+    """Return all entries of each list, [N], or [N, (n)] where they have several values."""
+    return {field: values.values for field, values in lists.items()}
+
+
+def _mask(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
+    """Return the entries [N] or [N, (n)] that are kept, bool [N]."""
+    is_nested = isinstance(entries, tf.RaggedTensor)
+    return (tf.ragged if is_nested else tf).boolean_mask(entries, is_kept)
 
 
 def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:
     """Return how many entries of its list come after each entry, [N]."""
     ends = tf.gather(lists.row_splits[1:], lists.value_rowids())
-    return ends - 1 - tf.range(tf.shape(lists.flat_values, ends.dtype)[0])
+    return ends - 1 - tf.range(tf.size(lists.value_rowids(), ends.dtype))

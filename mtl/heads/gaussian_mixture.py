@@ -35,23 +35,33 @@ class GaussianMixture(density.Density):
     deviation `initial_spread`, as suits inputs of `features.Numeric`. Other variables than
     `weights`: `means` and `scales` [R, K, H], and of full covariances `coefficients` [R, K, H, H].
 
+    With `noise` e, components are fitted to rows with Gaussian noise of this standard deviation: a
+    gradient is that of `log p_k`'s mean over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`. So a
+    covariance of the rows becomes one of `S + e^2 I`, as the M step of scikit-learn has it for
+    `reg_covar = e^2` (C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization",
+    1995). All values are those of `p_k` without noise, the loss too.
+
     Attributes:
       covariance: "diagonal" or "full", whose step costs up to H times as much.
       min_scale: f, above 0, in units of the tower. It decides much where values occur many times,
         such as a capital gain of 0: a component may sit on them with this scale.
       initial_spread: the standard deviation of the first means, above 0; the first scales are half
         of it.
+      noise: e, at least 0, in units of the tower. It holds full covariances of few rows back, where
+        `min_scale` bounds the scales alone.
     """
 
     covariance: str = "diagonal"
     min_scale: float = 0.01
     initial_spread: float = 1.0
+    noise: float = 0.0
 
     def __post_init__(self):
         super().__post_init__()
         checks.one_of(self._where("covariance"), self.covariance, _COVARIANCES)
         checks.positive(self._where("min_scale"), self.min_scale)
         checks.positive(self._where("initial_spread"), self.initial_spread)
+        checks.at_least(self._where("noise"), self.noise, 0)
         rule = f"be above 2 min_scale, {2 * self.min_scale:g}"
         is_above = self.initial_spread / 2 > self.min_scale
         checks.require(is_above, self._where("initial_spread"), rule, self.initial_spread)
@@ -76,7 +86,11 @@ class GaussianMixture(density.Density):
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
         for below in coefficients:
             deviations -= tf.einsum("rkij,brkj->brki", below, deviations)
-        return objectives.gaussian_log_density(deviations / scales, scales)
+        found = objectives.gaussian_log_density(deviations / scales, scales)
+        if not self.noise:
+            return found
+        lost = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
+        return found + (tf.stop_gradient(lost) - lost)  # The difference is exactly 0.
 
     def draw_size(self, width: int) -> int:
         """Two uniform numbers make a Gaussian one."""
@@ -96,6 +110,17 @@ class GaussianMixture(density.Density):
             inverse = tf.linalg.triangular_solve(unit - below, unit)
             noise = tf.einsum("bsk,kij,bsj->bsi", chosen, inverse, noise)
         return tf.einsum("bsk,kd->bsd", chosen, means) + noise
+
+
+def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
+    """Return the traces of `C^-1`, [..., H] and maybe [..., H, H] -> [...].
+
+    `C^-1 = L^-T L^-1`, whose trace is the sum of the squares in `L^-1 = diag(1 / s) (I - A)`.
+    """
+    squares = tf.ones_like(scales)
+    for below in coefficients:  # A has zeros where I has ones.
+        squares += tf.reduce_sum(below**2, axis=-1)
+    return tf.reduce_sum(squares / scales**2, axis=-1)
 
 
 def _invert_softplus(value: float) -> float:

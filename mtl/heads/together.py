@@ -94,6 +94,21 @@ def build_metrics(
     return found
 
 
+def sum_average_losses(
+    metrics: types.Metrics, label_weights: types.Tensors
+) -> tuple[tf.Tensor, tf.Operation]:
+    """Sum the tasks' average losses, 0 for a task without labels; any other NaN stays one.
+
+    {"<task>/average_loss": (value, update), ...} and {task: the sum of its weights}.
+    """
+    weights = tf.stack(list(label_weights.values()))
+    total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
+    found = [metrics[f"{task}/average_loss"] for task in label_weights]
+    losses = tf.stack([value for value, _ in found])
+    values = tf.unstack(tf.where(total > 0, losses, tf.zeros_like(losses)))
+    return tf.add_n(values), tf.group(update, *{each for _, each in found})
+
+
 @dataclasses.dataclass(frozen=True)
 class Alike:
     """T heads with the same settings, each with a label field of its own.

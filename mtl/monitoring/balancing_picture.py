@@ -16,7 +16,7 @@ from mtl.monitoring import chart, event_files
 
 _FILE = "balancing.svg"
 _TAG = re.compile(r"(?:(.+)/)??(weight|surgery/(?:weight|norm|cosine|conflicts))(?:/(.+))?")
-_TITLES = {
+TITLES = {
     "weight": "weights of the losses",
     "surgery/weight": "weights of the gradients",
     "surgery/norm": "norms of the gradients",
@@ -32,7 +32,7 @@ def draw(model_dir: str) -> str | None:
         return None
     panels = []
     for (scope, kind), curves in groups.items():
-        title = _TITLES[kind] + (f", {scope}" if scope else "")
+        title = TITLES[kind] + (f", {scope}" if scope else "")
         panels.append(chart.draw_lines(title, curves))
         if kind == "surgery/cosine":
             panels.append(chart.draw_matrix(f"{title}, mean of the last quarter", _recent(curves)))
@@ -42,15 +42,19 @@ def draw(model_dir: str) -> str | None:
 
 
 def read(model_dir: str) -> dict[tuple[str, str], event_files.Curves]:
-    """Return {(scope, kind): curves}, in the order of `_TITLES`, from the event files of a run."""
+    """Return {(scope, kind): curves}, in the order of `TITLES`, from the event files of a run."""
+    return group(event_files.read_record(model_dir).curves)
+
+
+def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curves]:
+    """Return {(scope, kind): curves} among the scalars of a run."""
     found: dict[tuple[str, str], event_files.Curves] = {}
-    for tag, step, value in event_files.read_scalars(model_dir):
+    for tag, points in curves.items():
         match = _TAG.fullmatch(tag)
-        if match:
+        if match and points:
             scope, kind, name = match.groups()
-            curves = found.setdefault((scope or "", kind), {})
-            curves.setdefault(name or "all", {})[step] = value
-    kinds = list(_TITLES)
+            found.setdefault((scope or "", kind), {})[name or "all"] = points
+    kinds = list(TITLES)
     return dict(sorted(found.items(), key=lambda item: (item[0][0], kinds.index(item[0][1]))))
 
 

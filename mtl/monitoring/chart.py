@@ -51,7 +51,7 @@ def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
         color = _COLORS[index % len(_COLORS)]
         dashes = "" if index < len(_COLORS) else ' stroke-dasharray="5 3"'
         ordered = sorted(points.items())
-        thinned = ordered[:: math.ceil(len(ordered) / _MOST_POINTS)]
+        thinned = thin(ordered, _MOST_POINTS)
         path = " ".join(
             f"{steps.place(x) * _WIDTH:.1f},{(1 - values.place(y)) * _HEIGHT:.1f}"
             for x, y in thinned
@@ -62,6 +62,23 @@ def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
         parts.append(f'<path d="M{x} {row - 4}h16" stroke="{color}" stroke-width="2"{dashes}/>')
         parts.append(_text(x + 21, row, name, "start"))
     return "\n".join(parts)
+
+
+def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """Return at most `most` points of a line, with the ends and all that stands out.
+
+    Of each stretch of the line the lowest and the highest point are kept, so that a single spike
+    among thousands of points is still seen.
+    """
+    if len(points) <= most:
+        return list(points)
+    inner, kept = points[1:-1], [points[0]]
+    size = math.ceil(len(inner) / ((most - 2) // 2))
+    for start in range(0, len(inner), size):
+        stretch = inner[start : start + size]
+        ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return [*kept, points[-1]]
 
 
 def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:

@@ -1,11 +1,13 @@
-"""The scalars that a run wrote for TensorBoard, read back for its pictures.
+"""The scalars that a run wrote for TensorBoard, read back for its pictures and its report.
 
-for tag, step, value in event_files.read_scalars("runs/digits"): ...
+record = event_files.read_record("runs/digits")
+record.curves["loss"][100], record.broken                # 0.31, {"loss": {740}}
 """
 
 import contextlib
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,16 +19,47 @@ Curves = dict[str, dict[int, float]]
 """{name: {step: value}}."""
 
 
-def read_scalars(model_dir: str) -> Iterator[tuple[str, int, float]]:
-    """Yield (tag, step, value) in the order of writing; values that are not finite are left out.
+class Record(NamedTuple):
+    """The scalars of a folder, without those that TensorBoard was told to forget.
 
-    A step that was written twice, as after a restore, comes twice: the last counts.
+    Attributes:
+      curves: {tag: {step: value}}, finite values alone.
+      broken: {tag: steps at which the value was NaN or infinite}.
     """
-    for path in storage.listed(model_dir, "events.out.tfevents."):
+
+    curves: Curves
+    broken: dict[str, set[int]]
+
+
+def read_record(directory: str) -> Record:
+    """Return all scalars of a folder; of a step that was written twice the last counts."""
+    record = Record({}, {})
+    for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
+            if event.session_log.status == tf1.SessionLog.START:
+                _forget_from(record, event.step)
             for value in event.summary.value:
-                if math.isfinite(value.simple_value):
-                    yield value.tag, event.step, value.simple_value
+                if value.HasField("simple_value"):
+                    _add(record, value.tag, event.step, value.simple_value)
+    return record
+
+
+def _add(record: Record, tag: str, step: int, value: float) -> None:
+    record.curves.setdefault(tag, {}).pop(step, None)
+    if math.isfinite(value):
+        record.curves[tag][step] = value
+        record.broken.get(tag, set()).discard(step)
+    else:
+        record.broken.setdefault(tag, set()).add(step)
+
+
+def _forget_from(record: Record, first: int) -> None:
+    """Drop what a run that goes on from an earlier step has trained once more."""
+    for points in record.curves.values():
+        for step in [step for step in points if step >= first]:
+            del points[step]
+    for steps in record.broken.values():
+        steps.difference_update([step for step in steps if step >= first])
 
 
 def _read_events(path: str) -> Iterator[tf.compat.v1.Event]:

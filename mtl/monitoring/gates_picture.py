@@ -13,7 +13,7 @@ from mtl.monitoring import chart, event_files
 
 _FILE = "gates.svg"
 _PREFIX = "gate/"
-_TITLES = {
+TITLES = {
     "entropy": "entropy of the gates (1: all experts alike, 0: one alone)",
     "similarity": "similarity of experts (mean cosine)",
     "dead_units": "share of units that are 0 for all of 128 examples",
@@ -26,7 +26,7 @@ def draw(model_dir: str) -> str | None:
     if not weights:
         return None
     panels = [chart.draw_lines(f"mean weights, {gate}", curves) for gate, curves in weights.items()]
-    panels += [chart.draw_lines(_TITLES[kind], curves) for kind, curves in others.items()]
+    panels += [chart.draw_lines(TITLES[kind], curves) for kind, curves in others.items()]
     path = os.path.join(model_dir, _FILE)
     atomic.write(path, chart.draw_page(panels))
     return path
@@ -36,11 +36,18 @@ def read(
     model_dir: str,
 ) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
     """Return {gate: curves of its experts} and {kind: curves of the gates} of a run."""
+    return group(event_files.read_record(model_dir).curves)
+
+
+def group(
+    curves: event_files.Curves,
+) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
+    """Return the same two among the scalars of a run."""
     weights: dict[str, event_files.Curves] = {}
     others: dict[str, event_files.Curves] = {}
-    for tag, step, value in event_files.read_scalars(model_dir):
-        if tag.startswith(_PREFIX):
+    for tag, points in curves.items():
+        if tag.startswith(_PREFIX) and points:
             gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
-            group, key = (others, (name, gate)) if name in _TITLES else (weights, (gate, name))
-            group.setdefault(key[0], {}).setdefault(key[1], {})[step] = value
-    return weights, {kind: others[kind] for kind in _TITLES if kind in others}
+            chosen, key = (others, (name, gate)) if name in TITLES else (weights, (gate, name))
+            chosen.setdefault(key[0], {})[key[1]] = points
+    return weights, {kind: others[kind] for kind in TITLES if kind in others}

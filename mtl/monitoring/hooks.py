@@ -1,20 +1,17 @@
 """Hooks that act on exact global steps, whatever the number of steps per session call.
 
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
-hooks.Progress(result, last_step=1000, batch_size=64)                  # a bar, or log lines
 """
 
 import functools
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tqdm
 
 from mtl import features
 from mtl.monitoring import doubts
@@ -23,7 +20,6 @@ from mtl.step import training_loop
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-_LOG_SECS = 10.0
 # Of the loss, from which a task leaves nothing to the others.
 _DOMINANT_SHARE = 0.9
 # Of the steps, from which those that were skipped are worth a warning.
@@ -36,21 +32,26 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     """Calls `on_step` after every session call that made a step, with the values of its last one.
 
     `secs` is the time spent in session calls: what happens between them, such as an evaluation,
-    does not count as training.
+    does not count as training. `waited_secs` of it the steps waited for their batches; it is None
+    where that is not known.
     """
 
     def __init__(self, result: training_loop.StepResult):
         self._result = result
         self.secs = 0.0
+        self.waited_secs = None if result.waited is None else 0.0
         self._reached: int | None = None
 
     def before_run(self, run_context):
         self._called = time.perf_counter()
-        return tf1.train.SessionRunArgs([self._result.step, self._result.values])
+        known = [] if self._result.waited is None else [self._result.waited]
+        return tf1.train.SessionRunArgs([self._result.step, self._result.values, *known])
 
     def after_run(self, run_context, run_values):
         self.secs += time.perf_counter() - self._called
         step, values, *more = run_values.results
+        if self.waited_secs is not None:
+            self.waited_secs += more.pop(0)
         # The last call of a run may make no step: its values are none.
         if step != self._reached:
             self._reached = int(step)
@@ -78,6 +79,7 @@ class Summaries(StepHook):
     def after_create_session(self, session, coord):
         self._step = session.run(tf1.train.get_global_step())
         self._last, self._owes = (0.0, self._step), False
+        self._last_waited = 0.0
         purge_from(self._writer, self._step + 1)
 
     def before_run(self, run_context):
@@ -101,9 +103,13 @@ class Summaries(StepHook):
             self._write(step, values)
 
     def _write(self, step: int, values: np.ndarray) -> None:
-        speed = (step - self._last[1]) / (self.secs - self._last[0])
+        secs = self.secs - self._last[0]
+        speed = (step - self._last[1]) / secs
         self._last = (self.secs, step)
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
+        if self.waited_secs is not None:
+            scalars["input_wait_share"] = (self.waited_secs - self._last_waited) / secs
+            self._last_waited = self.waited_secs
         scalars |= {"steps_per_sec": speed, "examples_per_sec": speed * self._batch_size}
         summary = tf1.Summary(
             value=[tf1.Summary.Value(tag=tag, simple_value=x) for tag, x in scalars.items()]
@@ -125,49 +131,6 @@ def forget_from(folder: str, step: int) -> None:
     if tf.io.gfile.isdir(folder):
         with tf.Graph().as_default():  # The writer is one of graph mode.
             purge_from(tf1.summary.FileWriterCache.get(folder), step)
-
-
-class Progress(StepHook):
-    """Shows steps done, examples per second, time left and loss.
-
-    On a terminal it is one bar; elsewhere a log line about every 10 seconds.
-    """
-
-    def __init__(self, result, last_step: int, batch_size: int):
-        super().__init__(result)
-        self._last_step, self._batch_size = last_step, batch_size
-        self._loss = result.names.index("loss")
-
-    def after_create_session(self, session, coord):
-        self._first = self._step = int(session.run(tf1.train.get_global_step()))
-        self._logged = time.perf_counter()
-        self._bar = tqdm.tqdm(
-            total=self._last_step,
-            initial=self._first,
-            unit="step",
-            disable=not sys.stderr.isatty(),
-            leave=False,
-        )
-
-    def on_step(self, run_context, step, values):
-        if step == self._step:
-            return
-        steps_per_sec = (step - self._first) / self.secs
-        examples = f"{steps_per_sec * self._batch_size:,.0f} examples/s"
-        self._bar.set_postfix_str(f"{examples}, loss {values[self._loss]:.4g}", refresh=False)
-        self._bar.update(step - self._step)
-        self._step = step
-        is_due = time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step
-        if self._bar.disable and is_due:
-            self._logged = time.perf_counter()
-            left = (self._last_step - step) / steps_per_sec
-            _log.info(
-                "step %d of %d, loss %.4g, %s, %.0f s left",
-                *(step, self._last_step, values[self._loss], examples, left),
-            )
-
-    def end(self, session):
-        self._bar.close()
 
 
 class Dominance(StepHook):

@@ -19,7 +19,7 @@ from mtl.variables import pruned
 
 _FILE = "sparsity.svg"
 _PREFIX = "pruning/"
-_TITLES = {
+TITLES = {
     "sparsity": "share of weights that are cut",
     "dead_units": "share of units that nothing feeds",
     "churn": "share of weights whose mask the last cut changed",
@@ -32,7 +32,7 @@ def draw(model_dir: str) -> str | None:
     found = read(model_dir)
     if not found:
         return None
-    panels = [chart.draw_lines(_TITLES[kind], curves) for kind, curves in found.items()]
+    panels = [chart.draw_lines(TITLES[kind], curves) for kind, curves in found.items()]
     path = os.path.join(model_dir, _FILE)
     atomic.write(path, chart.draw_page(panels))
     return path
@@ -58,10 +58,15 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
 
 def read(model_dir: str) -> dict[str, event_files.Curves]:
     """Return {what: {variable: {step: value}}} of a run."""
+    return group(event_files.read_record(model_dir).curves)
+
+
+def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
+    """Return {what: {variable: {step: value}}} among the scalars of a run."""
     found: dict[str, event_files.Curves] = {}
-    for tag, step, value in event_files.read_scalars(model_dir):
+    for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
-        if tag.startswith(_PREFIX) and kind in _TITLES:
+        if tag.startswith(_PREFIX) and kind in TITLES and points:
             name = variable.removeprefix("network/").removesuffix("/kernel")
-            found.setdefault(kind, {}).setdefault(name, {})[step] = value
-    return {kind: found[kind] for kind in _TITLES if kind in found}
+            found.setdefault(kind, {})[name] = points
+    return {kind: found[kind] for kind in TITLES if kind in found}

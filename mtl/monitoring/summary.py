@@ -82,6 +82,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
     python, told = _python(), doubts.read_all_doubts(model_dir)
     commands = (
         f"{python} -m tensorboard.main --logdir {model_dir}",
+        f"{python} -m launch.report --model_dir {model_dir}",
         f"{python} -m launch.predict --model_dir {model_dir} --checkpoint {chosen}",
         f"{python} -m launch.evaluate --model_dir {model_dir} --checkpoint {chosen}",
         f"docker run -p 8501:8501 -v {served}:/models/{model_name} -e MODEL_NAME={model_name} "

@@ -91,6 +91,7 @@ class RBM:
         Raises:
           InvalidArgumentError: when run, on a value outside of [0, 1] of binary units.
         """
+        del training  # Who trains collects the loss.
         columns = trunk.join_columns("RBM", inputs)
         if self.output == _HIDDEN:
             output = layers.dense(columns, self.units, _LAYER, tf.sigmoid)
@@ -99,7 +100,7 @@ class RBM:
         if self.output == _FREE_ENERGY:
             energies = machine.compute_free_energies(self._check(columns))
             output = tf.cast(energies[:, tf.newaxis], columns.dtype)
-        if training and self.weight:
+        if self.weight:
             emitted.add(_LOSS, lambda: self._contrast(machine, chains, tf.stop_gradient(columns)))
         return output
 

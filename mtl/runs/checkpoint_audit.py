@@ -63,6 +63,7 @@ def audit_checkpoints(
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
         found, _ = model.held.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(found)
+        audit_lib.warn_of_left_out(found)
         fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)
         with _session() as session:
@@ -80,7 +81,7 @@ def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
     def weigh(losses: types.Tensors) -> types.Tensors:
         means = {task: tf.reduce_mean(of) for task, of in losses.items()}
         with tf1.variable_scope("balancing"):
-            weighted = model.weighting(means, step)
+            weighted = model.weigh_losses(means, step)
         return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
 
     return weigh

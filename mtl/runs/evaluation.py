@@ -71,7 +71,9 @@ class Evaluator:
             )
         shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
         is_best = self.keeper.is_best(self.metrics)
-        _log.info("%s", summary.describe_evaluation(self.metrics, shown, best, is_best))
+        line = summary.describe_evaluation(self.metrics, shown, best, is_best)
+        fields = {"metrics": self.metrics, "is_best": is_best}
+        _log.info("%s", line, extra={"fields": fields})
         self._export(estimator, checkpoint)
         return self.metrics
 

@@ -21,8 +21,8 @@ from mtl.clip_audit import recording
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
-from mtl.monitoring import balancing_picture, gates_picture, hooks, sparsity_picture
-from mtl.runs import diagnosis, evaluation, fitting, members, preparation
+from mtl.monitoring import balancing_picture, gates_picture, hooks, progress, sparsity_picture
+from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -122,7 +122,8 @@ class Training:
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
             start = functools.partial(self._announce_start, context.evaluator, step)
-            steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
+            with failures.keep_failure(self._model_dir, keep):
+                steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             gates_picture.draw(self._model_dir)
             sparsity_picture.draw(self._model_dir)
@@ -308,7 +309,12 @@ class Training:
             "training_chief_hooks": [
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
-                hooks.Progress(result, run.train_steps, self._data.batch_size),
+                progress.Progress(
+                    result,
+                    run.train_steps,
+                    self._data.batch_size,
+                    self._experiment.model.loss_names,
+                ),
                 hooks.Dominance(result, model_dir, self._experiment.model, run),
                 hooks.Skipped(result, model_dir),
                 hooks.FullTables(result, model_dir, self._experiment.model),

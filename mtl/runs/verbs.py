@@ -1,4 +1,4 @@
-"""What one does with an experiment: train, evaluate, predict, export, audit.
+"""What one does with an experiment: train, evaluate, predict, export, audit, debug.
 
 metrics, steps = verbs.train(experiment, "runs/digits")
 rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
@@ -17,20 +17,25 @@ from mtl import checks, clip_audit, scoring, transfer
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
+from mtl.debugging import findings, page
 from mtl.files import storage
 from mtl.runs import (
     checkpoint_audit,
     diagnosis,
     estimators,
+    failures,
     finished_pruning,
     fitting,
+    places,
     preparation,
+    replay,
     training,
 )
 from mtl.runs.evaluation import evaluate
 
 __all__ = [
     "audit_clipping",
+    "debug",
     "evaluate",
     "export",
     "open_scorer",
@@ -180,6 +185,48 @@ def audit_clipping(
     with diagnosis.explain_run_errors(data, model, latest, data.train_split):
         checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
     return report.write(output, settings, others)
+
+
+def debug(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    step: int | None = None,
+    prompt: bool = False,
+) -> str:
+    """Replay a step of a run under TensorFlow's debugger, and tell which op broke it.
+
+    Writes `<model_dir>/debug/step_<n>`, and nothing else into the run.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      step: the global step before it; where the run failed by default.
+      prompt: open tfdbg in the terminal at this step, and write nothing.
+
+    Returns:
+      What to print.
+
+    Raises:
+      UserError: there is no such step, no checkpoint before it, or no state of the input.
+    """
+    run_directory.checkpoint_path(model_dir, "latest")
+    step = failures.read_step(model_dir) if step is None else step
+    if step is None:
+        rule = "be given where the run has not failed at a loss or gradient that is not finite"
+        checks.fail("--step", rule, None)
+    last = experiment.run.train_steps
+    checks.require(step < last, "--step", f"be less than Run.train_steps, {last}", step)
+    if prompt:
+        replay.prompt_step(experiment, model_dir, step)
+        return ""
+    folder = os.path.join(model_dir, "debug", f"step_{step}")
+    with replay.open_step(experiment, model_dir, step) as replayed:
+        found = findings.examine_step(replayed)
+        run_directory.require_writable("--model_dir", folder)
+        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        numbers = found.findings[0].rows.numbers if found.findings else ()
+        where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
+        return page.write(found, folder, command, where)
 
 
 @contextlib.contextmanager

@@ -53,12 +53,17 @@ class JsonLines:
         rows = _each(chunk, _object, chunk.rows)
         columns: dict[str, batches.Values] = {}
         for name, field in self.spec.feature_fields.items():
+            if name in self.spec.counted:
+                continue  # They come with the values that they count.
             values: batches.Values | None = _exact(field, [row.get(name) for row in rows])
             if values is None:
                 values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
             if field.dtype == "float32" and _has_infinity(values):
                 _each(chunk, functools.partial(_check_text, field), chunk.rows)
             columns[name] = values
+            if field.is_nested:
+                counts = [[len(item) for item in row.get(name) or ()] for row in rows]
+                columns[spec_lib.counts_name(name)] = [np.array(own, np.int64) for own in counts]
         columns = image_rows.read_columns(self.images, chunk, columns)
         kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
@@ -155,6 +160,8 @@ def _check_text(field: spec_lib.Field, line: bytes) -> None:
 
 def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
     """Return the values of a field, which come alone, in a list, or in lists as its shape says."""
+    if field.is_nested:
+        return _join_items(value)
     if not isinstance(value, list):
         return [value]
     if not any(isinstance(item, list) for item in value):
@@ -165,6 +172,15 @@ def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
     for _ in field.shape[1:]:
         value = [item for part in value for item in part]
     return value
+
+
+def _join_items(value: Any) -> list[Any]:
+    """Return the values of all items of a list of lists."""
+    good = isinstance(value, list) and all(isinstance(item, list) for item in value)
+    values = [part for item in value for part in item] if good else []
+    if not good or any(isinstance(part, list) for part in values):
+        raise ValueError(f"must be a list of lists, one for each item, got {reprlib.repr(value)}")
+    return values
 
 
 def _has_shape(value: Any, shape: Sequence[int | None]) -> bool:

@@ -1,12 +1,13 @@
 """What an example holds: the one description that reading, training and serving share.
 
 from mtl import spec
-spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1))}
+spec.Spec.features = {"age": "float32", "tags": ("string", (None,)), "image": ("uint8", (8, 8, 1)),
+                      "categories_of_clicked": ("string", (None, None))}     # a list of lists
 spec.Spec.labels = {"income": "string"}
 spec.Spec.defaults = {"age": 40.0}                       # of what may be absent
 spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # of all other features of a type
 """
 
-from mtl.spec.fields import MISSING, AbsentError, Field, Gaps, Spec
+from mtl.spec.fields import MISSING, AbsentError, Field, Gaps, Spec, counts_name, require_counts
 
-__all__ = ["MISSING", "AbsentError", "Field", "Gaps", "Spec"]
+__all__ = ["MISSING", "AbsentError", "Field", "Gaps", "Spec", "counts_name", "require_counts"]

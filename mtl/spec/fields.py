@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -24,6 +25,12 @@ _WIRE = {
 }
 # The mark of a missing label: it weighs zero in the loss and in the metrics of its task.
 MISSING = {"float32": math.nan, "int64": -1, "string": ""}
+_LIST, _LIST_OF_LISTS = (None,), (None, None)
+
+
+def counts_name(field: str) -> str:
+    """Return the field that says how many values each item of a list of lists has."""
+    return f"{field}/values_per_item"
 
 
 class AbsentError(ValueError):
@@ -55,8 +62,9 @@ class Field:
     Attributes:
       name: its name in the data, in the tf.Example and in the serving signature.
       dtype: float32, int64, uint8, bool or string.
-      shape: its shape in one example: () for a scalar, (8, 8, 1) for a small image, and (None,)
-        for a list of any length, which arrives as a RaggedTensor [B, (L)].
+      shape: its shape in one example: () for a scalar, (8, 8, 1) for a small image, (None,) for a
+        list of any length, which arrives as a RaggedTensor [B, (L)], and (None, None) for a list of
+        lists. Its values arrive one after another, [B, (N)], beside their `counts_name`.
       default: stands in where the value is absent; None makes the field required. Of a float32
         "nan" is a missing number. A field of variable length is never required and has no default:
         absent means empty.
@@ -75,7 +83,7 @@ class Field:
         checks.is_a(f"{where}.shape", self.shape, (list, tuple), rule)
         object.__setattr__(self, "shape", tuple(self.shape))
         sizes = all(type(size) is int and 0 < size < 2**63 for size in self.shape)
-        rule = "be (None,) or hold positive sizes"
+        rule = "be (None,), (None, None) or hold positive sizes"
         checks.require(self.is_ragged or sizes, f"{where}.shape", rule, self.shape)
         if self.default is not None:
             where += ".default"
@@ -88,7 +96,12 @@ class Field:
     @property
     def is_ragged(self) -> bool:
         """Whether an example may hold any number of values."""
-        return self.shape == (None,)
+        return self.shape in (_LIST, _LIST_OF_LISTS)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether an example holds a list of lists."""
+        return self.shape == _LIST_OF_LISTS
 
     @property
     def is_required(self) -> bool:
@@ -173,12 +186,22 @@ class Field:
             raise ValueError(f"must be {self.dtype}, got {value!r}") from None
 
 
+def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: str) -> tf.Operation:
+    """Return what fails when run unless [B, (L)] counts the values [B, (N)] of each row by item."""
+    each, most = counts.flat_values, tf.size(values.flat_values, tf.int64)
+    are_counts = tf.reduce_all((each >= 0) & (each <= most))  # So that no sum overflows.
+    fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
+    return tf1.assert_equal(are_counts & fit, True, message=message)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec:
     """The fields of an example.
 
     Attributes:
-      features: {name: dtype} or {name: (dtype, shape)}; what is known when a prediction is made.
+      features: {name: dtype} or {name: (dtype, shape)}; what is known when a prediction is made. A
+        list of lists, of shape (None, None), comes with a feature
+        `<name>/values_per_item`, a list of int64: how many of its values each item has.
       labels: the same for what is known only in training and evaluation: targets and example
         weights. A label without a default is optional and marked missing by NaN (float32),
         -1 (int64) or "" (string).
@@ -207,9 +230,37 @@ class Spec:
         for dtype, value in self.type_defaults.items():
             checks.one_of("Spec.type_defaults", dtype, _WIRE)
             literals.parse_default(f"Spec.type_defaults[{dtype!r}]", dtype, value)
+        self._add_counts()
         for name, field in {**self.feature_fields, **self.label_fields}.items():
             if name in self.labels:
-                checks.one_of(f"Spec.labels[{name!r}]", field.dtype, MISSING)
+                where = f"Spec.labels[{name!r}]"
+                checks.one_of(where, field.dtype, MISSING)
+                checks.require(not field.is_nested, where, "be no list of lists", field.shape)
+
+    def _add_counts(self) -> None:
+        """Add the counts of its items behind each list of lists."""
+        found: dict[str, Any] = {}
+        for name, kind in self.features.items():
+            found.setdefault(name, kind)
+            counts, expected = counts_name(name), ("int64", _LIST)
+            if not self._field(name, kind).is_nested:
+                rule = "be a list of lists, (None, None), as its values are counted by item"
+                where = f"Spec.features[{name!r}]"
+                checks.require(counts not in self.features, where, rule, kind)
+                continue
+            given = self.features.get(counts, expected)
+            fits = isinstance(given, (list, tuple)) and repr(tuple(given)) == repr(expected)
+            rule = f"be left out: it holds how many values the items of {name!r} have"
+            checks.require(fits, f"Spec.features[{counts!r}]", rule, given)
+            checks.unique("Spec.features and Spec.labels", [counts, *self.labels])
+            found[counts] = expected
+        if len(found) > len(self.features):
+            object.__setattr__(self, "features", found)
+
+    @functools.cached_property
+    def counted(self) -> dict[str, str]:
+        """{counts of items: the list of lists that they belong to}."""
+        return {counts_name(n): n for n, field in self.feature_fields.items() if field.is_nested}
 
     @functools.cached_property
     def feature_fields(self) -> dict[str, Field]:
@@ -253,18 +304,35 @@ class Spec:
                 absent.append(name)
             except ValueError as error:
                 return f"field {name!r} {error}."
-        return Gaps(absent) if absent else values
+        return Gaps(absent) if absent else self._miscounted(values) or values
+
+    def _miscounted(self, values: Mapping[str, Any]) -> str | None:
+        """Return which counts of items do not fit the values of a list of lists, if any do not."""
+        for name, field in self.counted.items():
+            given, count = values.get(name, ()), len(values.get(field, ()))
+            if min(given, default=0) < 0 or sum(given) != count:
+                return (
+                    f"field {name!r} must count the values of {field!r} by item, {count} in all, "
+                    f"got {reprlib.repr(list(given))}."
+                )
+        return None
 
     def parse(self, serialized: tf.Tensor, with_labels: bool) -> dict[str, Any]:
         """Parse serialized tf.Examples [B] into {name: [B, ...]}.
 
         Raises:
-          InvalidArgumentError: when run, on a malformed proto, a missing required field or a
-            value of the wrong type.
+          InvalidArgumentError: when run, on a malformed proto, a missing required field, a value of
+            the wrong type, or items of lists of lists that are not counted as they are.
         """
         fields = self.fields if with_labels else self.feature_fields
         wire = {name: field.wire_feature() for name, field in fields.items()}
         parsed = tf.io.parse_example(serialized, wire)
+        for counts, name in self.counted.items():
+            fits = require_counts(parsed[name], parsed[counts], f"field {counts!r} must count")
+            with tf.control_dependencies([fits]):
+                splits = tf.identity(parsed[name].row_splits)
+            flat = parsed[name].flat_values
+            parsed[name] = tf.RaggedTensor.from_row_splits(flat, splits, validate=False)
         return {name: field.cast(parsed[name]) for name, field in fields.items()}
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:

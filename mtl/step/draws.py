@@ -26,7 +26,7 @@ class _Slice(NamedTuple):
     """
 
     number: tf.Tensor | int = 0
-    total: int = 1
+    total: tf.Tensor | int = 1
     again: int = 0
     names: list[str] | None = None
 
@@ -35,7 +35,7 @@ _SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice(
 
 
 def draw_for_slice(
-    index: tf.Tensor | int, count: int = 1
+    index: tf.Tensor | int, count: tf.Tensor | int = 1
 ) -> contextlib.AbstractContextManager[object]:
     """Have layers within it draw for this one of `count` slices of the batch.
 
@@ -84,7 +84,7 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
         seed = make_step_seed(name)
     # Drawn for all rows at once, as no generator of TensorFlow's takes a seed for each row.
     drawn = tf.random.stateless_uniform([own.total * num_rows, size], seed)
-    if own.total == 1:
+    if isinstance(own.total, int) and own.total == 1:
         return drawn
     return tf.slice(drawn, [own.number * num_rows, 0], [num_rows, size])
 

@@ -11,7 +11,7 @@ and when does not depend on `steps_per_call`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -39,6 +39,8 @@ class StepResult:
       summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
         did. A call of one step makes it only where it is fetched.
       is_repeated: whether a call may run several steps.
+      waited: float64 scalar, the seconds that the call's steps waited for their batches; None where
+        a call runs one step, whose batch comes from outside.
     """
 
     step: tf.Tensor
@@ -46,9 +48,17 @@ class StepResult:
     names: tuple[str, ...]
     summary: tf.Tensor | None = None
     is_repeated: bool = False
+    waited: tf.Tensor | None = None
 
     def __getitem__(self, name: str) -> tf.Tensor:
         return self.values[self.names.index(name)]
+
+
+class Clock(NamedTuple):
+    """When the last step ended, and how long a call has waited for batches: seconds, float64."""
+
+    read: tf.Tensor
+    waited: tf.Tensor
 
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
@@ -83,38 +93,49 @@ def run_repeatedly(
     names: list[str] = []
     taken: list[tf.Tensor] = []
 
-    def goes_on(step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor) -> tf.Tensor:
-        del summary
-        # The time is read after the step's values, or it would be read once for all steps.
-        with tf.control_dependencies([step, values]):
-            in_time = tf.timestamp() - started < _SECS_PER_CALL
+    def goes_on(step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock) -> tf.Tensor:
+        del values, summary
+        in_time = clock.read - started < _SECS_PER_CALL
         return (step < end) & (in_time | tf.equal(step, start))
 
     def body(
-        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        with tf.control_dependencies([step, values]):
+        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Clock]:
+        with tf.control_dependencies([step, values, clock.read]):
             features, labels = iterator.get_next()
+        with tf.control_dependencies(tf.nest.flatten(features, expand_composites=True)[:1]):
+            waited = clock.waited + (tf.timestamp() - clock.read)
         # Whatever is written is of a call's last step, and every step that is due ends its call.
         with monitors_lib.compute_where(tf.equal(step + 1, end)):
             train_op, monitors = step_fn(features, labels)
         names.extend(monitors)
         made = summaries.take_summaries()
         taken.extend([] if made is None else [made])
+        values = _stack(monitors)
         with tf.control_dependencies([train_op]):
-            return step + 1, tf.identity(_stack(monitors)), summary if made is None else made
+            step, values = step + 1, tf.identity(values)
+        # The time is read after the step's values, or it would be read once for all steps.
+        with tf.control_dependencies([step, values]):
+            clock = Clock(tf.timestamp(), waited)
+        return step, values, summary if made is None else made, clock
 
-    step, values, summary = tf.while_loop(
+    step, values, summary, clock = tf.while_loop(
         goes_on,
         body,
-        [start, tf.zeros([0]), tf.constant("")],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])],
+        [start, tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64))],
+        shape_invariants=[
+            tf.TensorShape([]),
+            tf.TensorShape([None]),
+            tf.TensorShape([]),
+            Clock(tf.TensorShape([]), tf.TensorShape([])),
+        ],
         parallel_iterations=1,
     )
     # A call after the last step runs no step and leaves no values.
     values = tf.concat([values, tf.zeros([len(names)])], 0)[: len(names)]
     values = tf.ensure_shape(values, [len(names)])
-    return StepResult(step, values, tuple(names), summary if taken else None, is_repeated=True)
+    summary = summary if taken else None
+    return StepResult(step, values, tuple(names), summary, is_repeated=True, waited=clock.waited)
 
 
 def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:

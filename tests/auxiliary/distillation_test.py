@@ -1,6 +1,7 @@
 """A student learns from an export: what the teacher says, and who cannot be one."""
 
 import dataclasses
+import os
 import shutil
 
 import numpy as np
@@ -67,28 +68,20 @@ def test_the_loss_is_the_divergence_from_what_the_teacher_serves(teacher):
 
 @pytest.mark.medium
 def test_a_run_learns_from_its_teacher_with_few_labels(teacher, tmp_path):
-    """And in slices; the checkpoint holds nothing of the teacher."""
+    """Also in slices; the checkpoint holds nothing of the teacher."""
     _, folder, _ = teacher
     unlabelled = {
         split: {**rows, "kind": np.where(np.arange(len(rows["kind"])) % 32, -1, rows["kind"])}
         for split, rows in tiny.SPLITS.items()
     }
-    found = {}
-    for slices in (1, 2):
-        made = tiny.make(unlabelled, train_steps=4, checkpoint_steps=4, summary_steps=2)
-        part = auxiliary.Distillation(teacher=folder, heads=["kind"])
-        trunk = dataclasses.replace(made.model.network.trunk, dropout=0.0, batch_norm=False)
-        network = dataclasses.replace(made.model.network, trunk=trunk)
-        model = dataclasses.replace(made.model, auxiliary_losses=[part], network=network)
-        run = dataclasses.replace(made.run, micro_batches=slices)
-        made = dataclasses.replace(made, model=model, run=run)
-        found[slices] = tiny.train(made, tmp_path / str(slices))
-    assert set(found[1]) == set(found[2])
-    assert not [name for name in found[1] if "distillation" in name]
-    for name, value in found[1].items():
-        np.testing.assert_allclose(found[2][name], value, rtol=1e-3, atol=1e-5, err_msg=name)
-    assert np.abs(found[1]["head/kind/logits/bias"]).max() > 0
-    assert tiny.scalars(tmp_path / "1")[4, "distillation/loss"] > 0
+    made = tiny.make(unlabelled, train_steps=4, checkpoint_steps=4, summary_steps=2)
+    part = auxiliary.Distillation(teacher=folder, heads=["kind"])
+    model = dataclasses.replace(made.model, auxiliary_losses=[part])
+    run = dataclasses.replace(made.run, micro_batches=2)
+    found = tiny.train(dataclasses.replace(made, model=model, run=run), tmp_path)
+    assert not [name for name in found if "distillation" in name]
+    assert np.abs(found["head/kind/logits/bias"]).max() > 0
+    assert tiny.scalars(tmp_path)[4, "distillation/loss"] > 0
 
 
 @pytest.mark.medium
@@ -193,6 +186,30 @@ def test_a_run_stands_for_its_best_export(tmp_path):
     shutil.rmtree(folder / "export" / "best")
     assert distillation.find_model(str(folder)) == str(latest / "7")
     assert distillation.find_model(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.medium
+def test_a_checkpoint_stands_for_its_export(teacher, tmp_path):
+    model_dir, folder, _ = teacher
+    version = max((model_dir / "export").glob("*/*"), key=lambda path: path.name)
+    path = str(model_dir / "model.ckpt-3")
+    assert distillation.find_model(path) == str(version)
+    assert distillation.find_model(str(model_dir / "best" / "model.ckpt-3")) == str(version)
+    part = auxiliary.Distillation(teacher=path)
+    np.testing.assert_array_equal(
+        _open_step(model_dir, part)[0],
+        _open_step(model_dir, auxiliary.Distillation(teacher=folder))[0],
+    )
+    assert part.files == {"teacher": str(version / "saved_model.pb")}
+    # Of step 0 there is none, and later training makes the export one of another checkpoint.
+    copy = tmp_path / "run"
+    shutil.copytree(model_dir, copy)
+    later = int(version.name) + 60
+    os.utime(copy / "model.ckpt-3.index", (later, later))
+    for wrong in (str(model_dir / "model.ckpt-0"), str(copy / "model.ckpt-3")):
+        with pytest.raises(checks.UserError) as error:
+            _open_step(model_dir, auxiliary.Distillation(teacher=wrong))
+        assert f"was exported, got '{wrong}'. Run launch.export --model_dir" in str(error.value)
 
 
 @pytest.mark.medium

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, clip_audit, experiment, layers, networks, types
+from mtl import auxiliary, checks, clip_audit, experiment, layers, networks, types
 from mtl.clip_audit import statistics, visits
 from mtl.example_gradients import twins
 from mtl.runs import verbs
@@ -19,9 +19,20 @@ ROWS = 96
 
 
 def make(dropout=0.2, **run):
-    """Without batch norm, so that a checkpoint has all that a step's norms depend on."""
+    """Without batch norm, so that a checkpoint has all that a step's norms depend on.
+
+    Without dropout there are auxiliary losses, one that is measured and one that is not.
+    """
     network = networks.SharedBottom(trunk=networks.MLP(layers=[8], dropout=dropout))
     made = tiny.make(network=network, **run)
+    if not dropout:
+        losses = [
+            auxiliary.EntropyMinimization(heads=["kind"]),
+            auxiliary.Contrastive(noise=0.1, layers=[4]),
+        ]
+        made = dataclasses.replace(
+            made, model=dataclasses.replace(made.model, auxiliary_losses=losses)
+        )
     return dataclasses.replace(made, clip_audit=clip_audit.ClipAudit(window=4))
 
 
@@ -58,7 +69,12 @@ def test_the_norms_are_those_of_the_weights_before_the_step(trained):
     in_training, _ = visits.read(f"{model_dir}/clip_audit/training")
     step = in_training["batch"] == 12
     places = np.argsort(rows["id"])[in_training["id"][step]]
-    for name in ("norm", "norm/task/size", "loss/sign", "el2n/kind", "margin/kind", "margin/sign"):
+    names = ["norm", "norm/task/size", "loss/sign", "el2n/kind", "margin/kind", "margin/sign"]
+    if made.model.auxiliary_losses:
+        names += ["loss/entropy", "norm/task/entropy"]
+        assert (rows["norm/task/entropy"] > 0).all()
+    assert not [name for name in rows if "contrastive" in name]
+    for name in names:
         np.testing.assert_allclose(
             in_training[name][step], rows[name][places], rtol=2e-4, atol=1e-6, err_msg=name
         )
@@ -74,12 +90,14 @@ def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation
     def watched(first, outputs):
         known = {op.name for op in tf.compat.v1.get_default_graph().get_operations()[:first]}
         found = before(first, outputs)
-        shared.extend(tensor.op.name in known for tensor in found.values())
+        if isinstance(found, dict):  # The logits; auxiliary losses ask for inputs and towers too.
+            shared.extend(tensor.op.name in known for tensor in found.values())
         return found
 
     monkeypatch.setattr(twins, "reuse_earlier", watched)
     verbs.train(make(dropout, train_steps=2, checkpoint_steps=2), str(tmp_path))
-    assert shared == [is_shared] * 3
+    # Those of the whole batch come first; the entropy takes a pass for each example besides.
+    assert shared[:3] == [is_shared] * 3
 
 
 def test_a_visit_for_each_checkpoint_and_a_report(trained):

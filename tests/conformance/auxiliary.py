@@ -1,15 +1,30 @@
 """One row per auxiliary loss: what each must do is tested on all of them.
 
-A new loss adds a row: the part, and what the model of `tests.images` needs beside it.
+A new loss adds a row: the part, and what the model of `tests.images` needs beside it. Of a loss
+that a network emits, the row has the network.
 """
 
+import atexit
 import dataclasses
+import functools
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtl import auxiliary, heads, networks
-from mtl.optimization import optimizers, update
+import numpy as np
+import tensorflow as tf
+
+from mtl import auxiliary, heads, networks, types
+from mtl.auxiliary import distillation
+from mtl.layers import score_function
+from mtl.networks import rbm
+from mtl.optimization import optimizers, schedules, update
+from mtl.serving import settings as serving_settings
+from mtl.step import draws
 from mtl.variables import averaging
+
+tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,18 +33,73 @@ class Loss:
 
     Attributes:
       name: shown by pytest.
-      make: weight -> the part.
+      make: weight -> the part, or the network that emits the loss.
+      emits: the loss that the network emits; None of a part.
       settings: of the model, beside the loss.
       is_of_slice: why slices and replicas do not add up to the whole batch; None where they have
         to.
       rtol: how close slices come to the whole batch.
+      kernel: of a layer that the loss moves.
+      held: (class, method) of what is constant to gradients, beside what a second pass reads.
+      state: how names of variables end that the loss moves whatever it weighs.
     """
 
     name: str
     make: Callable[..., Any]
+    emits: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_of_slice: str | None = None
     rtol: float = 1e-4
+    kernel: str = "network/trunk/hidden_0/kernel"
+    held: tuple[type, str] | None = None
+    state: str = "/state"
+
+    @property
+    def loss_name(self):
+        """The name of the loss."""
+        return self.emits or self.make().name
+
+    def choose_settings(self, weight=1.0):
+        """The settings of a model with the loss; a weight of None leaves it out."""
+        if self.emits:
+            return {**self.settings, "network": self.make(weight=weight or 0.0)}
+        losses = [] if weight is None else [self.make(weight=weight)]
+        return {**self.settings, "auxiliary_losses": losses}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guess(types.AuxiliaryLoss):
+    """The expected distance of a class that is drawn from class 1, by the score function."""
+
+    name: str = "guess"
+    weight: Any = 1.0
+
+    def __call__(self, activations):
+        logits = activations.logits["kind"]
+        drawn = draws.draw_rows("class", tf.shape(logits)[0], 1)
+        ends = tf.cumsum(tf.nn.softmax(logits), axis=1)[:, :-1]
+        classes = tf.reduce_sum(tf.cast(drawn > ends, tf.int32), 1)
+        costs = tf.cast(tf.abs(classes - 1), tf.float32)
+        log_probabilities = tf.gather(tf.nn.log_softmax(logits), classes, batch_dims=1)
+        return score_function.reinforce(log_probabilities, costs, 0.5)
+
+
+@functools.cache
+def write_teacher():
+    """The folder of a SavedModel that predicts the tasks of `tests.images`."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    random = np.random.default_rng(4)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [None, 3])
+        hidden = tf.tanh(x @ random.normal(size=[3, 4]).astype(np.float32), name="hidden")
+        kinds = tf.nn.softmax(hidden @ random.normal(size=[4, 3]).astype(np.float32))
+        outputs = {"kind/probabilities": kinds, "size/value": tf.reduce_sum(hidden, 1)}
+        signature = tf1.saved_model.predict_signature_def({"x": x}, outputs)
+        builder = tf1.saved_model.Builder(f"{folder}/teacher")
+        builder.add_meta_graph_and_variables(session, ["serve"], {serving_settings.RAW: signature})
+        builder.save()
+    return f"{folder}/teacher"
 
 
 _AVERAGED = {
@@ -40,6 +110,9 @@ _AVERAGED = {
 _DROPOUT = {
     "network": networks.SharedBottom(trunk=networks.MLP(layers=[8], activation="tanh", dropout=0.5))
 }
+_TRUNK = networks.MLP(layers=[4], activation="tanh")
+_FALLING = schedules.Exponential(value=2.0, decay_rate=0.5, decay_steps=2)
+_SIGMOIDS = networks.MLP(layers=[5], activation="sigmoid")
 
 LOSSES = [
     Loss(name="fgm", make=lambda **kw: auxiliary.Adversarial(epsilon=0.5, **kw)),
@@ -115,6 +188,50 @@ LOSSES = [
         name="reconstruction",
         make=lambda **kw: auxiliary.Reconstruction(**kw),
         is_of_slice="columns come from rows of the slice",
+    ),
+    Loss(
+        name="distillation",
+        make=lambda **kw: auxiliary.Distillation(teacher=write_teacher(), **kw),
+        held=(distillation.Teacher, "predict"),
+    ),
+    Loss(
+        name="feature_distillation",
+        make=lambda **kw: auxiliary.FeatureDistillation(
+            teacher=write_teacher(), tensor="hidden", **kw
+        ),
+        held=(distillation.Teacher, "compute"),
+    ),
+    Loss(
+        name="score_function",
+        make=lambda **kw: Guess(**kw),
+        settings={
+            "network": networks.SharedBottom(
+                trunk=networks.Categories(
+                    trunk=_TRUNK, num_variables=2, num_classes=3, temperature=_FALLING
+                )
+            )
+        },
+        kernel="network/trunk/categorised/hidden_0/kernel",
+    ),
+    Loss(
+        name="codes",
+        make=lambda weight: networks.SharedBottom(
+            trunk=networks.Codes(trunk=_TRUNK, num_codes=4, num_groups=2, commitment=weight)
+        ),
+        emits="commitment",
+        kernel="network/trunk/coded/hidden_0/kernel",
+    ),
+    Loss(
+        name="rbm",
+        make=lambda weight: networks.SharedBottom(
+            trunk=networks.Stacked(
+                trunks=[_SIGMOIDS, networks.RBM(units=3, chains=7, steps=2, weight=weight)]
+            )
+        ),
+        emits="contrastive_divergence",
+        kernel="network/trunk/stacked_1/hidden_0/kernel",
+        held=(rbm.RBM, "_advance_chains"),
+        state="/chains",
     ),
     Loss(
         name="reconstruction_of_zeros",

@@ -233,11 +233,25 @@ def test_empty_split_is_refused(tmp_path, text):
         ({"delimiter": ", "}, "Csv.delimiter must be one character"),
         ({"delimiter": "|"}, "Csv.list_delimiter must differ from delimiter"),
         ({"missing": "?"}, "Csv.missing must be a list of texts"),
+        ({"item_delimiter": ""}, "Csv.item_delimiter must be one character"),
     ],
 )
 def test_settings_are_checked(settings, message):
     with pytest.raises(checks.UserError, match=message):
         csv.Csv(**{"files": {"train": "a.csv"}, **settings})
+
+
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_items_of_several_values_have_a_delimiter_of_their_own(delimiter, tmp_path):
+    text = f"kinds{delimiter}y\na;b|c{delimiter}1\n"
+    data = source(tmp_path, text, delimiter=delimiter, columns=())
+    items = spec.Spec(features={"kinds": ("string", (None, None))}, labels={"y": "int64"})
+    if delimiter == ",":
+        assert read(data, items)["kinds"].to_list() == [[b"a", b"b", b"c"]]
+        return
+    says = "Csv.item_delimiter must differ from delimiter and list_delimiter"
+    with pytest.raises(checks.UserError, match=says):
+        read(data, items)
 
 
 @pytest.mark.medium

@@ -70,6 +70,18 @@ def test_integers_are_categories_too(encode, dtype):
         assert _ids(encode([given], {"x": values})["categorical_x"]) == [1, 1, 0, 1, 0]
 
 
+def test_the_optimisation_of_graphs_sees_how_many_rows_are_looked_up():
+    """It starts from a graph as it is saved, without the shapes that Python knows."""
+    column = features.Categorical(names=["job"], vocabulary=["a", "b"], dimension=4)
+    nothing = features.Statistics(directory="", entries={})
+    with tf.Graph().as_default() as graph:
+        found = features.encode_columns([column], {"job": tf.constant(["a"] * 5)}, nothing)
+        (name,) = [tensor.name for tensor in found.values()]
+    with tf.Graph().as_default():
+        (saved,) = tf.import_graph_def(graph.as_graph_def(), return_elements=[name])
+    assert saved.shape == [5, 4]
+
+
 def test_one_hot(encode):
     column = features.Categorical(names=["job"], dimension=None)
     encoded = encode([column], {"job": _JOBS})["categorical_job"]

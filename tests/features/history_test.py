@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, histories
+from mtl import checks, features, histories, spec
+from mtl.data import csv, pipeline
 from mtl.features import encoding
 
 tf1 = tf.compat.v1
@@ -167,3 +168,23 @@ def test_lists_of_one_row_are_equally_long(fit):
     says = "features.clicks must read lists of equal length in a row, clicked and prices"
     with pytest.raises(tf.errors.InvalidArgumentError, match=says):
         _run(history, fit, batch=wrong)
+
+
+def test_the_record_whose_lists_differ_is_found(tmp_path):
+    path = tmp_path / "clicks.csv"
+    path.write_text("clicked,prices,kinds,y\na|b,1|2,u;v|w,1\na|b,1|2,u,0\n")
+    made = spec.Spec(
+        features={
+            "clicked": ("string", (None,)),
+            "prices": ("int64", (None,)),
+            "kinds": ("string", (None, None)),
+        },
+        labels={"y": "int64"},
+    )
+    source = csv.Csv(files={"train": str(path)})
+    data = pipeline.Pipeline(source=source, spec=made, batch_size=2)
+    names = ["clicked", "prices", "kinds"]
+    history = _history(events=[features.Hashed(names=names, num_buckets=9)])
+    problem = data.diagnose(tf.errors.InvalidArgumentError(None, None, ""), "train", (), [history])
+    says = "must read lists of equal length in a row, got clicked of 2, prices of 2, kinds of 1."
+    assert problem == f"{path} line 3: features.clicks {says}"

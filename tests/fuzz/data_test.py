@@ -1,5 +1,6 @@
 """Data files: the fast reading path gives what its slow twin gives, or both refuse a line."""
 
+import dataclasses
 import gzip
 import math
 import random
@@ -29,6 +30,8 @@ FIELDS = {
     "ints": ("int64", (None,)),
     "floats": ("float32", (None,)),
     "words": ("string", (None,)),
+    "items": ("string", (None, None)),
+    "counts": ("int64", (None, None)),
 }
 LABELS = {"y": "float32", "z": "int64", "n": "string"}
 GOOD = {
@@ -55,6 +58,7 @@ SPECS = (
     spec.Spec(features={"s": "string", "f": "float32"}, labels={"z": "int64"}),
     spec.Spec(features={"words": ("string", (None,))}, labels={}),
     spec.Spec(features={"i": "int64"}, labels={"n": "string"}, defaults={"i": 3}),
+    spec.Spec(features={"items": ("int64", (None, None))}, labels={"z": "int64"}),
 )
 ODD = (
     *("", " ", "?", "NA", "-1", "256", "1.5", "x", "1e5", "9223372036854775808", "-", "+", "e"),
@@ -78,6 +82,8 @@ ODD = (
     *("--1", "1,5", "infinite", "in", "tru", "yes", "None", "null", "1.0.0", "1e", "\r", "\x0b1"),
 )
 WEIRD = ODD + NUMBERS
+# Between the values of an item in a list of lists.
+_WITHIN = "~"
 
 
 def _spec(draw: random.Random) -> spec.Spec:
@@ -98,6 +104,9 @@ def _cell(draw: random.Random, field: spec.Field, lists: str, odd: float) -> str
     if draw.random() < odd:
         return draw.choice(WEIRD)
     count = draw.choice((0, 1, 2, 3)) if field.is_ragged else field.size
+    if field.is_nested:
+        flat = dataclasses.replace(field, shape=(None,))
+        return lists.join(_cell(draw, flat, _WITHIN, odd) for _ in range(count))
     return lists.join(draw.choice(GOOD[field.dtype]) for _ in range(count))
 
 
@@ -111,12 +120,14 @@ def _settings(draw: random.Random, path: str, made: spec.Spec, has_header: bool)
     delimiter, lists = draw.choice(
         (",|", ",|", ";/", "\t|", "|/", "^|", " ,", ".;", "\0|"[1:] + "é")
     )
-    columns = draw.sample(list(made.fields), len(made.fields)) + ["more"] * draw.randrange(2)
+    named = [name for name in made.fields if name not in made.counted]
+    columns = draw.sample(named, len(named)) + ["more"] * draw.randrange(2)
     return csv.Csv(
         files={"train": path},
         columns=() if has_header else columns,
         delimiter=delimiter,
         list_delimiter=lists,
+        item_delimiter=_WITHIN,
         missing=draw.choice((("",), ("", "?"), ("NA", "?"), ())),
         comment=draw.choice(("", "#")),
     )
@@ -138,7 +149,7 @@ def _table(draw: random.Random, directory, made: spec.Spec) -> csv.Csv:
     path = directory / draw.choice(("x.csv", "x.csv.gz"))
     has_header = draw.random() < 0.5
     source = _settings(draw, str(path), made, has_header)
-    columns = source.columns or [*made.fields]
+    columns = source.columns or [name for name in made.fields if name not in made.counted]
     lines = [_line(draw, source, columns, made, 0.02) for _ in range(draw.choice((1, 3, 12)))]
     lines = [source.delimiter.join(columns)] * has_header + lines
     if draw.random() < 0.2:
@@ -337,6 +348,11 @@ def _example(draw: random.Random, made: spec.Spec) -> bytes:
             ),
         }[kind]
         values = [draw.choice(pool) for _ in range(max(0, count))]
+        if name in made.counted and draw.random() < 0.95:
+            items = example.features.feature[made.counted[name]]
+            held = len(getattr(items, items.WhichOneof("kind") or "int64_list").value)
+            first = draw.randint(0, held)
+            kind, values = "int64_list", [first, held - first] if held else []
         if draw.random() < 0.9:
             getattr(example.features.feature[name], kind).value.extend(values)
         elif draw.random() < 0.5:

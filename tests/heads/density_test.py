@@ -1,5 +1,7 @@
 """Mixtures of the tower: densities against scikit-learn, gradients, starts, samples, floors."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -108,6 +110,48 @@ def test_density_and_responsibilities_are_those_of_scikit_learn(kind):
     np.testing.assert_array_equal(found["component"], expected.argmax(1))
     assert loss == pytest.approx(-theirs.score(towers()), rel=1e-5)
     assert ("head/x/coefficients" in built.variables) == (kind == "full")
+
+
+def of_sklearn(head, theirs):
+    """The variables that make the head what scikit-learn has fitted."""
+    factors = np.linalg.cholesky(
+        theirs.covariances_
+        if theirs.covariance_type == "full"
+        else np.stack([np.diag(own) for own in theirs.covariances_])
+    )
+    scales = np.diagonal(factors, axis1=1, axis2=2)
+    below = np.eye(scales.shape[1]) - scales[:, :, np.newaxis] * np.linalg.inv(factors)
+    values = {
+        "weights": np.log(theirs.weights_),
+        "means": theirs.means_,
+        "scales": np.log(np.expm1(scales - head.min_scale)),
+        "coefficients": below,
+    }
+    return {f"head/x/{name}": value[np.newaxis] for name, value in values.items()}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_with_noise_steps_end_where_em_with_reg_covar_ends(kind):
+    given, head = towers(num=60), make(kind, num_components=2, min_scale=0.01, noise=0.5)
+    theirs = mixture.GaussianMixture(
+        2,
+        covariance_type="full" if kind == "full" else "diag",
+        reg_covar=0.25,
+        tol=1e-12,
+        max_iter=5000,
+        random_state=0,
+    )
+    values = of_sklearn(head, theirs.fit(given))
+    steepness = {}
+    for noise in (0.5, 0.0):
+        built = Built(dataclasses.replace(head, noise=noise), given)
+        built.load({name: values[name] for name in built.variables})
+        # The values are those without noise.
+        assert built.run(built.loss) == pytest.approx(-theirs.score(given), rel=1e-5)
+        steepness[noise] = max(np.abs(g).max() for g in built.gradients(built.loss).values())
+    assert steepness[0.5] < 1e-4
+    assert steepness[0.0] > 0.02
 
 
 def class_probabilities(head, values, start=0):

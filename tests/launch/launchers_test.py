@@ -24,7 +24,11 @@ PREDICT_FLAGS |= {"server", "model_name", "model_version", "signature", "batch_s
 PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
 PREDICT_FLAGS |= {"escape_formulas", "tls", "ca_file", "token_file", "token_env"}
 EXPORT_FLAGS = {"export_dir", "onnx", "tflite", "tflite_weights", "compare"}
+DEBUG_FLAGS = {"step", "cli"}
+INSPECT_FLAGS = {"summary", "tensor", "mode", "rows", "split", "limit", "output"}
 PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
+REPORT_FLAGS = {"output", "rows"}
+COMPARE_FLAGS = {"model_dirs", "runs", "metric", "csv", "html"}
 
 # gRPC needs a package that the extra "dev" installs.
 SERVERS = [servers.rest_server]
@@ -72,22 +76,31 @@ def metrics(text):
     return found
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune"])
+@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune", "report", "debug", "inspect"])
 def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     for flag in ("--help", "-h", "--helpfull"):
         result = launch(verb, flag)
         assert result.code == 0 and not result.err
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
-    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages"}
-    expected |= set() if verb in ("train", "warm_start") else {"checkpoint"}
+    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages", "json_log"}
+    reads_none = verb in ("train", "warm_start", "debug", "report")
+    expected |= set() if reads_none else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
     expected |= {"attacked"} if verb == "evaluate" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
+    of_verb |= {"debug": DEBUG_FLAGS, "inspect": INSPECT_FLAGS, "report": REPORT_FLAGS}
     expected |= of_verb.get(verb, set())
     assert set(names) == expected and len(names) == len(expected)
     assert f"python -m launch.{verb} --" in result.out
     assert "repeat this option" not in result.out
     assert max(map(len, result.out.splitlines())) <= 100
+
+
+def test_comparing_takes_folders_and_flags_of_its_own(launch):
+    result = launch("compare", "--help")
+    names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
+    assert set(names) == COMPARE_FLAGS | {"trusted_packages", "json_log"}
+    assert "python -m launch.compare runs/a runs/b" in result.out
 
 
 def test_a_process_of_its_own_does_the_same(launch, tmp_path):
@@ -454,6 +467,35 @@ def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
     params = ("Adam.learning_rate = 1e38", "--gin_param", "Run.steps_per_call = 1")
     error = launch("train", *args, *params).error
     assert error.startswith("Losses and gradients must be finite, got NaN or infinity at step ")
+    command = re.search(r"python -m launch\.debug --model_dir run --step \d+$", error).group()
+    found = launch(*command.split()[2].split(".")[1:], *command.split()[3:])
+    assert found.code == 0 and "overflow of float32" in found.out, found
+    assert "in one step: the learning rate may be too high" in found.out
+    page = re.search(r"^Page: (run/debug/step_\d+/summary\.md)$", found.out, re.M).group(1)
+    assert command in (tmp_path / page).read_text()
+
+
+@pytest.mark.parametrize(
+    "verb, args, says",
+    [
+        ("debug", (), "--step must be given where the run has not failed"),
+        ("debug", ("--step", "-3"), "--step must be at least 0, got -3"),
+        ("debug", ("--step", "x"), "flag --step=x"),
+        ("debug", ("--step", "400"), "--step must be less than Run.train_steps, 20, got 400"),
+        ("inspect", (), "launch.inspect must have one of --summary and --tensor"),
+        ("inspect", ("--tensor", "head/rihc"), "got 'head/rihc'. Did you mean 'head/rich'?"),
+        ("inspect", ("--tensor", "*rihc*"), "--tensor must match a name, got '*rihc*'"),
+        ("inspect", ("--tensor", "x", "--mode", "evil"), "--mode must be one of eval, predict"),
+        ("inspect", ("--tensor", "x", "--split", "tset"), "'tset'. Did you mean 'test'?"),
+        ("inspect", ("--tensor", "x", "--rows", "no.csv"), "--rows must be a file, got 'no.csv'"),
+        ("inspect", ("--tensor", "x", "--output", "x.csv"), "--output must end in .npz"),
+        ("inspect", ("--tensor", "x", "--limit", "0"), "--limit must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_looked_into(verb, args, says, run, launch):
+    before = files(run.parent)
+    assert says in launch(verb, "--model_dir", "run", *args).error
+    assert files(run.parent) == before
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def read(tmp_path, monkeypatch):
         ("import subprocess as heads\n", "line 2: module 'subprocess' is none"),
         ("from mtl import heads\nx = @heads.base.tf.io.gfile.rmtree\n", "line 3: module '"),
         (
-            "from mtl import model\nx = @model.dataclasses.make_dataclass()\n",
+            "from mtl import experiment\nx = @experiment.dataclasses.make_dataclass()\n",
             "line 3: module 'data",
         ),
         ("import trust_ours\nx = @trust_ours.os.system\n", "line 3: module 'os' is none"),

@@ -1,85 +1,32 @@
-import contextlib
-import fcntl
-import logging
-import os
-import pty
-import re
-import struct
-import sys
-import termios
-import threading
-import time
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import app
 from mtl.monitoring import doubts, hooks
 from mtl.step import training_loop
 from tests import tiny
+from tests.monitoring import sessions
 
 tf1 = tf.compat.v1
-
-BATCH = 64
-
-
-def _step(features, labels):
-    """A step whose loss is half the step's number."""
-    del labels
-    step = tf1.train.get_global_step()
-    features = tf.ensure_shape(tf.numpy_function(_slowly, [features], tf.int64), [])
-    with tf.control_dependencies([features]):
-        train_op = step.assign_add(1, read_value=False)
-    return train_op, {"other": tf.constant(2.0), "loss": tf.cast(features, tf.float32) / 2}
-
-
-def _slowly(number):
-    time.sleep(0.02)
-    return number
-
-
-class _Pausing(tf1.train.SessionRunHook):
-    def after_run(self, run_context, run_values):
-        time.sleep(0.05)
-
-
-def _run(make_hook, num_steps, steps_per_call=1, others=(), step=None):
-    """Trains in a real session with the hook that `make_hook` makes of the step's result."""
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        dataset = tf.data.Dataset.range(1, 1000)
-        dataset = dataset.map(lambda number: (number, number))
-        iterator = tf1.data.make_initializable_iterator(dataset)
-        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-        if steps_per_call == 1:
-            result = training_loop.run_once(step or _step, *iterator.get_next())
-        else:
-            result = training_loop.run_repeatedly(
-                step or _step, iterator, steps_per_call, num_steps, ()
-            )
-        stop = tf1.train.StopAtStepHook(last_step=num_steps)
-        used = [make_hook(result), stop, _Pausing(), *others]
-        with tf1.train.MonitoredSession(hooks=used) as session:
-            while not session.should_stop():
-                session.run(result.step)
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 5])
 def test_summaries_hold_the_values_of_their_steps(tmp_path, steps_per_call):
     def make(result):
-        return hooks.Summaries(result, str(tmp_path), every_steps=10, batch_size=BATCH)
+        return hooks.Summaries(result, str(tmp_path), every_steps=10, batch_size=sessions.BATCH)
 
-    _run(make, 25, steps_per_call)
+    sessions.run(make, 25, steps_per_call)
     found = tiny.scalars(tmp_path)
     assert {step for step, _ in found} == {10, 20}
-    assert {tag for _, tag in found} == {"other", "loss", "steps_per_sec", "examples_per_sec"}
+    speeds = tiny.SPEEDS if steps_per_call > 1 else tiny.SPEEDS[:2]
+    assert {tag for _, tag in found} == {"other", "loss", *speeds}
     assert (found[10, "loss"], found[20, "loss"]) == (5.0, 10.0)
     # A step takes 20 ms; the 50 ms between two calls do not count.
     assert 25 < found[20, "steps_per_sec"] <= 50
-    speed = found[20, "steps_per_sec"] * BATCH
+    speed = found[20, "steps_per_sec"] * sessions.BATCH
     assert found[20, "examples_per_sec"] == pytest.approx(speed)
 
 
@@ -94,91 +41,11 @@ def test_summaries_of_a_run_that_fails_are_there(tmp_path):
                 raise RuntimeError("stop here")
 
     def make(result):
-        return hooks.Summaries(result, str(tmp_path), every_steps=10, batch_size=BATCH)
+        return hooks.Summaries(result, str(tmp_path), every_steps=10, batch_size=sessions.BATCH)
 
     with pytest.raises(RuntimeError, match="stop here"):
-        _run(make, 25, others=[Failing()])
+        sessions.run(make, 25, others=[Failing()])
     assert tiny.scalars(tmp_path)[10, "loss"] == 5.0
-
-
-def _progress(result):
-    return hooks.Progress(result, last_step=25, batch_size=BATCH)
-
-
-@pytest.mark.medium
-def test_progress_logs_plain_lines_without_a_terminal(caplog, capsys, monkeypatch):
-    monkeypatch.setattr(hooks, "_LOG_SECS", 0.1)
-    with caplog.at_level(logging.INFO, "mtl"):
-        _run(_progress, 25)
-    lines = [record.getMessage() for record in caplog.records if record.name == hooks.__name__]
-    assert 2 <= len(lines) < 25
-    pattern = r"step (\d+) of 25, loss ([\d.]+), [\d,]+ examples/s, \d+ s left"
-    for line in lines:
-        step, loss = re.fullmatch(pattern, line).groups()
-        assert float(loss) == int(step) / 2
-    assert lines[-1].startswith("step 25 of 25, loss 12.5,")
-    assert "\r" not in capsys.readouterr().err
-
-
-@contextlib.contextmanager
-def _terminal(monkeypatch):
-    """A list that gets what is written to a terminal that stands in for standard error."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    written = []
-    reader = threading.Thread(target=_drain, args=(ours, written))
-    reader.start()
-    with os.fdopen(theirs, "w") as stderr:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        yield written
-    reader.join()
-    os.close(ours)
-
-
-def _drain(terminal, written):
-    """Reads until the other end is closed, which Linux reports as an error."""
-    with contextlib.suppress(OSError):
-        while data := os.read(terminal, 1 << 16):
-            written.append(data.decode(errors="replace"))
-
-
-@pytest.mark.medium
-def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
-    with caplog.at_level(logging.INFO, "mtl"), _terminal(monkeypatch) as written:
-        _run(_progress, 25)
-    text = "".join(written)
-    assert not caplog.records
-    states = re.findall(r"(\d+)/25 \[\d+:\d+<(\d+:\d+),.*?([\d,]+) examples/s, loss ([\d.]+)", text)
-    assert len(states) >= 2
-    for step, _, examples, loss in states:
-        assert float(loss) == int(step) / 2
-        assert int(examples.replace(",", "")) > 0
-    # The last thing is that the bar is wiped.
-    assert text.rstrip(" ").endswith("\r")
-
-
-@pytest.mark.medium
-def test_a_line_stands_above_the_bar(monkeypatch):
-    """As that of an evaluation does, which comes while the bar is shown."""
-    logger = logging.Logger("lines")
-    logger.addHandler(app.Lines())
-
-    class Telling(tf1.train.SessionRunHook):
-        def after_run(self, run_context, run_values):
-            logger.info("evaluated: auc %g", 0.5)
-
-    with _terminal(monkeypatch) as written:
-        _run(_progress, 3, others=[Telling()])
-    states = re.split(r"[\r\n]", "".join(written))
-    assert [state.strip() for state in states].count("evaluated: auc 0.5") == 3
-    assert sum("evaluated" in state for state in states) == 3
-
-
-def test_a_line_without_a_bar_is_a_plain_line(capsys):
-    logger = logging.Logger("lines")
-    logger.addHandler(app.Lines())
-    logger.info("evaluated: auc %g", 0.5)
-    assert capsys.readouterr() == ("", "evaluated: auc 0.5\n")
 
 
 @pytest.mark.medium
@@ -188,15 +55,15 @@ def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
     made = []
 
     def step(features, labels):
-        train_op, monitors = _step(features, labels)
+        train_op, monitors = sessions.take_step(features, labels)
         told = tf.numpy_function(lambda n: made.append(int(n)) or n, [features], tf.int64)
         tf1.summary.scalar("told", tf.cast(tf.ensure_shape(told, []), tf.float32))
         return train_op, monitors
 
     def make(result):
-        return hooks.Summaries(result, str(tmp_path), every_steps=every, batch_size=BATCH)
+        return hooks.Summaries(result, str(tmp_path), every_steps=every, batch_size=sessions.BATCH)
 
-    _run(make, 12, step=step)
+    sessions.run(make, 12, step=step)
     due = [number for number in range(1, 13) if number % every == 0]
     found = tiny.scalars(tmp_path)
     assert {key: value for key, value in found.items() if key[1] == "told"} == {
@@ -231,7 +98,7 @@ def test_callbacks_come_once_before_the_first_step_and_after_each_call():
     def make(result):
         return hooks.Callbacks(lambda: steps.append("started"), lambda: steps.append("called"))
 
-    _run(make, 2)
+    sessions.run(make, 2)
     assert steps == ["started", "called", "called"]
 
 

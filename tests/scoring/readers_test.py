@@ -243,6 +243,23 @@ def test_lists_of_any_length(rows, expected, tmp_path):
     assert parsed(read(reader(keep=[]), path))["tags"] == expected
 
 
+ITEMS = spec.Spec(features={"items": ("int64", (None, None))}, labels={})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_lists_of_lists(suffix, tmp_path):
+    """Items of several values, items without any, and rows without items."""
+    rows = [[[1, 2], [3]], [], [[], [4], []], [[]], None]
+    cells = ["1;2|3", "", "|4|", ";", ""]
+    lines = [json.dumps({"items": row}) for row in rows]
+    text = "\n".join(["more,items", *(f"a,{cell}" for cell in cells)])
+    path = write(tmp_path / f"in.{suffix}", text if suffix == "csv" else "\n".join(lines))
+    (batch,) = read(reader(spec=ITEMS, keep=[], batch_size=9), path)
+    found = ITEMS.parse(tf.constant(batch.examples), with_labels=False)
+    assert found["items"].to_list() == [[1, 2, 3], [], [4], [], []]
+    assert found["items/values_per_item"].to_list() == [[2, 1], [], [0, 1, 0], [0], []]
+
+
 def test_a_list_of_another_type_is_named(tmp_path):
     lines = [json.dumps({"age": 1, "tags": tags}) for tags in (["x"], ["y", 3])]
     path = write(tmp_path / "in.jsonl", "\n".join(lines))
@@ -276,6 +293,10 @@ def test_an_empty_file_between_others_has_its_place(trained, tmp_path):
         (("float32", (2, 2)), [[1, 2], 3, 4], "without lists, or"),
         (("float32", (2, 2)), [[[1, 2], [3, 4]]], "without lists, or"),
         (("string", (None,)), [["a"]], "without lists, got"),
+        (("string", (None, None)), ["a"], "must be a list of lists, one for each item, got"),
+        (("string", (None, None)), [["a"], "b"], "must be a list of lists, one for each item, got"),
+        (("string", (None, None)), [[["a"]]], "must be a list of lists, one for each item, got"),
+        (("int64", (None, None)), [[1], [2, "b"]], "must be int64, got 'b'"),
         (("string", (None,)), ["a", "\ud83d"], "must be string, got"),
         ("string", "\U0001f600", None),
     ],

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import re
 
@@ -174,7 +175,7 @@ def test_split():
         ({"features": {}}, "Spec.features must name a field"),
         ({"features": ["age"]}, "Spec.features must map names to types"),
         ({"features": {"age": "flaot32"}}, "Did you mean 'float32'?"),
-        ({"features": {"age": ("float32", (0,))}}, r"shape must be \(None,\) or hold positive"),
+        ({"features": {"age": ("float32", (0,))}}, r"shape must be \(None,\), \(None, None\) or"),
         ({"features": {"age": ("float32", 3)}}, "shape must be a tuple of sizes"),
         ({"features": {"age": 3}}, "must be a type or a pair of type and shape"),
         ({"features": {"age": ("float32", (2,), 1)}}, "must be a type or a pair"),
@@ -207,6 +208,41 @@ def test_split():
 def test_settings_are_checked(settings, message):
     with pytest.raises(checks.UserError, match=message):
         spec.Spec(**{"features": {"age": "float32"}, "labels": {"y": "int64"}, **settings})
+
+
+ITEMS = spec.Spec(features={"kinds": ("string", (None, None)), "x": "float32"}, labels={})
+
+
+def test_a_list_of_lists_comes_with_the_counts_of_its_items():
+    counts = spec.counts_name("kinds")
+    assert list(ITEMS.features) == ["kinds", counts, "x"]
+    assert dataclasses.replace(ITEMS, labels={"y": "int64"}).features == ITEMS.features
+    values = {"kinds": ["a", "b", "c"], counts: [2, 0, 1], "x": 1.0}
+    nothing = {"kinds": [], counts: [], "x": 1.0}
+    parsed = ITEMS.parse([ITEMS.serialize(values), ITEMS.serialize(nothing)], with_labels=True)
+    assert parsed["kinds"].to_list() == [[b"a", b"b", b"c"], []]
+    assert parsed[counts].to_list() == [[2, 0, 1], []]
+    wrong = ITEMS.serialize({**values, counts: [2, 0]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"field '{counts}' must count"):
+        ITEMS.parse([wrong], with_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"labels": {"y": ("int64", (None, None))}},
+            r"Spec.labels\['y'\] must be no list of lists",
+        ),
+        ({"labels": {spec.counts_name("kinds"): "int64"}}, "hold each name once"),
+        ({"features": {**ITEMS.features, spec.counts_name("kinds"): "int64"}}, "must be left out"),
+        ({"features": {**ITEMS.features, "kinds": ("string", (None,))}}, "be a list of lists"),
+        ({"defaults": {"kinds": "a"}}, "must be left out, as an absent list"),
+    ],
+)
+def test_lists_of_lists_that_make_no_sense(settings, message):
+    with pytest.raises(checks.UserError, match=message):
+        dataclasses.replace(ITEMS, **settings)
 
 
 @pytest.mark.parametrize("written", ["nan", "NaN", math.nan])

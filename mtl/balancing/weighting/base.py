@@ -85,3 +85,12 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
     missing = sorted(set(losses) - set(setting))
     checks.require(not missing, where, "name every task", missing, "Add them.")
     return [setting[task] for task in losses]
+
+
+def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, tf.Tensor]:
+    """Derive the weights of the tasks: {task: d(weighted loss) / d(loss)}, scalars."""
+    ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
+    return {
+        task: ones[loss.dtype] if weighted[task] is loss else tf.gradients(weighted[task], loss)[0]
+        for task, loss in losses.items()
+    }

@@ -1,0 +1,296 @@
+"""Does `launch.debug` name what broke a step? Eight faults, each in a head, a network and a column.
+
+A small run trains until one row of its data breaks a step; a rate that is too high needs no row.
+Then the step is replayed, and what is found is compared with what was done: the kind of the op, the
+line that made it, the rows, and the field or the variable. The last line is a run without a fault.
+
+    python -m benchmarks.debugger
+    python -m benchmarks.debugger --faults log_of_zero,float16 --places head
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from benchmarks import rows
+from mtl import checks, experiment, heads, model, networks, spec, types
+from mtl.data import pipeline
+from mtl.debugging import findings
+from mtl.optimization import optimizers, update
+from mtl.runs import replay, verbs
+
+tf1 = tf.compat.v1
+
+STEP, BATCH, ROW = 5, 16, 11
+_SPLIT_ROWS = 256
+
+
+def _log_of_zero(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values + tf.math.log(probe)
+
+
+def _sqrt_gradient(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values + tf.sqrt((tf.square(values) + 1) * probe)
+
+
+def _zero_by_zero(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values * (probe / probe)
+
+
+def _exp_overflow(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values + 1e-3 * tf.exp(probe)
+
+
+def _bad_feature(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values * tf.square(probe)
+
+
+def _label_weight(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values * probe
+
+
+def _float16(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.cast(values + probe, tf.float16), tf.float32)
+
+
+def _nothing(values: tf.Tensor, probe: tf.Tensor) -> tf.Tensor:
+    return values + 0 * probe
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is done to a part.
+
+    Attributes:
+      change: activations [B, H] and a probe [B, 1], which is 1 in all rows but one.
+      probe: of that row.
+      kinds: of ops that may be named.
+      is_of_field: whether the value itself is wrong, so that its field has to be named.
+    """
+
+    change: Any
+    probe: float
+    kinds: Sequence[str]
+    is_of_field: bool = False
+
+
+FAULTS = {
+    "log_of_zero": Fault(_log_of_zero, 0.0, ["Log"]),
+    "sqrt_gradient": Fault(_sqrt_gradient, 0.0, ["SqrtGrad"]),
+    "zero_by_zero": Fault(_zero_by_zero, 0.0, ["RealDiv"]),
+    "exp_overflow": Fault(_exp_overflow, 200.0, ["Exp"]),
+    "bad_feature": Fault(_bad_feature, 3e30, ["Square"], is_of_field=True),
+    "label_weight": Fault(_label_weight, np.inf, ["IteratorGetNext"], is_of_field=True),
+    "learning_rate": Fault(_nothing, 1.0, []),
+    "float16": Fault(_float16, 1e6, ["Cast"]),
+    "none": Fault(_nothing, 1.0, []),
+}
+PLACES = {"head": "head/", "network": "network/", "column": "features/"}
+
+_FAULTS = flags.DEFINE_list("faults", list(FAULTS), ", ".join(FAULTS), allow_override=True)
+_PLACES = flags.DEFINE_list("places", list(PLACES), "head, network, column.", allow_override=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """A source of arrays in memory, {field: [N, ...]}, for all splits."""
+
+    columns: Mapping[str, np.ndarray]
+
+    def records(self, split):
+        return tf.data.Dataset.from_tensor_slices(dict(self.columns))
+
+    def decode(self, batch, spec, with_labels):
+        return {name: batch[name] for name in (spec.fields if with_labels else spec.features)}
+
+    def scan(self, split, spec):
+        # What is not finite is meant to be found by the debugger.
+        for index in range(len(self.columns["x"])):
+            values = {name: np.ravel(own[index]).tolist() for name, own in self.columns.items()}
+            finite = {name: list(np.nan_to_num(own)) for name, own in values.items()}
+            yield (
+                f"{split} row {index}",
+                {name: own if name == "x" else own[0] for name, own in finite.items()},
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column(types.Column):
+    """A layer of its own, and the probe, which it hands on if the network is to have it."""
+
+    fault: str | None
+    hands_on: bool
+
+    @property
+    def columns(self):
+        return {"own": ("x", "probe"), **({"probe": ("probe",)} if self.hands_on else {})}
+
+    def __call__(self, features, fitted):
+        probe = tf.reshape(features["probe"], [-1, 1])
+        with tf1.variable_scope("own"):
+            values = _dense(features["x"], 6)
+            values = FAULTS[self.fault].change(values, probe) if self.fault else values
+        return {"own": values, **({"probe": probe} if self.hands_on else {})}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network(types.Network):
+    """A trunk, with a fault behind it."""
+
+    fault: str | None
+    inner: networks.SharedBottom
+
+    def __call__(self, inputs, tasks, training):
+        inputs = dict(inputs)
+        probe = inputs.pop("probe", None)
+        towers = self.inner(inputs, tasks, training)
+        if self.fault is None:
+            return towers
+        change = FAULTS[self.fault].change
+        return types.Towers({task: change(tower, probe) for task, tower in towers.items()})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head(heads.Regression):
+    """A head with a fault in its loss."""
+
+    fault: str
+
+    def loss(self, logits, labels):
+        probe = tf.reshape(labels["label_probe"], [-1, 1])
+        return super().loss(FAULTS[self.fault].change(logits, probe), labels)
+
+
+def _dense(inputs: tf.Tensor, units: int) -> tf.Tensor:
+    kernel = tf1.get_variable("kernel", [inputs.shape[1], units])
+    return inputs @ kernel
+
+
+def make(fault: str, place: str, **run: Any) -> experiment.Experiment:
+    """Return the experiment of a case: it fails at step `STEP`, in row `ROW` of the batch.
+
+    `run` holds settings of Run.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(_SPLIT_ROWS, 4)).astype(np.float32)
+    probe = np.ones(_SPLIT_ROWS, np.float32)
+    probe[STEP * BATCH + ROW] = FAULTS[fault].probe
+    plain = np.ones_like(probe)
+    columns = {
+        "x": x,
+        "probe": plain if place == "head" else probe,
+        "label_probe": probe if place == "head" else plain,
+        "size": x.sum(1),
+        "sign": (x[:, 0] > 0).astype(np.int64),
+    }
+    in_head = place == "head"
+    own = Head(name="size", fault=fault) if in_head else heads.Regression(name="size")
+    rates = {f"{PLACES[place]}*": 1e30} if fault == "learning_rate" else {}
+    return experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=Arrays(columns=columns),
+            spec=spec.Spec(
+                features={"x": ("float32", (4,)), "probe": "float32"},
+                labels={"size": "float32", "sign": "int64", "label_probe": "float32"},
+            ),
+            batch_size=BATCH,
+            shuffle_buffer=1,
+        ),
+        model=model.MultiTaskModel(
+            columns=[
+                Column(fault=fault if place == "column" else None, hands_on=place == "network")
+            ],
+            network=Network(
+                fault=fault if place == "network" else None,
+                inner=networks.SharedBottom(trunk=networks.MLP(layers=[8])),
+            ),
+            heads=[own, heads.Binary(name="sign")],
+            update=update.Update(optimizer=optimizers.Adam(learning_rate=1e-3), rates=rates),
+        ),
+        run=experiment.Run(**{"train_steps": 8, "checkpoint_steps": 4, "summary_steps": 8, **run}),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Whether a case came out right, what was found, and how long it took."""
+
+    is_right: bool
+    found: str
+    secs: float
+
+
+def run_case(fault: str, place: str, model_dir: str) -> Result:
+    """Train until the fault, replay the step, and compare."""
+    made, step = make(fault, place), STEP
+    with contextlib.suppress(checks.UserError, tf.errors.OpError):
+        verbs.train(made, model_dir)
+    path = os.path.join(model_dir, "failure.json")
+    if os.path.exists(path):
+        with open(path) as file:
+            step = json.load(file)["step"]
+    started = time.perf_counter()
+    with replay.open_step(made, model_dir, step) as replayed:
+        report = findings.examine_step(replayed)
+        secs = time.perf_counter() - started
+    return Result(is_right(fault, place, report), _describe(report), secs)
+
+
+def is_right(fault: str, place: str, report: findings.Report) -> bool:
+    """Return whether a report names what was done."""
+    wanted = FAULTS[fault]
+    if fault == "none":
+        return not report.findings
+    if not report.findings:
+        return False
+    found = report.findings[0]
+    if fault == "learning_rate":
+        grown = [growth.variable for growth in report.growth[:1]] or [found.part]
+        return grown[0].startswith(PLACES[place])
+    line = wanted.change.__name__ in "".join(found.origin.lines)
+    is_named = line or found.root.node.kind == "IteratorGetNext"
+    is_row = found.rows.numbers == (ROW,)
+    field = "label_probe" if place == "head" else "probe"
+    is_field = not wanted.is_of_field or list(found.fields) == [field]
+    return found.root.node.kind in wanted.kinds and is_named and is_row and is_field
+
+
+def _describe(report: findings.Report) -> str:
+    if not report.findings:
+        return "nothing"
+    found = report.findings[0]
+    numbers = ", ".join(map(str, found.rows.numbers[:3])) or "none"
+    fields = ", ".join(found.fields)
+    grown = "".join(f"; {growth.variable} grew" for growth in report.growth[:1])
+    return f"{found.cause}; rows {numbers} {fields}{grown}"
+
+
+def main() -> None:
+    """Run the cases, and print a table."""
+    lines, results = [], []
+    for fault in _FAULTS.value:
+        checks.one_of("--faults", fault, FAULTS)
+        for place in _PLACES.value if fault != "none" else _PLACES.value[-1:]:
+            checks.one_of("--places", place, PLACES)
+            with tempfile.TemporaryDirectory() as folder:
+                result = run_case(fault, place, os.path.join(folder, "run"))
+            results.append(result)
+            right = "yes" if result.is_right else "NO"
+            lines.append([fault, place, right, result.found, f"{result.secs:.1f}"])
+            print(" | ".join(lines[-1]), flush=True)
+    header = ["fault", "place", "right", "found", "seconds"]
+    print(f"\n{rows.markdown(header, lines)}")
+    print(f"\n{sum(result.is_right for result in results)} of {len(results)} are right.")
+
+
+if __name__ == "__main__":
+    rows.run(main)

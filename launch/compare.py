@@ -1,0 +1,134 @@
+"""Shows runs side by side: settings that differ, metrics, seeds, curves, speed and size.
+
+python -m launch.compare runs/a runs/b runs/c
+python -m launch.compare runs/a runs/b --csv runs.csv --html runs.html
+python -m launch.compare --runs runs --metric income/auc
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import flags
+
+from launch import app, config
+from mtl import checks, scoring
+from mtl.files import storage
+from mtl.reports import comparison, comparison_page, comparison_text, record, report
+
+MODEL_DIRS = flags.DEFINE_list(
+    "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
+)
+RUNS = flags.DEFINE_string(
+    "runs", None, "A folder of runs, which are sorted by --metric, in place of single folders."
+)
+METRIC = flags.DEFINE_string("metric", None, "The metric to sort by, such as income/auc.")
+CSV = flags.DEFINE_string("csv", None, "A file for the comparison as CSV, a line for each run.")
+HTML = flags.DEFINE_string("html", None, "A file for the comparison as a page, with curves.")
+
+_FILE = "config.gin"
+_WIDTH = 100
+
+
+def main(arguments: list[str]) -> None:
+    """Compare the runs that the arguments name, and print tables."""
+    for flag, ending in ((CSV, ".csv"), (HTML, ".html")):
+        if flag.value:
+            fits = flag.value.endswith(ending)
+            checks.require(fits, f"--{flag.name}", f"end in {ending}", flag.value)
+    folders = _find([*arguments, *MODEL_DIRS.value])
+    if RUNS.value:
+        checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
+    else:
+        checks.require(METRIC.value is None, "--metric", "come with --runs", METRIC.value)
+    runs = dict(zip(comparison_text.iterate_names(folders), map(_read, folders), strict=True))
+    _protect(runs)
+    runs = _with_metric(runs) if RUNS.value else runs
+    # A metric of one task orders runs whatever other tasks they have; a sum over tasks does not.
+    if not RUNS.value or HTML.value or "/" not in METRIC.value:
+        comparison.require_same_tasks(runs)
+    found = comparison.compare(runs)
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    if RUNS.value:
+        print(comparison_text.rank(found, METRIC.value, width))
+        order = comparison.sort_by(found, METRIC.value)
+    else:
+        print(comparison_text.describe(found, width))
+        order = list(runs)
+    if CSV.value:
+        comparison_text.write_csv(CSV.value, found)
+        print(f"CSV: {CSV.value}", file=sys.stderr)
+    if HTML.value:
+        report.write(HTML.value, comparison_page.describe(found, order))
+        print(f"Page: {HTML.value}", file=sys.stderr)
+
+
+def _find(folders: Sequence[str]) -> list[str]:
+    """Return the folders of the runs.
+
+    Raises:
+      UserError: they are none, twice the same or too few.
+    """
+    if RUNS.value:
+        checks.require(not folders, "--runs", "come without single folders", folders)
+        storage.require_path("--runs", RUNS.value)
+        paths = [os.path.join(RUNS.value, name) for name in _list(RUNS.value)]
+        found = [path for path in paths if tf.io.gfile.exists(os.path.join(path, _FILE))]
+        checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
+        return found
+    known = [os.path.realpath(folder) for folder in folders]
+    twice = [f for f, path in zip(folders, known, strict=True) if known.count(path) > 1]
+    checks.require(not twice, "the folders", "be named once each", twice)
+    fix = "Or give --runs FOLDER and --metric TASK/METRIC."
+    checks.require(len(folders) > 1, "the folders", "be two runs or more", list(folders), fix)
+    return list(folders)
+
+
+def _list(folder: str) -> list[str]:
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    return sorted(name.rstrip("/") for name in names)
+
+
+def _read(folder: str) -> record.Run:
+    storage.require_path("the folder", folder)
+    if not tf.io.gfile.exists(os.path.join(folder, _FILE)):
+        parent, name = os.path.split(folder.rstrip("/"))
+        near = checks.nearest(name, _list(parent or "."))
+        checks.fail("the folder", f"hold the {_FILE} of a run", folder, near)
+    return record.read_run(config.load([config.saved_in(folder)], (), app.trusted()), folder)
+
+
+def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
+    """Leave out runs that do not measure what is sorted by, and say so.
+
+    Raises:
+      UserError: no run does.
+    """
+    metrics = {name: run.metrics for name, run in runs.items()}
+    known = sorted({metric for found in metrics.values() for metric in found})
+    if METRIC.value not in known:
+        fix = checks.nearest(METRIC.value, known) or f"There are: {', '.join(known[:20])}."
+        checks.fail("--metric", f"be one that a run in {RUNS.value} has", METRIC.value, fix)
+    absent = [name for name, found in metrics.items() if METRIC.value not in found]
+    if absent:
+        print(f"Without {METRIC.value}: {', '.join(absent)}.", file=sys.stderr)
+    return {name: run for name, run in runs.items() if name not in absent}
+
+
+def _protect(runs: dict[str, record.Run]) -> None:
+    """Refuse outputs that would replace what a run needs."""
+    for run in runs.values():
+        for flag in (CSV, HTML):
+            if flag.value:
+                scoring.Protection(
+                    files=run.experiment.files_read,
+                    model_dir=run.model_dir,
+                    where=f"--{flag.name}",
+                    endings=(flag.name,),
+                ).check(flag.value)
+
+
+if __name__ == "__main__":
+    app.run_on_folders(main)

@@ -1,0 +1,37 @@
+"""Replays a step of a run under TensorFlow's debugger, and tells which op, line and rows broke it.
+
+Without --step it is the step at which the run failed. The page is written to debug/step_<n>.
+
+    python -m launch.debug --model_dir runs/digits
+    python -m launch.debug --model_dir runs/digits --step 1234 --cli
+"""
+
+from absl import flags
+
+from launch import app
+from mtl import checks
+from mtl.runs import verbs
+
+STEP = flags.DEFINE_integer(
+    "step",
+    None,
+    "The global step before the one to look at, as the message of a failure tells it. (default: "
+    "where the run failed)",
+)
+CLI = flags.DEFINE_boolean(
+    "cli", False, "Whether to open tfdbg in the terminal at the step, in place of a page."
+)
+
+
+def main() -> None:
+    """Look into the step that the flags name, and print what was found."""
+    rule = "name the folder of a run"
+    checks.require(bool(app.MODEL_DIR.value), "--model_dir", rule, app.MODEL_DIR.value)
+    experiment, model_dir = app.load()
+    found = verbs.debug(experiment, model_dir, STEP.value, CLI.value)
+    if found:
+        print(found)
+
+
+if __name__ == "__main__":
+    app.run(main)

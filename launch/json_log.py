@@ -1,0 +1,75 @@
+"""The lines of a run as JSON, one object a line, for programs to read.
+
+with json_log.append_to("runs/digits/log.jsonl"): ...
+
+    {"time": "2026-11-24T16:10:00.123+00:00", "level": "INFO", "message": "step 100 of ...",
+     "step": 100, "loss": 0.52, "losses": {"income": 0.31, ...}, "examples_per_sec": 41000.0, ...}
+
+A number that is not finite is null, as JSON has none.
+"""
+
+import contextlib
+import datetime
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mtl import checks
+
+
+class Handler(logging.FileHandler):
+    """Appends records as JSON; a record may bring more of them as `fields`, {name: value}."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        time = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        line = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        return json.dumps(_plain(line), ensure_ascii=False, allow_nan=False)
+
+
+@contextlib.contextmanager
+def append_to(path: str) -> Iterator[None]:
+    """Append what `mtl` logs to a file, whose folder is created; also what the bar shows."""
+    logger = logging.getLogger("mtl")
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        handler = Handler(path, encoding="utf-8")
+    except OSError as error:
+        raise checks.UserError(f"--json_log cannot be written: {error}.") from error
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    try:
+        yield
+    except checks.UserError as error:
+        # The terminal tells it as one line, which is no record.
+        line = str(error).splitlines()[0]
+        handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, line, (), None))
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    if isinstance(value, dict):
+        return {str(name): _plain(own) for name, own in value.items()}
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist())
+    if isinstance(value, list):
+        return [_plain(own) for own in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

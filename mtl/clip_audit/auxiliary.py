@@ -1,0 +1,87 @@
+"""Auxiliary losses in an audit: those of single rows, in the pass that the audit makes.
+
+measured = auxiliary.Measured(model)
+losses = measured.measure(activations, first)          # {name: [B]}
+measured.left_out                                      # {name: why} of the others
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.auxiliary import emitted, row_losses
+from mtl.example_gradients import proof, twins
+
+if TYPE_CHECKING:
+    from mtl import model as model_lib
+    from mtl.auxiliary import activations as activations_lib
+
+_COMPARES = "it compares the rows of a batch with each other"
+_DRAWS = "it compares what dropout draws, and the audit drops nothing out"
+_TRAINS = "what emits it does so in training alone"
+
+
+class Measured:
+    """The auxiliary losses of a model that have a gradient for each row in a pass as in evaluation.
+
+    Args:
+      model: whose losses.
+
+    Attributes:
+      left_out: {a loss that has none: why}; complete once `measure` was called.
+    """
+
+    def __init__(self, model: "model_lib.MultiTaskModel"):
+        self.left_out: dict[str, str] = {}
+        self._parts: list[types.AuxiliaryLoss] = []
+        for part in model.built_losses:
+            if not types.read_member(part, types.AuxiliaryLoss, "are_rows_apart"):
+                self.left_out[part.name] = _COMPARES
+            elif types.read_member(part, types.AuxiliaryLoss, "needs_draws"):
+                self.left_out[part.name] = _DRAWS
+            else:
+                self._parts.append(part)
+        self._means: dict[str, tf.Tensor] = {}
+
+    def measure(self, activations: "activations_lib.Activations", first: int) -> types.Tensors:
+        """Compute the losses of rows by what they weigh, {name: [B]}.
+
+        The weight of a row is that by the mean of the rows that weigh anything, and of several
+        parts the sum. The first call is for the whole batch; later ones, for rows of it, take its
+        means.
+
+        Args:
+          activations: of a pass as in evaluation.
+          first: how many ops the graph had before that pass; see `twins.reuse_earlier`.
+        """
+        parts = []
+        for part in self._parts:
+            if isinstance(part, emitted.Emitted) and part.name not in activations.emitted:
+                self.left_out[part.name] = _TRAINS
+            else:
+                parts.append(part)
+        if not parts:
+            return {}
+        found = row_losses.compute(parts, _reuse(activations, first))
+        return {name: self._weigh(name, rows) for name, rows in found.items()}
+
+    def _weigh(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
+        """Return the losses of rows by what they weigh, [B]."""
+        if name not in self._means:
+            count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
+            self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
+        # No way is known through a mean over rows: without this each example takes a pass.
+        weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
+        weighted = weights * rows.losses
+        return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)
+
+
+def _reuse(activations: "activations_lib.Activations", first: int) -> "activations_lib.Activations":
+    """Return the same from the ops of the step itself, where these compute the same."""
+    inputs, towers, shared = twins.reuse_earlier(
+        first,
+        (dict(activations.inputs), dict(activations.towers), list(activations.towers.shared)),
+    )
+    return dataclasses.replace(activations, inputs=inputs, towers=types.Towers(towers, shared))

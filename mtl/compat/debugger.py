@@ -1,0 +1,101 @@
+"""TensorFlow's debugger of session calls (tfdbg), which only its private part gives.
+
+options = debugger.watch_tensors(graph, "/tmp/step_20")      # for `session.run(..., options)`
+dump = debugger.open_dump("/tmp/step_20")
+hook = debugger.Prompt(is_due=lambda: step == 20)             # opens tfdbg in the terminal
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.debug.lib import debug_data, debug_utils
+from tensorflow.python.debug.wrappers import framework, hooks
+
+tf1 = tf.compat.v1
+
+_IN_CALLED = re.compile(r"(.+?)/(?:body|cond|then|else)/_\d+/(.+)")
+_CALLED = ("body", "cond", "then_branch", "else_branch", "f")
+
+
+def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
+    """Return the options with which a session call writes every tensor to a folder.
+
+    The folder must be absent or empty.
+    """
+    options = tf1.RunOptions()
+    debug_utils.watch_graph(
+        options, graph, debug_urls=[f"file://{folder}"], tolerate_debug_op_creation_failures=True
+    )
+    return options
+
+
+def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
+    """Return the settings of a session in which each op keeps its name, and none is folded."""
+    made = tf1.ConfigProto()
+    made.CopyFrom(config)
+    made.graph_options.rewrite_options.disable_meta_optimizer = True
+    made.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return made
+
+
+def open_dump(folder: str) -> Any:
+    """Return what `watch_tensors` wrote: a `DebugDumpDir`, which reads tensors when asked."""
+    return debug_data.DebugDumpDir(folder, validate=False)
+
+
+def list_nodes(dump: Any) -> Iterator[tf.compat.v1.NodeDef]:
+    """Yield the nodes that ran, without the debugger's own; loops and branches are flat."""
+    for graph in dump.reconstructed_non_debug_partition_graphs().values():
+        yield from graph.node
+
+
+def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
+    """Return the operation that a node was made of, also of one in a loop or a branch."""
+    try:
+        return graph.get_operation_by_name(name)
+    except (KeyError, ValueError):
+        found = _IN_CALLED.fullmatch(name)
+    caller = find_operation(graph, found.group(1)) if found else None
+    if found is None or caller is None:
+        return None
+    for key in _CALLED:
+        if key in caller.node_def.attr:
+            called = caller.graph._get_function(caller.node_def.attr[key].func.name)
+            inside = getattr(called, "graph", None)
+            operation = inside and find_operation(inside, found.group(2))
+            if operation is not None:
+                return operation
+    return None
+
+
+def forward_operation(operation: tf.Operation) -> tf.Operation | None:
+    """Return the operation that this one belongs to the gradient of; None for others."""
+    forward = getattr(operation, "_original_op", None)
+    if forward is None and operation._control_flow_context is None:
+        return None
+    return forward
+
+
+class Prompt(tf.compat.v1.train.SessionRunHook):
+    """Opens tfdbg in the terminal before and after the session calls for which `is_due` holds."""
+
+    def __init__(self, is_due: Callable[[], bool]):
+        self._hook, self._is_due, self._is_open = hooks.LocalCLIDebugHook("readline"), is_due, False
+
+    def before_run(self, run_context):
+        self._is_open = self._is_due()
+        return self._hook.before_run(run_context) if self._is_open else None
+
+    def after_run(self, run_context, run_values):
+        if self._is_open:
+            self._hook.after_run(run_context, run_values)
+            self._is_open = False
+
+    def show_failure(self, error: tf.errors.OpError) -> None:
+        """Open it for the tensors of a call that failed, of which no hook is told."""
+        if self._is_open:
+            action = self._hook._performed_action
+            request = framework.OnRunEndRequest(action, tf1.RunMetadata(), tf_error=error)
+            self._hook._session_wrapper.on_run_end(request)

@@ -1,0 +1,309 @@
+"""What is known of a broken step: op, cause, inputs, tasks, rows, and what moved before it.
+
+report = findings.examine_step(replayed)
+report.findings[0].cause            # "the logarithm of 0, at 3 of 64 entries"
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.debugging import origin as origin_lib
+from mtl.debugging import roots as roots_lib
+from mtl.debugging import rows as rows_lib
+from mtl.debugging import step_dump
+
+# Of a variable in one step, from which it is worth a line.
+_GREW = 10.0
+_MOST_VARIABLES = 5
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+_HALF = 65504.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """A step that was run once more.
+
+    Attributes:
+      step: the global step before it.
+      dump: its tensors.
+      before: those of the step before, None where there is no checkpoint of it.
+      graph: that ran.
+      losses: {task: the tensor of its loss}.
+      fields: {field: the tensor of the batch that holds it}.
+      batch_size: rows of a batch.
+      slices: micro-batches.
+    """
+
+    step: int
+    dump: step_dump.StepDump
+    before: step_dump.StepDump | None
+    graph: tf.Graph
+    losses: Mapping[str, str]
+    fields: Mapping[str, str]
+    batch_size: int
+    slices: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a tensor held.
+
+    Attributes:
+      tensor: its name.
+      kind: its type, such as float32.
+      shape: its shape.
+      least: of its finite entries; None where there is none.
+      greatest: the same.
+      zeros: how many entries are 0.
+      bad: how many are NaN or infinite.
+      greatest_before: of the absolute finite entries one step earlier; None where not known.
+    """
+
+    tensor: str
+    kind: str
+    shape: tuple[int, ...]
+    least: float | None
+    greatest: float | None
+    zeros: int
+    bad: int
+    greatest_before: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One root of a broken step.
+
+    Attributes:
+      root: the op.
+      origin: where it comes from.
+      cause: what happened in it, in a few words.
+      inputs: what it was given.
+      outputs: what it made.
+      tasks: whose loss depends on it.
+      rows: of the batch that broke it.
+      fields: whose values are odd in these rows.
+    """
+
+    root: roots_lib.Root
+    origin: origin_lib.Origin
+    cause: str
+    inputs: Sequence[Summary]
+    outputs: Sequence[Summary]
+    tasks: Sequence[str]
+    rows: rows_lib.Rows
+    fields: Sequence[str]
+
+    @property
+    def part(self) -> str:
+        """The scope of the model that it lies in, or that of the variable that it reads."""
+        return self.origin.part
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """A variable that grew in the update before the step: its greatest absolute values."""
+
+    variable: str
+    before: float
+    now: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """All that is known of a step.
+
+    Attributes:
+      replayed: the step.
+      findings: its roots, in the order in which they ran; empty where nothing is broken.
+      growth: the variables that grew tenfold or more in the update before, the largest first.
+      writers: {variable: (the op that wrote it in the step before, what that was given)} of
+        variables that were not finite at the start of the step.
+    """
+
+    replayed: Replayed
+    findings: Sequence[Finding]
+    growth: Sequence[Growth]
+    writers: Mapping[str, Sequence[tuple[str, Sequence[Summary]]]]
+
+
+def examine_step(replayed: Replayed) -> Report:
+    """Find the roots of a step, and what there is to know of each."""
+    found = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
+    findings = [_examine(replayed, root) for root in found]
+    writers = {
+        variable: _list_writers(replayed.before, variable)
+        for variable in dict.fromkeys(filter(None, (_find_variable(f.root.node) for f in findings)))
+        if replayed.before is not None
+    }
+    return Report(replayed, findings, _list_growth(replayed) if findings else (), writers)
+
+
+def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """Return these rows of the batch, {field: value} as JSON can hold them."""
+    columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
+    return [
+        {
+            "row": number,
+            **{
+                field: _as_json(values[number])
+                for field, values in columns.items()
+                if values is not None and values.ndim and number < len(values)
+            },
+        }
+        for number in numbers
+    ]
+
+
+def summarize_tensor(
+    dump: step_dump.StepDump, before: step_dump.StepDump | None, tensor: str
+) -> Summary | None:
+    """Return what a tensor held, None for what holds no floats."""
+    values = dump.read_numbers(tensor)
+    if not values:
+        return None
+    flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
+    finite = flat[np.isfinite(flat)]
+    earlier = before.read_numbers(tensor) if before else ()
+    return Summary(
+        tensor,
+        values[0].dtype.name,
+        values[0].shape,
+        float(finite.min()) if finite.size else None,
+        float(finite.max()) if finite.size else None,
+        int((flat == 0).sum()),
+        int(flat.size - finite.size),
+        _greatest(earlier),
+    )
+
+
+def _examine(replayed: Replayed, root: roots_lib.Root) -> Finding:
+    dump, before = replayed.dump, replayed.before
+    origin = origin_lib.find_origin(replayed.graph, root.node.name)
+    variable = _find_variable(root.node)
+    if variable and not origin.part:
+        part = origin_lib.find_part(f"{variable}/")
+        origin = dataclasses.replace(origin, part=part)
+    inputs = [s for t in root.node.inputs if (s := summarize_tensor(dump, before, t))]
+    outputs = [
+        s for t in dump.list_outputs(root.node.name) if (s := summarize_tensor(dump, before, t))
+    ]
+    rows = rows_lib.find_rows(dump, root, replayed.batch_size, replayed.slices)
+    nodes = [root.node.name, *([origin.forward] if origin.forward else [])]
+    return Finding(
+        root=root,
+        origin=origin,
+        cause=explain(root.node.kind, dump, root, inputs, variable, replayed.fields),
+        inputs=inputs,
+        outputs=outputs,
+        tasks=roots_lib.list_tasks(dump, [n for n in nodes if n in dump.nodes], replayed.losses),
+        rows=rows,
+        fields=rows_lib.find_fields(dump, root, rows.numbers, replayed.fields),
+    )
+
+
+def explain(
+    kind: str,
+    dump: step_dump.StepDump,
+    root: roots_lib.Root,
+    inputs: Sequence[Summary],
+    variable: str,
+    fields: Mapping[str, str],
+) -> str:
+    """Say in a few words what happened in an op."""
+    if variable:
+        return f"the update of the step before left {variable!r} not finite"
+    if kind == "IteratorGetNext":
+        named = [field for field, tensor in fields.items() if tensor == root.output]
+        return f"the data hold a value that is not finite in field {', '.join(named)!r}"
+    made = dump.read_numbers(root.output)
+    if not inputs or not made:
+        return "it made what is not finite of nothing"
+    if made[0].dtype == np.float16:
+        return f"overflow of float16, whose greatest number is {_HALF:,.0f}"
+    last, largest = inputs[-1], max(_size(summary) for summary in inputs)
+    if kind in _DIVIDES and last.zeros:
+        is_nothing = any(np.isnan(value).any() for value in made)
+        return "0 divided by 0" if is_nothing else "a division by 0"
+    if kind in _AT_ZERO and any(summary.zeros for summary in inputs):
+        return _AT_ZERO[kind]
+    if kind in _BELOW_ZERO and any((summary.least or 0) < 0 for summary in inputs):
+        return _BELOW_ZERO[kind]
+    if kind in _GROWS:
+        return f"overflow of the exponential of {inputs[0].greatest:.4g}"
+    return f"overflow of {made[0].dtype.name}: its largest input is {largest:.3g}"
+
+
+_DIVIDES = ("RealDiv", "Div", "TruncateDiv", "Xdivy")
+_AT_ZERO = {
+    "Log": "the logarithm of 0",
+    "Reciprocal": "the reciprocal of 0",
+    "Inv": "the reciprocal of 0",
+    "Rsqrt": "the reciprocal square root of 0",
+    "SqrtGrad": "the gradient of the square root at 0",
+    "RsqrtGrad": "the gradient of the reciprocal square root at 0",
+    "Pow": "0 to a power below 0",
+    "Xlogy": "the logarithm of 0",
+}
+_BELOW_ZERO = {
+    "Log": "the logarithm of a number below 0",
+    "Log1p": "the logarithm of a number below 0",
+    "Sqrt": "the square root of a number below 0",
+    "Rsqrt": "the square root of a number below 0",
+    "Pow": "a root of a number below 0",
+}
+_GROWS = ("Exp", "Expm1", "Sinh", "Cosh")
+
+
+def _find_variable(node: step_dump.Node) -> str:
+    """Return the variable that an op reads; "" for other ops."""
+    is_read = node.kind in _READS and node.inputs
+    return step_dump.name_node(node.inputs[0]) if is_read else ""
+
+
+def _list_writers(before: step_dump.StepDump, variable: str) -> list[tuple[str, list[Summary]]]:
+    return [
+        (node.kind, [s for t in node.inputs if (s := summarize_tensor(before, None, t))])
+        for node in roots_lib.find_writers(before, variable)
+    ]
+
+
+def _list_growth(replayed: Replayed) -> list[Growth]:
+    """Return the variables that lead to a loss and grew, the largest first."""
+    if replayed.before is None:
+        return []
+    found: dict[str, Growth] = {}
+    leading = [replayed.dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values()]
+    for tensor in {tensor for tensors in leading for tensor in tensors}:
+        node = replayed.dump.nodes.get(step_dump.name_node(tensor))
+        name = _find_variable(node) if node else ""
+        now, then = (
+            _greatest(dump.read_numbers(tensor)) if name else None
+            for dump in (replayed.dump, replayed.before)
+        )
+        if now is not None and then is not None and now > _GREW * max(then, 1e-6) and now > 1:
+            found[name] = Growth(name, then, now)
+    return sorted(found.values(), key=lambda growth: -growth.now)[:_MOST_VARIABLES]
+
+
+def _greatest(values: Sequence[np.ndarray]) -> float | None:
+    sizes = [np.abs(value[np.isfinite(value)].astype(np.float64)) for value in values]
+    return max((float(size.max()) for size in sizes if size.size), default=None)
+
+
+def _size(summary: Summary) -> float:
+    return max(abs(summary.least or 0), abs(summary.greatest or 0))
+
+
+def _as_json(value: Any) -> Any:
+    """Return what JSON can hold; numbers that are not finite as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, np.ndarray):
+        return [_as_json(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value

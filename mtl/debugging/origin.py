@@ -1,0 +1,94 @@
+"""Where an op comes from: the line of code, the user's if there is one, and the part of the model.
+
+place = origin.find_origin(graph, "balancing/gradients/head/digit/Log_grad/Reciprocal")
+place.line                                               # "my_heads.py:31 in loss: tf.math.log(x)"
+"""
+
+import dataclasses
+import linecache
+import os
+import re
+import sysconfig
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+import mtl
+from mtl.compat import debugger
+
+_OURS = os.path.dirname(os.path.abspath(mtl.__file__))
+_MODEL = os.path.join(_OURS, "model") + os.sep
+_LAYERS = os.path.join(_OURS, "layers") + os.sep
+_STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
+_FRAMEWORKS = re.compile(r"/(site|dist)-packages/(tensorflow|keras|tf_keras|absl|gin)[^/]*/")
+_PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+(?:/[^/]+)*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where an op comes from.
+
+    Attributes:
+      kind: the type of the op.
+      forward: the op that it belongs to the gradient of; "" where it is no gradient.
+      part: its scope, such as head/digit or network/trunk/block_0; "" where it lies in none.
+      lines: of code that made it, as "<file>:<line> in <function>: <text>": the user's, then ours.
+    """
+
+    kind: str
+    forward: str
+    part: str
+    lines: tuple[str, ...]
+
+
+def find_origin(graph: tf.Graph, name: str) -> Origin:
+    """Return where a node comes from, of a gradient where its forward op does."""
+    operation = debugger.find_operation(graph, name)
+    if operation is None:
+        return Origin("", "", find_part(name), ())
+    forward = debugger.forward_operation(operation)
+    made = forward if forward is not None else operation
+    lines = _list_lines(made)
+    forward_name = forward.name if forward is not None else ""
+    return Origin(operation.type, forward_name, find_part(forward_name or name), lines)
+
+
+def find_part(name: str) -> str:
+    """Return the scope of the model that a node lies in, without the op's own name; "" for none."""
+    found = _PART.search(name.rpartition("/")[0])
+    return found.group(1) if found else ""
+
+
+def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
+    """Return the innermost line of a user's, and the innermost of ours, in this order."""
+    frames = [(f.filename, f.lineno, f.name) for f in operation.traceback]
+    inside = _within_model(frames)
+    own = [frame for frame in inside if _is_of_user(frame[0])]
+    ours = [frame for frame in inside if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
+    # Who asks for a layer tells more than the layer.
+    ours = [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
+    return tuple(
+        f"{_shorten(file)}:{line} in {function}: {linecache.getline(file, line).strip()}"
+        for file, line, function in (*own[-1:], *ours[-1:])
+    )
+
+
+def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
+    """Return the frames from where the model is built on: those before call the command."""
+    is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
+    return frames[is_model.index(True) if any(is_model) else 0 :]
+
+
+def _is_of_user(file: str) -> bool:
+    path = os.path.abspath(file)
+    if not os.path.exists(path) or path.startswith(_OURS + os.sep) or _FRAMEWORKS.search(path):
+        return False
+    return bool(_INSTALLED.search(path)) or not path.startswith(_STANDARD)
+
+
+def _shorten(file: str) -> str:
+    path = os.path.abspath(file)
+    here = os.path.dirname(_OURS) if path.startswith(_OURS + os.sep) else os.getcwd()
+    short = os.path.relpath(path, here)
+    return file if short.startswith("..") else short

@@ -1,0 +1,172 @@
+"""Which rows of the batch broke a step, and which of their fields.
+
+found = rows.find_rows(dump, root, batch_size=64)         # Rows([17], "its output", all_rows=False)
+rows.find_fields(dump, root, found.numbers, fields)       # ["age"]
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mtl.debugging import roots as roots_lib
+from mtl.debugging import step_dump
+
+# By how much a row's largest value has to lie above that of the row in the middle to stand out.
+_STANDS_OUT = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of the batch.
+
+    Attributes:
+      numbers: of the rows, from 0; empty where nothing tells them apart.
+      evidence: what tells them apart.
+    """
+
+    numbers: tuple[int, ...]
+    evidence: str
+
+
+def find_rows(
+    dump: step_dump.StepDump, root: roots_lib.Root, batch_size: int, slices: int = 1
+) -> Rows:
+    """Return the rows whose values broke the op; none where all rows look alike.
+
+    Tensors whose first axis is that of the rows are looked at in this order: what the op made; what
+    came of it, until rows are mixed; what led to it.
+    """
+    of_rows = list_of_rows(dump, batch_size, slices)
+    for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
+        numbers = _list_rows_that(dump, tensor, batch_size, slices, _are_bad)
+        if 0 < len(numbers) < batch_size:
+            return Rows(numbers, f"not finite in {tensor}")
+    leaders = dump.list_leaders(root.node.name)
+    nearest = [t for t in sorted(leaders, key=lambda name: leaders[name]) if t in of_rows]
+    for tensor in nearest:
+        numbers = _list_rows_that(dump, tensor, batch_size, slices, stand_out)
+        if 0 < len(numbers) < batch_size / 2:
+            return Rows(numbers, f"far larger than the other rows in {tensor}")
+    return Rows((), "all rows of the batch look alike to this op")
+
+
+def find_fields(
+    dump: step_dump.StepDump,
+    root: roots_lib.Root,
+    numbers: Sequence[int],
+    fields: Mapping[str, str],
+) -> list[str]:
+    """Return the fields that the op depends on and whose values are odd in these rows.
+
+    A value is odd if it is far larger than those of the other rows. Where the op is the reading of
+    the batch itself, it is odd if it is not finite.
+
+    Args:
+      dump: the step.
+      root: the op.
+      numbers: of rows.
+      fields: {field: the tensor of the batch that holds it}.
+    """
+    leaders, found = dump.list_leaders(root.node.name), []
+    for field, tensor in fields.items():
+        values = dump.read_any(tensor)
+        if values is None or values.dtype.kind not in "fi" or not values.ndim or not values.size:
+            continue
+        each = values.reshape(len(values), -1).astype(np.float64)
+        own = [number for number in numbers if number < len(each)]
+        is_bad = root.output == tensor and _are_bad(each)[own].any()
+        if is_bad or (tensor in leaders and stand_out(each)[own].any()):
+            found.append(field)
+    return found
+
+
+def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
+    """Return the tensors whose first axis is that of the rows of the batch.
+
+    A kernel may have as many rows as the batch: so it is followed from the reading of the batch on.
+    """
+    found: set[str] = set()
+    size = batch_size // slices
+    for name in sorted(dump.nodes, key=lambda name: dump.order[name]):
+        node = dump.nodes[name]
+        if node.kind == _READING or _keeps_rows(dump, node, found):
+            found |= {t for t in dump.list_outputs(name) if _has_rows(dump, t, size)}
+    return frozenset(found)
+
+
+def stand_out(values: np.ndarray) -> np.ndarray:
+    """Return which rows are not finite, or far larger than the others, [B, n] -> [B]."""
+    with np.errstate(invalid="ignore"):
+        largest = np.abs(values).max(1, initial=0)
+        usual = largest[np.isfinite(largest) & (largest > 0)]
+        middle = np.median(usual) if len(usual) > 2 else np.inf
+        return ~np.isfinite(largest) | (largest > _STANDS_OUT * middle)
+
+
+def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
+    """Return whether what a node makes has the rows of one of its inputs."""
+    first, *others = node.inputs or ("",)
+    if node.kind in _MIXING or node.transposes:
+        return False
+    if node.kind in _BY_FIRST:
+        return first in of_rows
+    if node.kind in _REDUCING:
+        axes = dump.read_any(others[0]) if others else None
+        # Axes may be counted from the end; that of rows is the first of at least two then.
+        values = dump.read_numbers(first)
+        rank = values[0].ndim if values else 0
+        return first in of_rows and axes is not None and not {0, -rank} & set(np.ravel(axes))
+    if node.kind == "Transpose":
+        order = dump.read_any(others[0])
+        return first in of_rows and order is not None and order.size > 0 and order[0] == 0
+    return any(tensor in of_rows for tensor in node.inputs)
+
+
+_READING = "IteratorGetNext"
+_BY_FIRST = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
+_REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
+_MIXING = (
+    "BiasAddGrad",
+    "Conv2DBackpropFilter",
+    "DepthwiseConv2dNativeBackpropFilter",
+    "ReadVariableOp",
+    "Shape",
+    "UnsortedSegmentSum",
+    "Unique",
+)
+
+
+def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
+    shape = dump.find_shape(tensor)
+    return bool(shape) and shape[0] >= size and shape[0] % size == 0
+
+
+def _list_bad(dump: step_dump.StepDump, root: roots_lib.Root) -> list[str]:
+    """Return what is not finite because of the op, the first first."""
+    spoiled = dump.list_followers([root.output], within=dump.bad)
+    names = sorted(spoiled, key=lambda name: dump.order[name])
+    return [t for name in names for t in dump.list_outputs(name) if dump.is_bad(t)]
+
+
+def _list_rows_that(
+    dump: step_dump.StepDump,
+    tensor: str,
+    batch_size: int,
+    slices: int,
+    tell: Callable[[np.ndarray], np.ndarray],
+) -> tuple[int, ...]:
+    """Return the rows that `tell` tells, [B, n] -> bool [B]."""
+    found: list[int] = []
+    for turn, value in enumerate(dump.read_numbers(tensor)):
+        is_whole = slices == 1 or (len(value) % batch_size == 0 and "/body/_" not in tensor)
+        size = batch_size if is_whole else batch_size // slices
+        each = tell(value.reshape(size, -1).astype(np.float64))
+        # The first slice of a batch is built apart, the others are turns of a loop.
+        index = turn + 1 if "/body/_" in tensor else 0
+        found += [index * size + int(row) for row in np.flatnonzero(each)]
+    return tuple(dict.fromkeys(found))
+
+
+def _are_bad(values: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(values).all(1)

@@ -1,0 +1,198 @@
+"""All tensors of one step, as TensorFlow's debugger wrote them, and the ops that made them.
+
+dump = step_dump.StepDump("/tmp/step_20")
+dump.nodes["head/digit/logits/MatMul"].inputs            # ("network/trunk/Relu:0", ...)
+dump.is_bad("head/digit/logits/MatMul:0")                # whether an entry is NaN or infinite
+"""
+
+import collections
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from mtl.compat import debugger
+
+# They hand on what they are given, and so never break a step.
+PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
+
+# Kernels for processors of Intel, under names of their own.
+_MKL = re.compile(r"^_Mkl(Native)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An op of the step.
+
+    Attributes:
+      name: in the graph that ran; in a loop or a branch as `while/body/_12/<name>`.
+      kind: the type of the op, such as MatMul.
+      inputs: the tensors it was given, as `<name>:<slot>`.
+      transposes: whether it multiplies by its first input transposed.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    transposes: bool = False
+
+
+class StepDump:
+    """The tensors of a step.
+
+    Args:
+      folder: that `debugger.watch_tensors` had it written to.
+    """
+
+    def __init__(self, folder: str):
+        self._dump = debugger.open_dump(folder)
+        self.nodes = {
+            node.name: Node(
+                node.name,
+                _MKL.sub("", node.op),
+                tuple(_list_data(node.input)),
+                _transposes(node),
+            )
+            for node in debugger.list_nodes(self._dump)
+        }
+        self._data: dict[str, list[Any]] = collections.defaultdict(list)
+        for datum in self._dump.dumped_tensor_data:
+            self._data[datum.tensor_name].append(datum)
+        self._slots: dict[str, list[str]] = collections.defaultdict(list)
+        for tensor in self._data:
+            self._slots[name_node(tensor)].append(tensor)
+
+    def list_outputs(self, node: str) -> list[str]:
+        """Return the tensors of a node that were written, by slot."""
+        return sorted(self._slots.get(node, ()), key=lambda tensor: int(tensor.rpartition(":")[2]))
+
+    def read_numbers(self, tensor: str) -> tuple[np.ndarray, ...]:
+        """Return the floats that a tensor held, one array for each time that it was made.
+
+        Empty where it was not made, or holds something else.
+        """
+        found = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
+        return tuple(value for value in found if value is not None)
+
+    def read_any(self, tensor: str) -> np.ndarray | None:
+        """Return what a tensor held at first, of any type; None where it was not made."""
+        data = self._data.get(tensor)
+        value = data[0].get_tensor() if data else None
+        return value if isinstance(value, np.ndarray) else None
+
+    def find_shape(self, tensor: str) -> tuple[int, ...]:
+        """Return the shape of a tensor; () where it was not made or is a scalar."""
+        value = self.read_any(tensor)
+        return () if value is None else value.shape
+
+    @functools.cached_property
+    def bad(self) -> frozenset[str]:
+        """The tensors with an entry that is NaN or infinite."""
+        return frozenset(
+            tensor
+            for tensor in self._data
+            if not all(np.isfinite(value).all() for value in self.read_numbers(tensor))
+        )
+
+    def is_bad(self, tensor: str) -> bool:
+        """Return whether an entry is NaN or infinite."""
+        return tensor in self.bad
+
+    def is_made(self, tensor: str) -> bool:
+        """Return whether the step made this tensor."""
+        return tensor in self._data
+
+    @functools.cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """{tensor: the nodes that read it}."""
+        found: dict[str, list[str]] = collections.defaultdict(list)
+        for node in self.nodes.values():
+            for tensor in node.inputs:
+                found[tensor].append(node.name)
+        return found
+
+    def list_followers(
+        self, tensors: Iterable[str], within: Collection[str] | None = None
+    ) -> set[str]:
+        """Return the nodes that these tensors lead to; through tensors `within` alone, if given."""
+        reached: set[str] = set()
+        waiting = list(tensors)
+        while waiting:
+            for node in self.readers.get(waiting.pop(), ()):
+                if node not in reached:
+                    reached.add(node)
+                    waiting += [
+                        t for t in self._outputs_read(node) if within is None or t in within
+                    ]
+        return reached
+
+    def list_leaders(self, node: str) -> dict[str, int]:
+        """Return {tensor: how many ops away} of all that a node depends on, the nearest first."""
+        found: dict[str, int] = {}
+        waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)
+        while waiting:
+            tensor, distance = waiting.popleft()
+            if tensor in found:
+                continue
+            found[tensor] = distance
+            made_by = self.nodes.get(name_node(tensor))
+            waiting += [(t, distance + 1) for t in (made_by.inputs if made_by else ())]
+        return found
+
+    @functools.cached_property
+    def order(self) -> dict[str, int]:
+        """{node: its place}, each after what it depends on; a loop is entered once."""
+        placed: dict[str, int] = {}
+        for name in self.nodes:
+            path = [(name, iter(self.nodes[name].inputs))] if name not in placed else []
+            entered = {name}
+            while path:
+                node, inputs = path[-1]
+                nexts = (name_node(tensor) for tensor in inputs)
+                following = next((n for n in nexts if n in self.nodes and n not in placed), None)
+                if following is None:
+                    placed.setdefault(node, len(placed))
+                    path.pop()
+                elif following not in entered:
+                    entered.add(following)
+                    path.append((following, iter(self.nodes[following].inputs)))
+        return placed
+
+    def _outputs_read(self, node: str) -> list[str]:
+        return self._of_node.get(node, [])
+
+    @functools.cached_property
+    def _of_node(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = collections.defaultdict(list)
+        for tensor in self.readers:
+            found[name_node(tensor)].append(tensor)
+        return found
+
+
+def name_node(tensor: str) -> str:
+    """Return the node that makes a tensor: what stands before its slot."""
+    return tensor.rpartition(":")[0]
+
+
+def _list_data(inputs: Iterable[str]) -> list[str]:
+    """Return the inputs of a node as `<name>:<slot>`, without what it only waits for."""
+    data = (name for name in inputs if not name.startswith("^"))
+    return [
+        name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0" for name in data
+    ]
+
+
+def _transposes(node: Any) -> bool:
+    return any(node.attr[key].b for key in ("transpose_a", "adj_x") if key in node.attr)
+
+
+def _as_floats(value: Any) -> np.ndarray | None:
+    if not isinstance(value, np.ndarray):
+        return None
+    if value.dtype.kind == "f":
+        return value
+    # bfloat16 is a type of its own, of which NumPy knows nothing.
+    return value.astype(np.float32) if value.dtype.name == "bfloat16" else None

@@ -1,0 +1,49 @@
+"""Values of a tensor as text, and in a file.
+
+print(values.draw_table(array, rows=4))
+values.save("runs/a/hidden.npz", {"network/trunk/hidden_0/Relu:0": array})
+"""
+
+import io
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mtl.files import atomic
+
+_COLUMNS = 8
+
+
+def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
+    """Return values as text, a line for each row where the first axis is that of the rows."""
+    if value.ndim == 0 or len(value) != rows:
+        return np.array2string(value, precision=6, threshold=200)
+    flat = value.reshape(rows, -1)
+    lines = [[str(row), *map(_shown, itertools.islice(flat[row], columns))] for row in range(rows)]
+    header = ["row", *map(str, range(min(columns, flat.shape[1])))]
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    more = f"\n{flat.shape[1] - columns:,} more columns" if flat.shape[1] > columns else ""
+    return (
+        "\n".join(
+            "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True))
+            for line in [header, *lines]
+        )
+        + more
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return f"{value:.7g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to a file that `numpy.load` reads, without pickle: texts become Unicode."""
+    written = io.BytesIO()
+    texts = {name: own.astype(str) for name, own in arrays.items() if own.dtype == object}
+    named: dict[str, Any] = {**arrays, **texts}
+    np.savez(written, **named)
+    atomic.write(path, written.getvalue())

@@ -1,0 +1,307 @@
+"""The model: one training step, readable on one screen.
+
+from mtl import model
+model.MultiTaskModel.columns = [@features.Numeric()]
+model.MultiTaskModel.network = @shared_bottom.SharedBottom()
+model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binary()]
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import compat, types
+from mtl import features as features_lib
+from mtl.auxiliary import row_losses
+from mtl.balancing.weighting import base as weighting_base
+from mtl.heads import together
+from mtl.layers import precision as precision_lib
+from mtl.model import passes
+from mtl.optimization import schedules
+from mtl.sparsity import pruned_step
+from mtl.step import emitted as emitted_lib
+from mtl.step import gradients as gradients_lib
+from mtl.step import monitors as monitors_lib
+from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
+from mtl.variables import averaging, stacks
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTaskModel(passes.Passes):
+    """Several heads on a shared network, as an Estimator's `model_fn`."""
+
+    def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
+        """Return the model with what its heads learned of the training split."""
+        heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
+        return dataclasses.replace(self, heads=heads)
+
+    def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
+        """Return the model whose schedules last as long as the run, unless they say how long."""
+        return schedules.fill_decay_steps(self, train_steps)
+
+    def model_fn(
+        self,
+        features: Any,
+        labels: types.Tensors | None,
+        mode: str,
+        *,
+        statistics: features_lib.Statistics,
+        loop: Mapping[str, Any] | None = None,
+        slices: int = 1,
+        precision: precision_lib.Precision = precision_lib.PLAIN,
+        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
+        observe: types.Observe | None = None,
+        attack: types.Attack | None = None,
+        may_stack: bool = False,
+    ) -> compat.estimator.EstimatorSpec:
+        """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
+
+        Args:
+          features: {field: [B, ...]}; with `loop`, in training, an iterator of
+            (features, labels) instead.
+          labels: {field: [B, ...]}; None in prediction.
+          mode: a `tf.estimator.ModeKeys`.
+          statistics: what the columns learned of the training split.
+          loop: the arguments of `training_loop.run_repeatedly`, for several steps per session call.
+          slices: into how many micro-batches a training batch is cut.
+          precision: in which numbers the network of a training step computes.
+          training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
+          observe: called in training with features, labels and {task: its weight}; what it adds to
+            UPDATE_OPS runs before the weights move.
+          attack: moves the inputs of an evaluation, to where the losses of the labels are large.
+          may_stack: whether equal tasks may share variables in training and evaluation, where
+            nothing else looks for the variables of a task in the graph.
+        """
+        # An export has a variable for each task. Slices and audits know nothing of stacks.
+        is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1 and observe is None
+        is_plain = is_plain and precision == precision_lib.PLAIN and self.stacks_tasks
+        with stacks.stack_tasks(may_stack and is_plain):
+            build = functools.partial(self._build_graph, features, labels, mode, statistics)
+            spec = build(loop, slices, precision, training_hooks, observe, attack)
+        stacks.add_saver()
+        return spec
+
+    def _build_graph(
+        self,
+        features: Any,
+        labels: types.Tensors | None,
+        mode: str,
+        statistics: features_lib.Statistics,
+        loop: Mapping[str, Any] | None,
+        slices: int,
+        precision: precision_lib.Precision,
+        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
+        observe: types.Observe | None,
+        attack: types.Attack | None,
+    ) -> compat.estimator.EstimatorSpec:
+        """Build a graph, as `model_fn` says."""
+        if mode == compat.estimator.ModeKeys.TRAIN:
+            plain = functools.partial(self._step, statistics, slices, observe)
+            is_watched = observe is not None or not self.adds_losses
+            pruning = pruned_step.wrap_step(self.pruning, plain, is_watched)
+            step = self.held.wrap_step(precision.wrap_step(pruning))
+            if loop:
+                result = training_loop.run_repeatedly(step, features, **loop)
+            else:
+                result = training_loop.run_once(step, features, labels)
+            # Estimator ends a run at a NaN; what becomes of such a step is for the update to say.
+            loss = tf.where(tf.math.is_nan(result["loss"]), 0.0, result["loss"])
+            return compat.estimator.EstimatorSpec(
+                mode, loss=loss, train_op=result.step, **training_hooks(result)
+            )
+
+        with summaries.drop_summaries():  # They are written in training alone.
+            return self._infer(features, labels, mode, statistics, attack)
+
+    def _infer(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        statistics: features_lib.Statistics,
+        attack: types.Attack | None,
+    ) -> compat.estimator.EstimatorSpec:
+        """Build the graph of evaluation or of prediction."""
+        scope = tf1.get_variable_scope()
+        with row_draws.know_rows(features):
+            outputs = self.build_outputs(features, statistics, training=False)
+        logits = outputs.logits
+        if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
+            forward = functools.partial(self.run_again, training=False)
+            plain = self.gather_activations(features, labels, outputs, forward, scope, {})
+            logits = attack.attack(plain).logits
+        averaged = types.read_member(self.update, types.Update, "average")
+        is_hidden = any(part.hides_weights for part in self.pruning)
+        scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+        if mode == compat.estimator.ModeKeys.PREDICT:
+            return compat.estimator.EstimatorSpec(
+                mode,
+                predictions={**self._name_predictions(logits), **shown.take()},
+                export_outputs=self._export_outputs(logits),
+                scaffold=scaffold,
+            )
+        losses = self._compute_losses(logits, labels)
+        metrics = dict(together.build_metrics(self.heads, logits, labels))
+        weights = self._sum_label_weights(labels)
+        metrics["average_loss"] = together.sum_average_losses(metrics, weights)
+        return compat.estimator.EstimatorSpec(
+            mode,
+            loss=tf.add_n(list(losses.values())),
+            eval_metric_ops=metrics,
+            scaffold=scaffold,
+        )
+
+    def _step(
+        self,
+        statistics: features_lib.Statistics,
+        slices: int,
+        observe: types.Observe | None,
+        features: types.Tensors,
+        labels: types.Tensors,
+    ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
+        """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
+        # One pass through the network, or one for each slice of the batch on each replica.
+        forward = functools.partial(self._pass_forward, statistics)
+        batch = whole_batch.build_batch(
+            forward,
+            self._sum_row_weights,
+            features,
+            labels,
+            slices,
+            are_rows_apart=self.are_rows_apart,
+        )
+        of_network = monitors_lib.take()
+        # Slices keep no activations: summing their losses before surgery takes a pass of its own.
+        # Where no value of a loss decides, the first slice stands in for all.
+        reads = self.reads_losses
+        losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
+        with tf1.variable_scope("balancing"):
+            step = tf1.train.get_or_create_global_step()
+            weighted = self.weigh_losses(losses, step)
+            # A weighting may be any function of the losses, such as a logarithm or a softmax. What
+            # it does to a task's gradient is to multiply it by the derivative of the weighted loss
+            # by the plain one: that is the task's weight. Every pass scales its losses by it, so
+            # that no gradient has to go through the weighting, which knows the whole batch alone.
+            # Equal weights hand the losses on. Those of many tasks are not multiplied by 1. Those
+            # of few are, or TensorFlow would add them up in another order than it always did.
+            are_plain = all(weighted[task] is loss for task, loss in losses.items())
+            weighs = not (are_plain and stacks.are_stacked(len(losses)))
+            weights = weighting_base.derive_weights(weighted, losses)
+            variables = tf1.trainable_variables()  # With those of the weighting.
+            scaled = batch.scale_losses(weights if weighs else None)
+            gradients, monitors = self.surgery(weighted, variables, scaled)
+        if weighs:
+            # Weights are constants to surgery. What the weighting itself learns, such as log
+            # variances, gets its gradient here: from the weighted losses, with the plain losses
+            # held constant.
+            stop = list(losses.values())
+            own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
+            gradients = list(map(gradients_lib.add_gradients, gradients, own))
+        if not reads:  # Surgery has added them up, in the same pass as the gradients.
+            losses = {task: monitors[f"{task}/loss"] for task in losses}
+            weighted = losses
+            if weighs:
+                weighted = {task: weights[task] * loss for task, loss in losses.items()}
+        total = tf.add_n(list(weighted.values()))
+        # UPDATE_OPS run before the weights move. Nothing else orders the reported loss and the
+        # update: without this the loss might be that of variables that have moved already.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
+        if observe:
+            with summaries.drop_summaries():  # The audit builds the network once more.
+                observe(features, labels, weights)
+        set_to_zero = pruned_step.update_masks(gradients, variables, batch)
+        train_op, of_update = self.update(gradients, variables, losses)
+        train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
+        of_network |= monitors_lib.take()
+        monitors = {"loss": total, **monitors, **of_update, **of_network}
+        for task, loss in losses.items():
+            monitors[f"{task}/loss"] = loss
+            monitors[f"weight/{task}"] = weights[task]
+        return train_op, monitors
+
+    def _pass_forward(
+        self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
+    ) -> whole_batch.ForwardPass:
+        """Compute the losses of these rows, and of samples of them, from features and labels."""
+        scope = tf1.get_variable_scope()
+        with pruned_step.watch_inputs() as watched, emitted_lib.collect() as found:
+            outputs = self.build_outputs(features, statistics, training=True)
+        logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
+        forward = functools.partial(self.run_again, training=True)
+        activations = self.gather_activations(features, labels, outputs, forward, scope, found)
+        rows = row_losses.compute(self.built_losses, activations)
+        whole = {name: found.average() for name, found in rows.items()}
+        if mixture is not None:
+            mixed = self._mix_losses(logits, labels, mixture)
+            return whole_batch.ForwardPass({**mixed, **whole}, towers.shared, watched=watched)
+
+        def samples(count: int) -> list[types.Tensors]:
+            return [
+                {
+                    **self._compute_losses(
+                        whole_batch.take_every(logits, first, count),
+                        whole_batch.take_every(labels, first, count),
+                    ),
+                    **{name: found.average(first, count) for name, found in rows.items()},
+                }
+                for first in range(count)
+            ]
+
+        losses = {**self._compute_losses(logits, labels), **whole}
+        return whole_batch.ForwardPass(losses, towers.shared, samples, watched=watched)
+
+    def _mix_losses(
+        self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
+    ) -> dict[str, tf.Tensor]:
+        """Compute the losses of mixed rows: by their own labels, and by those of their partners."""
+        others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
+        own, of_partners = (
+            self._compute_losses(logits, labels),
+            self._compute_losses(logits, others),
+        )
+        share = mixture.share
+        return {task: share * own[task] + (1 - share) * of_partners[task] for task in own}
+
+    def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
+        return together.sum_label_weights(self.heads, labels)
+
+    def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
+        own = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
+        return {**self._sum_label_weights(labels), **own}
+
+    def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
+        """Weigh the losses of tasks and auxiliary losses, {name: scalar} -> {name: scalar}.
+
+        Auxiliary losses are then multiplied by their own weights, which no weighting makes up for.
+        """
+        weighted = self.weighting(losses, step)
+        own = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
+        return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
+
+    def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
+        # What compares the gradients of tasks has to see which variables are a task's own.
+        if self.adds_losses:
+            return together.compute_losses(self.heads, logits, labels)
+        return {head.name: head.loss(logits[head.name], labels) for head in self.heads}
+
+    def _name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
+        return {
+            f"{head.name}/{name}": value
+            for head in self.heads
+            for name, value in head.predictions(logits[head.name]).items()
+        }
+
+    def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
+        """Return a signature per head and kind, and `serving_default` with all predictions."""
+        signatures = {
+            head.name if kind == "predict" else f"{head.name}/{kind}": output
+            for head in self.heads
+            for kind, output in head.export_outputs(logits[head.name]).items()
+        }
+        everything = compat.estimator.export.PredictOutput(self._name_predictions(logits))
+        return {"serving_default": everything, **signatures}

@@ -1,0 +1,148 @@
+"""From features to logits: encode, mix, network, heads."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import features as features_lib
+from mtl.auxiliary import activations as activations_lib
+from mtl.example_gradients import proof
+from mtl.heads import together
+from mtl.layers import precision as precision_lib
+from mtl.model import settings
+from mtl.networks import trunk
+from mtl.step import emitted as emitted_lib
+from mtl.step import row_draws, whole_batch
+from mtl.variables import freezing as freezing_lib
+
+tf1 = tf.compat.v1
+
+
+class Outputs(NamedTuple):
+    """What goes into the network, what comes out of it and its heads, and how rows are mixed."""
+
+    inputs: types.Tensors
+    towers: types.Towers
+    logits: types.Tensors
+    mixture: types.Mixture | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Passes(settings.Settings):
+    """A model's way from features to logits, in training and without it."""
+
+    def infer_logits(
+        self, features: types.Tensors, statistics: features_lib.Statistics
+    ) -> types.Tensors:
+        """Compute the logits as in evaluation, {field: [B, ...]} -> {task: [B, C]}.
+
+        No example depends on another one.
+        """
+        with row_draws.know_rows(features):
+            return self.build_outputs(features, statistics, training=False).logits
+
+    def infer_activations(
+        self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
+    ) -> activations_lib.Activations:
+        """Compute what auxiliary losses read, as in evaluation; nothing of UPDATE_OPS is added."""
+        scope = tf1.get_variable_scope()
+        with (
+            whole_batch.withhold_collections(),
+            row_draws.know_rows(features),
+            emitted_lib.collect() as found,
+        ):
+            outputs = self.build_outputs(features, statistics, training=False)
+        forward = functools.partial(self.run_again, training=False)
+        return self.gather_activations(features, labels, outputs, forward, scope, found)
+
+    def build_towers(
+        self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
+    ) -> types.Towers:
+        """Encode the features and run the network, {field: [B, ...]} -> {task: [B, H]}."""
+        return self._build_network(self._encode(features, statistics, training), training)
+
+    def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
+        """Run every head on its tower, {task: [B, H]} -> {task: [B, C]}."""
+
+        def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
+            trainable = types.read_member(head, types.Head, "trainable")
+            with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
+                return head.logits(tower)
+
+        return together.build_logits(self.heads, towers, build)
+
+    def build_outputs(
+        self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
+    ) -> Outputs:
+        """Encode the features, run network and heads; nothing is mixed but in training."""
+        with self._separate_tasks(training), self.quantization.quantize_network(training):
+            encoded = self._encode(features, statistics, training)
+            mixture = self.mixing(encoded) if self.mixing is not None and training else None
+            inputs = mixture.inputs if mixture else encoded
+            towers = self._build_network(inputs, training)
+            logits = self.build_logits(towers)
+        return Outputs(inputs, towers, logits, mixture)
+
+    def run_again(
+        self, inputs: types.Tensors, training: bool
+    ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
+        """Run network and heads on other inputs."""
+        quantized = self.quantization.quantize_network(training, requires_use=False)
+        with self._separate_tasks(training), quantized:
+            towers = self._build_network(inputs, training)
+            return towers, self.build_logits(towers)
+
+    def gather_activations(
+        self,
+        features: types.Tensors,
+        labels: types.Tensors,
+        outputs: Outputs,
+        forward: activations_lib.Forward,
+        scope: Any,
+        found: types.Tensors,
+    ) -> activations_lib.Activations:
+        """Return all that an auxiliary loss, or an attack, may look at."""
+        of_network = outputs.inputs, outputs.towers, outputs.logits
+        return activations_lib.Activations(
+            features, labels, *of_network, self.heads_by_task, forward, scope, found
+        )
+
+    def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
+        # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
+        return trunk.separate_tasks(training and not self.adds_losses)
+
+    def _encode(
+        self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
+    ) -> dict[str, tf.Tensor]:
+        inputs = features_lib.encode_columns(self.columns, features, statistics, training)
+        if training:
+            changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
+            for name in [name for columns in changed for name in columns]:
+                # Each image is changed by its own draws, through ops that no proof knows.
+                inputs[name] = proof.declare(inputs[name])
+        return inputs
+
+    def _build_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
+        with tf1.variable_scope("network"):
+            return precision_lib.run_network(
+                lambda inside: self._run_network(inside, training), inputs, training
+            )
+
+    def _run_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
+        """Run the network, and fail unless it gives every task its tower."""
+        towers, kind = self.network(inputs, self.tasks, training), type(self.network).__name__
+        where = f"MultiTaskModel.network, {kind},"
+        checks.is_a(where, towers, Mapping, "return types.Towers")
+        fix = f"Missing: {', '.join(task for task in self.tasks if task not in towers)}."
+        has_all = all(task in towers for task in self.tasks)
+        checks.require(has_all, where, "return a tower for every task", list(towers), fix)
+        for task in self.tasks:
+            shape = towers[task].shape
+            fits = shape.rank == 2 and shape[1] is not None
+            checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", tuple(shape))
+        return towers

@@ -1,0 +1,261 @@
+"""The parts of a model, their checks, and what follows from them before any tensor exists."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+
+from mtl import checks, networks, types
+from mtl import features as features_lib
+from mtl.auxiliary import emitted as emitted_losses
+from mtl.balancing import surgery as surgery_lib
+from mtl.balancing import weighting as weighting_lib
+from mtl.heads import metrics as metrics_lib
+from mtl.layers import quantization as quantization_lib
+from mtl.optimization import update as update_lib
+from mtl.sparsity import pruning as pruning_lib
+from mtl.variables import freezing as freezing_lib
+from mtl.variables import row_names as row_names_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The parts of a model.
+
+    Attributes:
+      columns: how features become the network's inputs; scope `features/<column>`.
+      network: from the inputs to one tower per task; scope `network`.
+      heads: the tasks; scope `head/<task>`.
+      update: from gradients to a training step.
+      weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
+      surgery: combines the tasks' gradients; a plain sum by default.
+      freezing: what does not move, for good or up to a step; nothing by default.
+      quantization: whose weights and inputs have few values; nothing by default.
+      pruning: which weights are cut while the network trains; none by default.
+      mixing: what mixes the rows of a batch in training, such as `mixing.Mixup`; None by default.
+        Every head has to know the loss of each row, as `types.ExampleHead` does.
+      auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`, which
+        training alone computes and which are balanced as the losses of tasks; scope
+        `auxiliary/<name>`.
+    """
+
+    columns: Sequence[types.Column]
+    network: types.Network
+    heads: Sequence[types.Head]
+    update: types.Update
+    weighting: types.Weighting = weighting_lib.Equal()
+    surgery: types.Surgery = surgery_lib.Sum()
+    freezing: freezing_lib.Freezing = freezing_lib.Freezing()
+    quantization: quantization_lib.Quantization = quantization_lib.Quantization()
+    pruning: Sequence[pruning_lib.Pruning] = ()
+    mixing: types.Mixing | None = None
+    auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
+
+    def __post_init__(self):
+        for setting in ("columns", "heads"):
+            value = getattr(self, setting)
+            checks.is_a(f"MultiTaskModel.{setting}", value, (list, tuple), "be a list")
+            checks.require(bool(value), f"MultiTaskModel.{setting}", "not be empty", value)
+        for head in self.heads:
+            is_head = hasattr(head, "logits") and hasattr(head, "metrics")
+            rule = "hold heads such as @heads.Binary()"
+            checks.require(is_head, "MultiTaskModel.heads", rule, head)
+            for name, higher in types.read_member(head, types.Head, "directions").items():
+                where = f"directions[{name!r}] of head {head.name!r}"
+                checks.is_a(where, higher, bool, "be True or False")
+        checks.unique("MultiTaskModel.heads", self.tasks)
+        checks.require_part(
+            "MultiTaskModel.network", self.network, "networks.SharedBottom", arguments=3
+        )
+        checks.require_part("MultiTaskModel.update", self.update, "update.Update", arguments=3)
+        checks.require_part(
+            "MultiTaskModel.weighting", self.weighting, "weighting.Equal", arguments=2
+        )
+        checks.require_part("MultiTaskModel.surgery", self.surgery, "surgery.Sum", arguments=3)
+        example = "be built, such as @freezing.Freezing()"
+        checks.is_a("MultiTaskModel.freezing", self.freezing, freezing_lib.Freezing, example)
+        example = "be built, such as @quantization.Quantization()"
+        kind = quantization_lib.Quantization
+        checks.is_a("MultiTaskModel.quantization", self.quantization, kind, example)
+        example = "be a list, such as [@pruning.Pruning()]"
+        checks.is_a("MultiTaskModel.pruning", self.pruning, (list, tuple), example)
+        for part in self.pruning:
+            checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
+        for column in self.columns:
+            checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        self._check_auxiliary_losses()
+        if self.mixing is not None:
+            self._check_mixing()
+
+    def _check_auxiliary_losses(self) -> None:
+        """Fail unless each has a name of its own and suits the heads."""
+        where = "MultiTaskModel.auxiliary_losses"
+        checks.is_a(where, self.auxiliary_losses, (list, tuple), "be a list")
+        for part in self.auxiliary_losses:
+            example = "auxiliary.VirtualAdversarial"
+            checks.require_part(where, part, example, arguments=1, attributes=["name"])
+            types.read_member(part, types.AuxiliaryLoss, "check")(self.heads_by_task)
+            rule = f"keep averages where the auxiliary loss {part.name!r} reads them"
+            fix = "Set Update.average = @averaging.ExponentialAverage()."
+            reads = types.read_member(part, types.AuxiliaryLoss, "reads_average")
+            average = types.read_member(self.update, types.Update, "average")
+            checks.require(not reads or average is not None, "Update.average", rule, average, fix)
+        names = [*self.tasks, *(part.name for part in self._all_losses)]
+        checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
+
+    def _check_mixing(self) -> None:
+        """Fail unless what is mixed has a meaning for every head."""
+        where = "MultiTaskModel.mixing"
+        checks.require_part(where, self.mixing, "mixing.Mixup", arguments=1)
+        for head in self.heads:
+            rule = f"be None where the loss of a head is no sum over rows, as that of {head.name!r}"
+            knows = isinstance(head, types.ExampleHead)
+            checks.require(knows, where, rule, self.mixing, f"It is {type(head).__name__}.")
+        for part in self.built_losses:
+            rule = f"be None where the auxiliary loss {part.name!r} reads the labels of rows"
+            reads = types.read_member(part, types.AuxiliaryLoss, "reads_labels")
+            checks.require(not reads, where, rule, self.mixing)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks, in the order of the heads."""
+        return tuple(head.name for head in self.heads)
+
+    @property
+    def heads_by_task(self) -> dict[str, types.Head]:
+        """{task: its head}, in the order of the heads."""
+        return {head.name: head for head in self.heads}
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The names of the losses that training adds up: tasks, then auxiliary losses."""
+        return (*self.tasks, *(part.name for part in self.built_losses))
+
+    @functools.cached_property  # All settings of all parts are looked through.
+    def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
+        """The auxiliary losses that are set, and those that columns and the network emit."""
+        emitted = emitted_losses.find_losses([*self.columns, self.network])
+        return [*self.auxiliary_losses, *emitted]
+
+    @property
+    def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
+        """The auxiliary losses that a step computes: those that do not weigh 0 for good."""
+        losses = self._all_losses
+        weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
+        return [
+            part
+            for part, weight in zip(losses, weights, strict=True)
+            if callable(weight) or weight != 0
+        ]
+
+    @property
+    def heads_of_losses(self) -> Sequence[types.Head]:
+        """The heads that the auxiliary losses build themselves."""
+        return [
+            head
+            for part in self.built_losses
+            for head in types.read_member(part, types.AuxiliaryLoss, "own_heads")
+        ]
+
+    @property
+    def are_rows_apart(self) -> bool:
+        """Whether a row goes through a training step alone as it does among others."""
+        apart = [
+            types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
+        ]
+        return self.mixing is None and all(apart)
+
+    @property
+    def held(self) -> freezing_lib.Freezing:
+        """What does not move: by the setting, and by what the network needs."""
+        return types.read_member(self.network, types.Network, "hold")(self.freezing)
+
+    @property
+    def adds_losses(self) -> bool:
+        """Whether gradients are those of the plain sum of the weighted losses."""
+        return isinstance(self.surgery, surgery_lib.Sum)
+
+    @property
+    def stacks_tasks(self) -> bool:
+        """Whether equal tasks may share variables of the graph, as `mtl.variables.stacks` says.
+
+        Only with parts that are known to choose no variable by its name, and to treat a variable
+        entry by entry: a part of one's own may do anything.
+        """
+        are_plain = (
+            type(self.network) is networks.SharedBottom,
+            type(self.weighting) in map(vars(weighting_lib).get, weighting_lib.__all__),
+            type(self.surgery) is surgery_lib.Sum,
+            type(self.update) is update_lib.Update and self.update.is_entrywise,
+            self.held == freezing_lib.Freezing(),
+            self.quantization == quantization_lib.Quantization(),
+            not self.pruning,
+            self.mixing is None,
+            not self.built_losses,
+        )
+        return all(are_plain)
+
+    @property
+    def reads_losses(self) -> bool:
+        """Whether weighting or surgery decide by the values of the losses."""
+        return types.read_member(self.weighting, types.Weighting, "reads_losses") or (
+            types.read_member(self.surgery, types.Surgery, "reads_losses")
+        )
+
+    def find_direction(self, metric: str) -> bool | None:
+        """Return whether a higher value of a metric is better; None where no head tells."""
+        if metric in ("loss", "average_loss"):
+            return False
+        task, _, name = metric.partition("/")
+        heads = [head for head in self.heads if head.name == task]
+        found = [
+            declared for head in heads for declared in metrics_lib.find_directions(head, [name])
+        ]
+        return found[0][1] if found else None
+
+    def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
+        """Return for every task the most telling of these evaluation metrics, by name."""
+        names = [metric.partition("/")[::2] for metric in metrics]
+        mains = []
+        for head in self.heads:
+            own = [name for task, name in names if task == head.name]
+            mains += [
+                f"{head.name}/{name}" for name, _ in metrics_lib.find_directions(head, own)[:1]
+            ]
+        return mains
+
+    def find_first_final_step(self, train_steps: int) -> int:
+        """Return the step from which checkpoints are as sparse as they are to be.
+
+        0 where nothing is pruned, or where the run ends before.
+        """
+        first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
+        return first if first <= train_steps else 0
+
+    @property
+    def column_files(self) -> dict[str, str]:
+        """{what it is for: path} of the files that the columns' settings name."""
+        named = (types.read_member(column, types.Column, "files") for column in self.columns)
+        return {f"features/{output}": path for files in named for output, path in files.items()}
+
+    @property
+    def training_files(self) -> dict[str, str]:
+        """The files that training reads, {what: path}, such as those of columns, and masks."""
+        entries = self.freezing.entries.items()
+        masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
+        read = {what: path for what, path in masks.items() if path}
+        for part in self.built_losses:
+            files = types.read_member(part, types.AuxiliaryLoss, "files")
+            read |= {f"auxiliary/{part.name}/{what}": path for what, path in files.items()}
+        return {**self.column_files, **read}
+
+    def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
+        """Return what rows of variables stand for, tokens or classes: {scope: names}."""
+        named: dict[str, types.RowNames] = {}
+        for column in self.columns:
+            of_column = types.read_member(column, types.Column, "row_names")(statistics)
+            own = {f"features/{name}/": names for name, names in of_column.items()}
+            named = row_names_lib.join(named, own)
+        for head in self.heads:
+            of_head = types.read_member(head, types.Head, "row_names")
+            named |= {f"head/{head.name}/": of_head} if of_head else {}
+        return named

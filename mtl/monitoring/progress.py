@@ -1,0 +1,110 @@
+"""How far a run is, while it trains: a bar on a terminal, a line now and then elsewhere.
+
+progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "never_married"])
+
+Where the share of waiting is large, reading is what makes the run slow: steps wait for batches.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from mtl.monitoring import hooks
+from mtl.step import training_loop
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+_LOG_SECS = 10.0
+# As wide as steps, times and the speed are. The losses of tasks come after them.
+_BAR_COLUMNS = 90
+_LINE_TASKS = 8
+
+
+class Progress(hooks.StepHook):
+    """Shows steps done, time left, examples per second, share of waiting, and losses.
+
+    On a terminal it is one bar, as wide as the terminal; elsewhere a log line about every 10
+    seconds. The record of a line has the same as `fields`, which `--json_log` writes.
+
+    Args:
+      result: the steps.
+      last_step: at which the run ends.
+      batch_size: of all replicas together.
+      losses: the names of the losses that are shown beside their sum.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        last_step: int,
+        batch_size: int,
+        losses: Sequence[str] = (),
+    ):
+        super().__init__(result)
+        self._last_step, self._batch_size = last_step, batch_size
+        self._loss = result.names.index("loss")
+        # The loss of a single task is the sum.
+        names = losses if len(losses) > 1 else ()
+        self._losses = {name: result.names.index(f"{name}/loss") for name in names}
+
+    def after_create_session(self, session, coord):
+        self._first = self._step = int(session.run(tf1.train.get_global_step()))
+        self._logged = time.perf_counter()
+        self._bar = tqdm.tqdm(
+            total=self._last_step,
+            initial=self._first,
+            unit="step",
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+            leave=False,
+        )
+
+    def on_step(self, run_context, step, values):
+        if step == self._step:
+            return
+        fields = self._describe(step, values)
+        if not self._bar.disable:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns
+            fits = max(0, (columns - _BAR_COLUMNS) // 16)
+            self._bar.set_postfix_str(self._tell(fields, fits), refresh=False)
+            self._bar.update(step - self._step)
+        self._step = step
+        if time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step:
+            self._logged = time.perf_counter()
+            # Above a bar nobody needs a line. Where lines are kept in a file, they are.
+            level = logging.INFO if self._bar.disable else logging.DEBUG
+            line = "step %d of %d, %s, %.0f s left"
+            told = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
+            _log.log(level, line, *told, extra={"fields": fields})
+
+    def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
+        """Return all that is known, by name, as plain numbers."""
+        steps_per_sec = (step - self._first) / self.secs
+        fields: dict[str, Any] = {"step": step, "loss": float(values[self._loss])}
+        fields["losses"] = {name: float(values[at]) for name, at in self._losses.items()}
+        fields["examples_per_sec"] = steps_per_sec * self._batch_size
+        if self.waited_secs is not None:
+            fields["input_wait_share"] = self.waited_secs / self.secs
+        return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
+
+    def _tell(self, fields: dict[str, Any], num_tasks: int) -> str:
+        """Return them as words, with the losses of the first `num_tasks` tasks."""
+        told = [f"{fields['examples_per_sec']:,.0f} examples/s"]
+        if "input_wait_share" in fields:
+            told.append(f"waiting {fields['input_wait_share']:.0%}")
+        told.append(f"loss {fields['loss']:.4g}")
+        losses = list(fields["losses"].items())
+        told += [f"{name} {loss:.4g}" for name, loss in losses[:num_tasks]]
+        left = len(losses) - num_tasks
+        return ", ".join(told + [f"{left} more"] * (0 < left < len(losses)))
+
+    def end(self, session):
+        self._bar.close()

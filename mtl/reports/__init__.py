@@ -1,0 +1,1 @@
+"""What a run, or several, came to, on one page that can be mailed: `launch.report`, `compare`."""

@@ -1,0 +1,187 @@
+"""How far a model is from what needs no model: the most frequent class, the mean of the labels.
+
+found = baselines.judge(head, metrics, rows)
+found.metric, found.value, found.baseline, found.skill            # "auc", 0.91, 0.5, 0.82
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl import types
+from mtl.heads import metrics as metrics_lib
+from mtl.reports import held_out
+
+# So many standard errors and more are seldom chance.
+_CLEAR = 2.0
+
+
+class Verdict(NamedTuple):
+    """A metric of a task beside the same of a trivial model.
+
+    Attributes:
+      task: the task.
+      metric: the most telling one of its metrics whose baseline is known.
+      higher: whether higher is better.
+      value: of the model; NaN where it is undefined.
+      baseline: of the trivial model; None where no metric of the task has one.
+      what: what the trivial model predicts.
+      deviations: by how many standard errors the model is better, negative where it is worse; None
+        where not all rows were seen.
+    """
+
+    task: str
+    metric: str
+    higher: bool
+    value: float
+    baseline: float | None
+    what: str
+    deviations: float | None = None
+
+    @property
+    def skill(self) -> float | None:
+        """The share of the way from the baseline, 0, to a perfect model, 1, below 0 if worse."""
+        if self.baseline is None or not math.isfinite(self.value):
+            return None
+        perfect = 1.0 if self.higher else 0.0
+        way = perfect - self.baseline
+        return (self.value - self.baseline) / way if way else None
+
+    @property
+    def is_better(self) -> bool | None:
+        """Whether the model beats the trivial one; None where that is unknown."""
+        if self.baseline is None or math.isnan(self.baseline):
+            return None
+        if math.isnan(self.value):
+            return False
+        return self.value > self.baseline if self.higher else self.value < self.baseline
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the lead is more than chance brings, as far as that is known."""
+        return self.deviations is None or self.deviations > _CLEAR
+
+    @property
+    def rank(self) -> float:
+        """What orders tasks, those that need a look first: a NaN, then the least skill."""
+        if math.isnan(self.value):
+            return -math.inf
+        return math.inf if self.skill is None else self.skill
+
+
+def judge(
+    head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
+) -> Verdict | None:
+    """Return the first metric of a head that has a baseline, else its first; None without any.
+
+    Args:
+      head: the task.
+      metrics: of the whole evaluation, {"<task>/<metric>": value}.
+      rows: held-out rows of the task; some baselines need the labels themselves.
+    """
+    prefix = f"{head.name}/"
+    own = {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
+    order = metrics_lib.find_directions(head, list(own))
+    for metric, higher in order:
+        for names, find, what in _BASELINES:
+            if metric in names:
+                baseline = find(own, rows, head)
+                if baseline is not None:
+                    lead = _measure_lead(metric, rows)
+                    return Verdict(head.name, metric, higher, own[metric], baseline, what, lead)
+    return Verdict(head.name, *order[0], own[order[0][0]], None, "") if order else None
+
+
+def _of_accuracy(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return own.get("accuracy_baseline")
+
+
+def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 0.5
+
+
+def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 1 / len(head.class_names) if head.class_names else None
+
+
+def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    """Return the standard deviation of the labels, which R2 and the error tell."""
+    if "r2" in own:
+        left = 1 - own["r2"]
+        return own["rmse"] / math.sqrt(left) if left > 0 else None
+    return _from_labels(rows, lambda labels: labels.mean(), lambda errors: errors**2, math.sqrt)
+
+
+def _of_mae(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return _from_labels(rows, np.median, np.abs, float)
+
+
+def _from_labels(
+    rows: held_out.Rows | None,
+    predict: Callable[[np.ndarray], float],
+    penalise: Callable[[np.ndarray], np.ndarray],
+    finish: Callable[[float], float],
+) -> float | None:
+    """Return the error of one prediction for all; None of labels that are weighed, or unseen."""
+    if rows is None:
+        return None
+    labels = rows.target[rows.weight > 0].astype(np.float64)
+    if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
+        return None
+    return finish(float(np.mean(penalise(labels - predict(labels)))))
+
+
+def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
+    """Return by how many standard errors a model leads; None of a metric without rows to compare.
+
+    Errors are compared row by row. The AUC of scores at random has the variance
+    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
+    variables is stochastically larger than the other", 1947.
+    """
+    if rows is None:
+        return None
+    counted = (rows.weight > 0) & np.isfinite(rows.score)
+    target, weight = rows.target[counted].astype(np.float64), rows.weight[counted]
+    predicted = rows.predicted[counted].astype(np.float64)
+    if len(target) < 2:
+        return None
+    if metric == "auc" and rows.kind == held_out.BINARY:
+        return _rank_lead(rows.score[counted], target)
+    if metric == "accuracy" and rows.kind != held_out.NUMBER:
+        values, places = np.unique(target, return_inverse=True)
+        most = values[np.argmax(np.bincount(places, weight))]
+        lead = (target == predicted).astype(np.float64) - (target == most)
+    elif metric == "rmse":
+        lead = (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
+    elif metric == "mae":
+        lead = np.abs(target - np.median(target)) - np.abs(target - predicted)
+    else:
+        return None
+    share = weight / weight.sum()
+    mean = float(np.sum(share * lead))
+    spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
+    return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _rank_lead(score: np.ndarray, target: np.ndarray) -> float | None:
+    positives, negatives = int((target > 0).sum()), int((target <= 0).sum())
+    if not positives or not negatives:
+        return None
+    _, places, counts = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    above = float(ranks[target > 0].sum()) - positives * (positives + 1) / 2
+    area = above / (positives * negatives)
+    spread = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+    return (area - 0.5) / spread
+
+
+_Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]
+_BASELINES: tuple[tuple[tuple[str, ...], _Find, str], ...] = (
+    (("accuracy",), _of_accuracy, "always the most frequent class"),
+    (("auc",), _of_auc, "scores at random"),
+    (("balanced_accuracy",), _of_balanced, "always the same class"),
+    (("rmse",), _of_rmse, "always the mean of the labels"),
+    (("mae",), _of_mae, "always the median of the labels"),
+)

@@ -1,0 +1,184 @@
+"""Figures of a page: lines in SVG whose colours the page's style sheet gives, and their legends.
+
+figure = figures.draw_curves("loss", {"train": {100: 0.5, 200: 0.1}}, mark=200)
+figure.title, figure.svg, figure.legend
+"""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mtl.monitoring import chart
+
+Points = Sequence[tuple[float, float]]
+
+NUM_COLORS = 8
+MOST_LINES = 16
+_MOST_POINTS = 200
+# Each point of a line of so few is marked.
+_MOST_DOTS = 12
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 360, 190, 48, 8, 10, 24
+_PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+_MOST_TICKS = 5
+# Above and below a line that never changes, as a share of its value.
+_ROOM = 0.2
+# A line that spans a larger factor is drawn by its logarithm.
+_LOG_FACTOR = 50
+_ROUND_STEPS = (1, 2, 2.5, 5, 10)
+
+
+class Line(NamedTuple):
+    """A line of the legend: its colour, whether it is dashed, its name, and where it ends.
+
+    Only what changes over the steps has an end that says something.
+    """
+
+    color: int
+    is_dashed: bool
+    name: str
+    last: float | None
+
+
+class Figure(NamedTuple):
+    """A picture with what stands around it; `note` says what it leaves out."""
+
+    title: str
+    svg: str
+    legend: list[Line]
+    note: str = ""
+
+
+class _Axis(NamedTuple):
+    """Values to [0, 1]."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def place(self, value: float) -> float:
+        value = math.log10(value) if self.is_log else value
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return round values within the range: (where they are, what they say)."""
+        least = (self.high - self.low) / _MOST_TICKS
+        size = 10 ** math.floor(math.log10(least))
+        step = next(factor * size for factor in _ROUND_STEPS if factor * size >= least * 0.999)
+        step = max(step, 1) if self.is_log else step
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        values = [number * step for number in range(first, last + 1)]
+        shown = [_short(10**v) if self.is_log else _short(v, step) for v in values]
+        places = [(value - self.low) / (self.high - self.low) for value in values]
+        return list(zip(places, shown, strict=True))
+
+
+def draw_curves(
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    mark: int | None = None,
+    may_be_log: bool = True,
+) -> Figure:
+    """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
+    lines = {name: sorted(points.items()) for name, points in curves.items() if points}
+    drawn = draw_lines(title, lines, mark=mark, may_be_log=may_be_log)
+    ends = [line._replace(last=lines[line.name][-1][1]) for line in drawn.legend]
+    return drawn._replace(legend=ends)
+
+
+def draw_lines(
+    title: str,
+    lines: Mapping[str, Points],
+    mark: float | None = None,
+    may_be_log: bool = False,
+    is_share: bool = False,
+) -> Figure:
+    """Draw {name: [(x, y), ...]}; where `is_share`, both are in [0, 1] and meet on the diagonal."""
+    drawn = dict(list(lines.items())[:MOST_LINES])
+    xs = [x for points in drawn.values() for x, _ in points] or [0]
+    ys = [y for points in drawn.values() for _, y in points] or [0]
+    across = _Axis(0, 1) if is_share else _span(min(0, *xs), max(xs), 0)
+    is_log = may_be_log and min(ys) > 0 and max(ys) > _LOG_FACTOR * min(ys)
+    up = _Axis(0, 1) if is_share else _span_log(ys) if is_log else _span(min(ys), max(ys), 0.06)
+    parts = [_grid(across, up)]
+    if is_share:
+        parts.append(_path(((0, 0), (1, 1)), across, up, "diagonal"))
+    if mark is not None and across.low <= mark <= across.high:
+        x = _LEFT + across.place(mark) * _PLOT_WIDTH
+        parts.append(f'<path class="mark" d="M{x:.1f} {_TOP}v{_PLOT_HEIGHT}"/>')
+    legend = []
+    for number, (name, points) in enumerate(drawn.items()):
+        color, is_dashed = number % NUM_COLORS, number >= NUM_COLORS
+        style = f"line c{color}" + " dashed" * is_dashed
+        parts.append(_path(chart.thin(points, _MOST_POINTS), across, up, style))
+        if len(points) <= _MOST_DOTS:
+            parts += [_dot(x, y, across, up, color) for x, y in points]
+        legend.append(Line(color, is_dashed, name, None))
+    left = len(lines) - len(drawn)
+    note = f"{left} more are not drawn." if left else ""
+    return Figure(title, _wrap(title, parts), legend, note)
+
+
+def _span(low: float, high: float, margin: float) -> _Axis:
+    is_flat = low == high and margin > 0
+    room = abs(high) * _ROOM if is_flat else (high - low) * margin
+    low, high = low - room, high + room
+    return _Axis(low, high if high > low else low + 1)
+
+
+def _span_log(values: Sequence[float]) -> _Axis:
+    return _Axis(math.log10(min(values)), math.log10(max(values)), True)
+
+
+def _path(points: Points, across: _Axis, up: _Axis, style: str) -> str:
+    placed = []
+    for x, y in points:
+        left = _LEFT + across.place(x) * _PLOT_WIDTH
+        top = _TOP + (1 - up.place(y)) * _PLOT_HEIGHT
+        placed.append(f"{_trim(left)},{_trim(top)}")
+    return f'<polyline class="{style}" points="{" ".join(placed)}"/>'
+
+
+def _dot(x: float, y: float, across: _Axis, up: _Axis, color: int) -> str:
+    left = _LEFT + across.place(x) * _PLOT_WIDTH
+    top = _TOP + (1 - up.place(y)) * _PLOT_HEIGHT
+    return f'<circle class="dot c{color}" cx="{left:.1f}" cy="{top:.1f}" r="2.5"/>'
+
+
+def _trim(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _grid(across: _Axis, up: _Axis) -> str:
+    parts = []
+    for place, told in up.ticks():
+        y = _TOP + (1 - place) * _PLOT_HEIGHT
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}h{_PLOT_WIDTH}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{told}</text>')
+    for place, told in across.ticks():
+        x, y = _LEFT + place * _PLOT_WIDTH, _TOP + _PLOT_HEIGHT
+        anchor = "end" if place > 0.97 else "middle"
+        parts.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="{anchor}">{told}</text>')
+    base = _TOP + _PLOT_HEIGHT
+    return "".join([*parts, f'<path class="axis" d="M{_LEFT} {base}h{_PLOT_WIDTH}"/>'])
+
+
+def _wrap(title: str, parts: Sequence[str]) -> str:
+    label = html.escape(title)
+    head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
+    return "".join([head, *parts, "</svg>"])
+
+
+def _short(value: float, step: float | None = None) -> str:
+    """Return a round number in few letters, with as many digits as a step to the next one needs."""
+    if abs(value) < 1e-12:
+        return "0"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.4g}{letter}"
+    if abs(value) < 1e-3:
+        return f"{value:.2g}".replace("e-0", "e-")
+    if step is None:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    digits = next((n for n in range(12) if math.isclose(round(step, n), step)), 12)
+    return f"{value:,.{digits}f}"

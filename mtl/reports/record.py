@@ -1,0 +1,183 @@
+"""What the folder of a run holds of its results, read once.
+
+run = record.read_run(experiment, "runs/digits")
+run.best_step, run.metrics["digit/accuracy"], run.is_training
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import lock, run_directory
+from mtl.files import checksums, storage
+from mtl.monitoring import doubts, event_files
+from mtl.variables import pruned
+
+_FIX = "Delete it: the next evaluation is then the best so far."
+_SPEEDS = ("steps_per_sec", "examples_per_sec")
+
+
+class Run(NamedTuple):
+    """What is known of a run without a look at its data.
+
+    Attributes:
+      experiment: its settings.
+      model_dir: its folder.
+      training: the scalars of its steps.
+      evaluations: the scalars of the evaluations of its checkpoints.
+      best: what `best.json` holds; {} before the first evaluation.
+      step: the last step that is saved.
+      is_training: whether a process trains there now.
+      doubts: what makes its result doubtful.
+    """
+
+    experiment: experiment_lib.Experiment
+    model_dir: str
+    training: event_files.Record
+    evaluations: event_files.Record
+    best: Mapping[str, Any]
+    step: int
+    is_training: bool
+    doubts: list[str]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return os.path.basename(os.path.abspath(self.model_dir))
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint; None where none is."""
+        return self.best.get("step")
+
+    @property
+    def shown_step(self) -> int | None:
+        """The step whose evaluation is shown: that of the best checkpoint, else the last one."""
+        return self.last_evaluated if self.best_step is None else self.best_step
+
+    @property
+    def evaluated_steps(self) -> set[int]:
+        """The steps of the evaluations."""
+        finite = (step for points in self.evaluations.curves.values() for step in points)
+        return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
+
+    @property
+    def last_evaluated(self) -> int | None:
+        """The step of the last evaluation."""
+        return max(self.evaluated_steps, default=None)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the evaluation of `shown_step` found, NaN where it was not finite."""
+        return self.metrics_at(self.shown_step)
+
+    def metrics_at(self, step: int | None) -> dict[str, float]:
+        """Return what the evaluation of a step found; {} where there was none."""
+        found = {n: points[step] for n, points in self.evaluations.curves.items() if step in points}
+        broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
+        return {**found, **broken}
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The best checkpoint, or the latest where none is the best; None before the first."""
+        for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
+            paths = run_directory.list_checkpoints(folder)
+            if paths and run_directory.is_checkpoint(paths[-1]):
+                return paths[-1]
+        return None
+
+    @property
+    def speeds(self) -> dict[str, float]:
+        """The medians of steps and examples per second."""
+        curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
+        return {name: _median([*points.values()]) for name, points in curves.items() if points}
+
+
+def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
+    """Read what a folder holds of a run.
+
+    Raises:
+      UserError: its record of the best, or its checkpoint, is damaged.
+    """
+    storage.require_plain("--model_dir", model_dir)
+    path = os.path.join(model_dir, "best", "best.json")
+    return Run(
+        experiment=experiment,
+        model_dir=model_dir,
+        training=event_files.read_record(model_dir),
+        evaluations=event_files.read_record(os.path.join(model_dir, "eval")),
+        best=checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {},
+        step=run_directory.step_of(model_dir),
+        is_training=_is_training(model_dir),
+        doubts=doubts.read_all_doubts(model_dir),
+    )
+
+
+def count_parameters(checkpoint: str) -> tuple[int, int]:
+    """Return how many numbers the model's variables hold, and how many bytes of a checkpoint.
+
+    What an optimizer keeps beside a variable is named `<variable>/<optimizer>`, and is no part of
+    the model.
+    """
+    reader = tf.train.load_checkpoint(checkpoint)
+    shapes = reader.get_variable_to_shape_map()
+    total = 0
+    for name, shape in shapes.items():
+        is_model = name.startswith(("features/", "network/", "head/"))
+        is_state = name.rpartition("/")[0] in shapes or pruned.is_of_pruning(name)
+        if is_model and not is_state:
+            total += math.prod(shape)
+    files = storage.listed(*os.path.split(f"{checkpoint}."))
+    return total, sum(tf.io.gfile.stat(file).length for file in files)
+
+
+def read_export(model_dir: str) -> dict[str, Any]:
+    """Return path, bytes and what `model.json` says of the newest export; {} without one."""
+    for kind in ("best", "latest"):
+        folder = os.path.join(model_dir, "export", kind)
+        versions = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+        numbered = sorted((v.rstrip("/") for v in versions if v.rstrip("/").isdigit()), key=int)
+        if numbered:
+            path = os.path.join(folder, numbered[-1])
+            return {**_describe_export(path), "kind": kind, "path": path, "bytes": _bytes_of(path)}
+    return {}
+
+
+def _describe_export(path: str) -> dict[str, Any]:
+    file = os.path.join(path, "assets.extra", "model.json")
+    if not tf.io.gfile.exists(file):
+        return {}
+    with tf.io.gfile.GFile(file, "rb") as opened:
+        try:
+            found = json.loads(opened.read())
+        except ValueError:
+            return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _bytes_of(folder: str) -> int:
+    return sum(
+        tf.io.gfile.stat(os.path.join(parent, file)).length
+        for parent, _, files in tf.io.gfile.walk(folder)
+        for file in files
+    )
+
+
+def _is_training(model_dir: str) -> bool:
+    try:
+        lock.require_free(model_dir)
+    except checks.UserError:
+        return True
+    return False
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[-middle - 1]) / 2

@@ -1,0 +1,223 @@
+"""The report of a run: what it came to, how, from what, and how to repeat it.
+
+page = report.describe_run(experiment, "runs/digits", most_rows=100_000)
+report.write("report.html", page)
+"""
+
+import datetime
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from mtl import checks
+from mtl import experiment as experiment_lib
+from mtl.files import atomic
+from mtl.reports import (
+    baselines,
+    blocks,
+    curve_sections,
+    held_out,
+    page,
+    record,
+    row_sections,
+    settings,
+    size_sections,
+    splits,
+)
+
+_log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
+
+
+_CHOSEN = (
+    "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
+    "a little less."
+)
+
+
+class _Looked(NamedTuple):
+    """What a look at the data found; None where there was none, and `problems` says why."""
+
+    seen: held_out.Seen | None
+    facts: Sequence[splits.Facts]
+    problems: Sequence[str]
+
+
+def write(path: str, whole: blocks.Page) -> int:
+    """Write a page as one HTML file, which appears when it is complete; return its bytes."""
+    content = page.render(whole).encode()
+    atomic.write(path, content)
+    return len(content)
+
+
+def describe_run(
+    experiment: experiment_lib.Experiment, model_dir: str, most_rows: int
+) -> blocks.Page:
+    """Read the folder of a run and return its report.
+
+    Args:
+      experiment: its settings.
+      model_dir: its folder, which stays as it is.
+      most_rows: how many rows of each split are read; 0 reads none.
+
+    Raises:
+      UserError: what lies in the folder is damaged.
+    """
+    run = record.read_run(experiment, model_dir)
+    looked = _look(run, most_rows)
+    verdicts = _judge(run, looked.seen)
+    built = [
+        ("verdict", "Verdict", _tell_verdict(run, verdicts)),
+        ("data", "Data", row_sections.tell_data(run, looked.facts, looked.problems)),
+        ("curves", "Curves", curve_sections.tell_curves(run, verdicts)),
+        ("evaluation", "Evaluation", row_sections.tell_evaluation(run, verdicts, looked.seen)),
+        ("balancing", "Balancing", curve_sections.tell_balancing(run)),
+        ("experts", "Experts and gates", curve_sections.tell_gates(run)),
+        ("size", "Size, sparsity and speed", size_sections.tell_size(run)),
+        ("samples", "Samples with large gradients", size_sections.tell_samples(run)),
+        ("problems", "Problems", size_sections.tell_problems(run, looked.problems)),
+        ("configuration", "Configuration", _tell_settings(run)),
+        ("commands", "Repeat, predict, serve", size_sections.tell_commands(run)),
+    ]
+    state, mood = describe_state(run)
+    return blocks.Page(
+        title=run.name,
+        state=state,
+        mood=mood,
+        lead=_lead(run, verdicts),
+        sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
+        left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
+    )
+
+
+def describe_state(run: record.Run) -> tuple[str, str]:
+    """Return how far a run is, in a few words, and whether that is as it should be."""
+    last = run.experiment.run.train_steps
+    if run.is_training:
+        return f"still training, step {run.step:,} of {last:,}", "warning"
+    if run.step >= last:
+        return "finished", "good"
+    patience = run.experiment.best.patience
+    if patience is not None and run.best.get("evaluations_since", 0) >= patience:
+        return f"ended early, at step {run.step:,} of {last:,}", "good"
+    return f"stopped at step {run.step:,} of {last:,}", "warning"
+
+
+def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
+    today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    heads = run.experiment.model.heads
+    kinds = ", ".join(f"{head.name} ({type(head).__name__})" for head in heads[:12])
+    more = f" and {len(heads) - 12} more" if len(heads) > 12 else ""
+    lines = [f"{len(heads)} task{'s' * (len(heads) > 1)}: {kinds}{more}"]
+    if run.best_step is not None:
+        chosen = run.experiment.best.metric
+        lines.append(f"The best checkpoint is that of step {run.best_step:,}, by {chosen}.")
+    elif run.shown_step is not None:
+        lines.append(f"No checkpoint is the best: this shows the last, of step {run.shown_step:,}.")
+    if run.is_training:
+        lines.append("This run is still going: all below is of the checkpoints so far.")
+    return [*lines, f"Written on {today}."]
+
+
+def _look(run: record.Run, most_rows: int) -> _Looked:
+    """Read the rows that are asked for; what keeps them from being read is told, not raised."""
+    if most_rows <= 0:
+        return _Looked(None, (), ["No rows were read, as --rows is 0."])
+    problems: list[str] = []
+    experiment, data = run.experiment, run.experiment.data
+    facts = [
+        _tried(problems, splits.look_at, experiment, split, most_rows)
+        for split in dict.fromkeys((data.train_split, data.eval_split))
+    ]
+    seen = None
+    if run.checkpoint:
+        predict = held_out.predict_rows
+        seen = _tried(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
+    return _Looked(seen, [one for one in facts if one], problems)
+
+
+def _tried(problems: list[str], find: Callable[..., _Found], *arguments: Any) -> _Found | None:
+    try:
+        return find(*arguments)
+    except checks.UserError as error:
+        problems.append(str(error))
+        return None
+
+
+def _judge(run: record.Run, seen: held_out.Seen | None) -> list[baselines.Verdict]:
+    tasks = seen.tasks if seen and seen.is_whole else {}
+    metrics = run.metrics
+    judged = [
+        baselines.judge(head, metrics, tasks.get(head.name)) for head in run.experiment.model.heads
+    ]
+    return [one for one in judged if one]
+
+
+def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
+    if not run.metrics:
+        return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
+    told: list[Any] = [blocks.Text(line, mood) for line, mood in _sum_up(run, verdicts)]
+    if len(run.evaluated_steps) > 1 and run.best_step is not None:
+        told.append(blocks.Text(_CHOSEN, "note"))
+    shown = sorted(verdicts, key=lambda one: one.rank)
+    few = shown[: row_sections.MOST_TASKS]
+    told.append(blocks.Verdicts([one for one in verdicts if one in few]))
+    if len(shown) > len(few):
+        told.append(
+            blocks.Text(f"{len(few)} of {len(shown)} tasks, those with least skill.", "note")
+        )
+    return told
+
+
+def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
+    """Return what the verdict comes to, each line with its mood."""
+    known = [one for one in verdicts if one.is_better is not None]
+    worse = [one.task for one in known if not one.is_better]
+    unclear = [one.task for one in known if one.is_better and not one.is_clear]
+    lines = []
+    if known and not worse and not unclear:
+        every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
+        every = every or f"All {len(known)} tasks beat"
+        lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
+    for tasks, what in (
+        (worse, "No better than a trivial model, which knows the labels alone"),
+        (unclear, "Better than a trivial model by no more than chance may bring"),
+    ):
+        if tasks:
+            more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
+            lines.append((f"{what}: {', '.join(tasks[:20])}{more}.", "warning"))
+    unknown = len(verdicts) - len(known)
+    if unknown:
+        lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))
+    last = run.last_evaluated
+    if last is not None and run.best_step is not None and run.best_step < last:
+        line = f"Step {run.best_step:,} was the best: no evaluation up to step {last:,} was better."
+        lines.append((line, ""))
+    return lines
+
+
+def _tell_settings(run: record.Run) -> list:
+    all_settings = list(settings.flatten(run.experiment))
+    own = [one for one in all_settings if not one.is_default]
+    defaults = [one for one in all_settings if one.is_default]
+    header = ["part", "setting", "value", "default"]
+    return [
+        blocks.Table(
+            header,
+            [[_part(one), one.name, one.value, blocks.Quiet(_told_default(one))] for one in own],
+            f"{len(own)} settings differ from their defaults, or have none and had to be set.",
+        ),
+        blocks.Fold(
+            f"{len(defaults)} settings at their defaults",
+            [blocks.Table(header[:3], [[_part(one), one.name, one.value] for one in defaults])],
+        ),
+    ]
+
+
+def _part(setting: settings.Setting) -> str:
+    return f"{setting.part or 'experiment'} ({setting.kind})"
+
+
+def _told_default(setting: settings.Setting) -> str:
+    return "" if setting.default is None else setting.default

@@ -1,0 +1,232 @@
+"""The sections of a report that rest on rows: the data, and the evaluation of each head."""
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from mtl import types
+from mtl.reports import assess, baselines, blocks, figures, held_out, record, splits
+
+# A run may have hundreds of tasks: of these many, those with least skill, there are pictures.
+MOST_TASKS = 20
+_MOST_CLASSES = 12
+_MOST_FIELDS = 200
+_MOST_CONFUSIONS = 15
+_MOST_SLICES = 8
+# So many standard errors and more are seldom chance.
+_FAR = 2.0
+# The share of slices that chance alone puts further above the others than this.
+_BY_CHANCE = 0.025
+
+
+def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
+    """Return the tasks to draw: all, or of many those with least skill, in their order."""
+    tasks = list(run.experiment.model.tasks)
+    ranks = {one.task: one.rank for one in verdicts}
+    few = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
+    return [task for task in tasks if task in few]
+
+
+def tell_data(
+    run: record.Run, facts: Sequence[splits.Facts], problems: Sequence[str]
+) -> list | str:
+    """Return rows, labels of each task and missing values, by split."""
+    if not facts:
+        return " ".join(problems) or "no rows were read."
+    told: list = [
+        blocks.Table(
+            ["split", "rows", "read"],
+            [
+                [one.split, one.rows, "whole" if one.is_whole else "its first rows alone"]
+                for one in facts
+            ],
+        ),
+        _tell_labels(run, facts),
+    ]
+    counts = _tell_classes(run, facts)
+    if counts:
+        told.append(blocks.Fold("Rows by class", counts))
+    return [*told, *_tell_missing(facts)]
+
+
+def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> blocks.Table:
+    rows = []
+    for task in run.experiment.model.tasks[: MOST_TASKS * 5]:
+        for one in facts:
+            labels = one.tasks.get(task)
+            if labels is not None:
+                share = labels.labelled / one.rows if one.rows else 0.0
+                rows.append([task, one.split, labels.labelled, blocks.Bar(share), _say(labels)])
+    return blocks.Table(["task", "split", "labelled rows", "share", "labels"], rows)
+
+
+def _say(labels: splits.Labels) -> str:
+    if labels.mean is not None and labels.spread is not None:
+        return f"mean {labels.mean:.4g}, standard deviation {labels.spread:.4g}"
+    total = sum(labels.counts.values())
+    if not total:
+        return ""
+    most = max(labels.counts, key=lambda name: labels.counts[name])
+    return f"{len(labels.counts)} classes, {100 * labels.counts[most] / total:.1f}% {most}"
+
+
+def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list[blocks.Table]:
+    tables = []
+    for task in run.experiment.model.tasks[:MOST_TASKS]:
+        found = {one.split: one.tasks[task].counts for one in facts if task in one.tasks}
+        names = list(next(iter(found.values()), {}))
+        if 0 < len(names) <= 100:
+            rows = [[name, *(found[split].get(name, 0) for split in found)] for name in names]
+            tables.append(blocks.Table([task, *found], rows))
+    return tables
+
+
+def _tell_missing(facts: Sequence[splits.Facts]) -> list:
+    lacking = [name for name in facts[0].missing if any(one.missing.get(name) for one in facts)]
+    if not lacking:
+        return [blocks.Text("No value is missing in any field.", "note")]
+    rows = [
+        [name, *(blocks.Bar(one.missing.get(name, 0) / max(one.rows, 1)) for one in facts)]
+        for name in lacking[:_MOST_FIELDS]
+    ]
+    caption = "Missing values by field, or values that are the field's default; all others are full"
+    return [blocks.Table(["field", *(one.split for one in facts)], rows, caption)]
+
+
+def tell_evaluation(
+    run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
+) -> list | str:
+    """Return the metrics of every head, and what its predictions look like."""
+    if not run.metrics:
+        return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
+    told: list = [
+        blocks.Text(
+            "The metrics are those of the evaluations themselves; a number shows all its digits "
+            "where the pointer rests on it."
+        )
+    ]
+    if seen is not None:
+        which = "all" if seen.is_whole else "the first"
+        split = run.experiment.data.eval_split
+        made_by = os.path.basename(run.checkpoint or "")
+        line = f"Pictures and slices: {which} {seen.rows:,} rows of split {split!r}, by {made_by}."
+        told.append(blocks.Text(line, "note"))
+    chosen = choose_tasks(run, verdicts)
+    for head in run.experiment.model.heads:
+        if head.name in chosen:
+            rows = seen.tasks.get(head.name) if seen else None
+            told += [blocks.Heading(head.name), *_tell_head(run, head, rows, seen)]
+    others = [name for name in run.metrics if "/" not in name]
+    told += [blocks.Heading("all tasks"), _tell_metrics(run, others, "")]
+    return told
+
+
+def _tell_head(
+    run: record.Run, head: types.Head, rows: held_out.Rows | None, seen: held_out.Seen | None
+) -> list:
+    prefix = f"{head.name}/"
+    names = [name for name in run.metrics if name.startswith(prefix)]
+    recalls = [name for name in names if "/recall/" in name]
+    table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
+    if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
+        told: list = [table]
+    else:
+        pictures = blocks.Figures(_draw_head(rows))
+        told = [blocks.Side([table], [pictures, *_tell_confusion(head, rows)])]
+        told += _tell_slices(rows, seen)
+    if recalls:
+        title = f"Recall of {len(recalls)} classes"
+        told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
+    return told
+
+
+def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
+    """Return the metrics at the best checkpoint and at the last evaluation."""
+    best, last = run.metrics, run.metrics_at(run.last_evaluated)
+    is_same = run.shown_step == run.last_evaluated
+    what = "last" if run.best_step is None else "best"
+    header = ["metric", f"{what} (step {run.shown_step})"]
+    if not is_same:
+        header.append(f"last (step {run.last_evaluated})")
+    rows = []
+    for name in sorted(names):
+        is_warning = name.endswith(("nan_predictions", "_error_bound"))
+        if not is_warning or best[name] != 0:
+            row = [name.removeprefix(prefix), best[name]]
+            rows.append(row if is_same else [*row, last.get(name, math.nan)])
+    return blocks.Table(header, rows)
+
+
+def _draw_head(rows: held_out.Rows) -> list[figures.Figure]:
+    """Draw how far scores can be relied on, and the ROC of two classes."""
+    bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
+    if rows.kind == held_out.NUMBER:
+        low, high = (pick(pick(point) for point in bins) for pick in (min, max))
+        lines = {"label": bins, "perfect": [(low, low), (high, high)]}
+        title = "mean label by predicted number, in tenths of the rows"
+        return [figures.draw_lines(title, lines), _draw_errors(rows)]
+    what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
+    title = f"reliability: {what} by probability"
+    drawn = [figures.draw_lines(title, {what: bins}, is_share=True)]
+    corners = assess.trace_roc(rows) if rows.kind == held_out.BINARY else []
+    if corners:
+        title = "ROC: recall by false positive rate"
+        drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
+    return drawn
+
+
+def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
+    """Return the rows by true and predicted class, of many classes only what is confused most."""
+    if rows.kind == held_out.NUMBER:
+        return []
+    names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
+    counts = assess.count_confusion(rows, len(names))
+    if len(names) <= _MOST_CLASSES:
+        return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
+    return [_tell_confusions(names, counts)]
+
+
+def _draw_errors(rows: held_out.Rows) -> figures.Figure:
+    """Draw the share of rows whose error is at most so large."""
+    errors = np.sort(rows.error[(rows.weight > 0) & np.isfinite(rows.error)])
+    shares = (np.arange(len(errors)) + 1) / len(errors)
+    points = list(zip(errors.tolist(), shares.tolist(), strict=True))
+    return figures.draw_lines("share of rows whose error is at most", {"share": points})
+
+
+def _tell_confusions(names: Sequence[str], counts: np.ndarray) -> blocks.Table:
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
+    rows = [
+        [names[place // len(names)], names[place % len(names)], float(wrong.flat[place])]
+        for place in order
+        if wrong.flat[place] > 0
+    ]
+    caption = f"The most frequent confusions of {len(names)} classes"
+    return blocks.Table(["true", "predicted", "rows"], rows, caption)
+
+
+def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
+    if seen is None:
+        return []
+    slices, number = assess.compare_slices(rows, seen.fields)
+    far = [one for one in slices if one.deviations > _FAR][:_MOST_SLICES]
+    if not far:
+        line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
+        return [blocks.Text(line, "note")] if line else []
+    what = "distance" if rows.kind == held_out.NUMBER else "log loss"
+    table = blocks.Table(
+        ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
+        [_tell_slice(one) for one in far],
+        f"The worst of {number} slices of the rows; of as many, chance alone puts about "
+        f"{_BY_CHANCE * number:.2g} more than {_FAR:.0f} standard errors above the others",
+    )
+    return [table]
+
+
+def _tell_slice(one: assess.Slice) -> list:
+    apart = blocks.Right(f"{one.deviations:.1f}")
+    return [one.field, one.value, one.rows, one.error, one.others, apart]

@@ -1,0 +1,134 @@
+"""What a split holds: rows, labels of each task, missing values; one pass up to so many rows.
+
+facts = splits.look_at(experiment, "train", most_rows=100_000)
+facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
+"""
+
+import collections
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import experiment as experiment_lib
+from mtl import spec as spec_lib
+from mtl import types
+from mtl.runs import diagnosis
+
+_MOST_CLASSES = 1000
+
+
+class Labels(NamedTuple):
+    """The labels of a task.
+
+    Attributes:
+      labelled: how many rows have one of a weight above 0.
+      counts: {class: rows}, where the task has classes.
+      mean: of numbers, or None.
+      spread: the standard deviation of numbers, or None.
+    """
+
+    labelled: int
+    counts: dict[str, int]
+    mean: float | None
+    spread: float | None
+
+
+class Facts(NamedTuple):
+    """What a look at a split found; `missing` is {field: rows whose value is missing}."""
+
+    split: str
+    rows: int
+    is_whole: bool
+    tasks: dict[str, Labels]
+    missing: dict[str, int]
+
+
+def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
+    """Read a split, and no more than `most_rows` of it.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    data, model = experiment.data, experiment.model
+    heads = [head for head in model.heads if isinstance(head, types.WeighingHead)]
+    counters = [_Labels(head) for head in heads]
+    missing: collections.Counter[str] = collections.Counter()
+    fields = data.spec.fields
+    rows = batches = 0
+    limit = math.ceil(most_rows / data.batch_size)
+    with diagnosis.explain_run_errors(data, model, None, split):
+        for features, labels in data.one_pass(split).take(limit):
+            batches += 1
+            for name, values in {**features, **labels}.items():
+                count, lacking = _count_missing(fields[name], values)
+                missing[name] += lacking
+            rows += count
+            for counter in counters:
+                counter.see(labels)
+    found = {counter.task: counter.tell() for counter in counters}
+    return Facts(split, rows, batches < limit, found, {name: missing[name] for name in fields})
+
+
+def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:
+    """Return how many rows there are, and in how many the value is missing, or is the default."""
+    if isinstance(values, tf.RaggedTensor):
+        lengths = values.row_lengths().numpy()
+        return len(lengths), int((lengths == 0).sum())
+    array = values.numpy()
+    is_missing = np.zeros(array.shape, bool)
+    if array.dtype.kind == "f":
+        is_missing |= np.isnan(array)
+    elif array.dtype == object:
+        is_missing |= array == b""
+    if field.default is not None:
+        default = field.default
+        is_missing |= array == (default.encode() if isinstance(default, str) else default)
+    return len(array), int(is_missing.reshape(len(array), -1).all(1).sum())
+
+
+class _Labels:
+    """Counts the labels of one task."""
+
+    def __init__(self, head: Any):
+        self.task, self._head = head.name, head
+        names = types.read_member(head, types.Head, "class_names")
+        self._names = names if len(names) <= _MOST_CLASSES else ()
+        self._labelled = 0
+        self._counts: collections.Counter[int] = collections.Counter()
+        self._number, self._mean, self._squares = 0, 0.0, 0.0
+
+    def see(self, labels: types.Tensors) -> None:
+        """Take in a batch."""
+        if self._head.field not in labels:
+            return
+        counted = self._head.row_weights(labels).numpy() > 0
+        self._labelled += int(counted.sum())
+        targets, present = (one.numpy() for one in self._head.targets(labels[self._head.field]))
+        if targets.ndim != 1:
+            return
+        known = targets[counted & present].astype(np.float64)
+        if self._names:
+            self._counts.update(known.astype(int).tolist())
+        else:
+            self._join(known)
+
+    def _join(self, numbers: np.ndarray) -> None:
+        """Add numbers to mean and squared distances, as `heads.metrics.Moments` does."""
+        if not len(numbers):
+            return
+        mean, number = float(numbers.mean()), self._number + len(numbers)
+        apart = mean - self._mean
+        self._squares += float(np.square(numbers - mean).sum())
+        self._squares += apart**2 * self._number * len(numbers) / number
+        self._mean += apart * len(numbers) / number
+        self._number = number
+
+    def tell(self) -> Labels:
+        """Return what was seen."""
+        counts = {name: self._counts[place] for place, name in enumerate(self._names)}
+        if not self._number:
+            return Labels(self._labelled, counts, None, None)
+        spread = math.sqrt(self._squares / self._number)
+        return Labels(self._labelled, counts, self._mean, spread)

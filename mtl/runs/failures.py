@@ -1,0 +1,72 @@
+"""At which step a run failed, kept in its folder, so that the step can be replayed.
+
+with failures.keep_failure("runs/a", keep):       # writes runs/a/failure.json
+    train()
+failures.read_step("runs/a")                      # 1234, or None
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.checkpoints import run_directory
+from mtl.files import atomic
+
+FILE = "failure.json"
+_NOT_FINITE = re.compile(r"must be finite, got NaN or infinity at step (\d+) in ")
+
+
+def find_step(message: str) -> int | None:
+    """Return the step at which a loss or gradient was not finite, by the message of `Update`."""
+    found = _NOT_FINITE.search(message)
+    return int(found.group(1)) if found else None
+
+
+@contextlib.contextmanager
+def keep_failure(model_dir: str, keep: Callable[[], None]) -> Iterator[None]:
+    """Write down where a run fails at a loss or gradient that is not finite, and say what to do.
+
+    `keep` is called first: the first checkpoint of the run is what the step is replayed from.
+
+    Raises:
+      UserError: as the run did, with the command that looks into the step.
+    """
+    path = os.path.join(model_dir, FILE)
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+    try:
+        yield
+    except checks.UserError as error:
+        told = find_step(str(error))
+        # A record that is to blame is told of instead, and the step stands in what ended the run.
+        step = find_step(str(error.__cause__)) if told is None else told
+        if told is not None:
+            keep()
+        if step is not None:
+            atomic.write(path, json.dumps({"step": step, "error": str(error)}) + "\n")
+        if told is None:
+            raise
+        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        raise checks.UserError(f"{error} To see the op and the rows: {command}") from error
+
+
+def read_step(model_dir: str) -> int | None:
+    """Return the step at which a run failed; None where it did not, or has gone on since."""
+    path = os.path.join(model_dir, FILE)
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path) as file:
+        text = file.read()
+    try:
+        step = json.loads(text)["step"]
+    except (ValueError, KeyError, TypeError):
+        step = None
+    if not isinstance(step, int):
+        fix = "Delete it, and give --step."
+        raise checks.UserError(f"{path} must hold the step at which the run failed. {fix}")
+    return step if step >= run_directory.step_of(model_dir) else None

@@ -1,0 +1,268 @@
+"""Values within a model for chosen rows, and its layers: what a graph holds, without training it.
+
+batch = inspection.read_split(experiment, "test", limit=4)
+values = inspection.read_tensor(experiment, "runs/a", "network/trunk/hidden_0/Relu", batch)
+tree = inspection.summarize_model(experiment, "runs/a")
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat, scoring
+from mtl import experiment as experiment_lib
+from mtl import spec as spec_lib
+from mtl.checkpoints import run_directory
+from mtl.data import source as source_lib
+from mtl.debugging import layers
+from mtl.runs import diagnosis, estimators, fitting
+from mtl.scoring import readers
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+MODES = ("eval", "predict", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows of data as NumPy values, `tf1.ragged` ones where they are lists.
+
+    Attributes:
+      features: {field: [B, ...]}.
+      labels: {field: [B, ...]}; empty where the rows hold none.
+    """
+
+    features: Mapping[str, Any]
+    labels: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        first = next(iter(self.features.values()))
+        ragged = isinstance(first, tf1.ragged.RaggedTensorValue)
+        return len(first.row_splits) - 1 if ragged else len(first)
+
+
+def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
+    """Return the first rows of a split, that of evaluation by default.
+
+    Raises:
+      UserError: there is no such split, or a record is bad.
+    """
+    data = experiment.data
+    split = split or data.eval_split
+    with diagnosis.explain_run_errors(data, experiment.model, None, split):
+        found = source_lib.iterate(
+            lambda: data.dataset(split, training=False, seed=0, batch_size=limit)
+        )
+        batch = next(found)
+        if isinstance(batch, Exception):
+            raise batch
+    return Batch(*batch)
+
+
+def read_file(
+    experiment: experiment_lib.Experiment, path: str, limit: int, with_labels: bool
+) -> Batch:
+    """Return the first rows of a file of CSV, JSON lines or TFRecords.
+
+    Raises:
+      UserError: there is no such file, or a row is bad.
+    """
+    spec = given = experiment.data.spec
+    if with_labels:  # They are read as features are; one that is absent is missing.
+        missing = {name: field.default for name, field in spec.label_fields.items()}
+        named = {**spec.features, **spec.labels}
+        defaults = {**missing, **spec.defaults}
+        given = dataclasses.replace(spec, features=named, labels={}, defaults=defaults)
+    is_known = re.search(rf"\.({'|'.join(readers.FORMATS)})(\.gz)?$", path)
+    checks.require(bool(is_known), "--rows", "end in .csv, .jsonl or .tfrecord", path)
+    checks.require(tf.io.gfile.exists(path), "--rows", "be a file", path)
+    reader = scoring.Reader(spec=given, settings=experiment.data.source, batch_size=limit)
+    chunk = next((chunk for chunk in reader.chunks([path]) if len(chunk.rows)), None)
+    if chunk is None:
+        checks.fail("--rows", "hold a row", path)
+    return _parse(spec, list(reader.parse(chunk).examples), with_labels)
+
+
+def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) -> Batch:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = spec.parse(tf.constant(np.asarray(examples, object)), with_labels=with_labels)
+        found = session.run(values)
+    labels = {name: found[name] for name in spec.labels} if with_labels else {}
+    return Batch({name: found[name] for name in spec.features}, labels)
+
+
+def read_tensor(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    name: str,
+    batch: Batch,
+    mode: str = "eval",
+    checkpoint: str = "latest",
+) -> tuple[str, np.ndarray]:
+    """Return a tensor of a graph for these rows, with its whole name.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      name: of a tensor, an operation (its first output), a variable, or a scope (the last tensor
+        that leaves it).
+      batch: the rows.
+      mode: "eval", "predict", or "train": a step takes these rows as its whole batch, and nothing
+        is saved.
+      checkpoint: "latest", "best" or a path.
+
+    Raises:
+      UserError: there is no such tensor or checkpoint, or its value cannot be read.
+    """
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    with _open_graph(experiment, model_dir, batch, mode, path) as (graph, session, fed):
+        tensor = _find_tensor(graph, name, fed)
+        try:
+            value = session.run(tensor, fed)
+        except (tf.errors.InvalidArgumentError, TypeError) as error:
+            reason = source_lib.explain_unreadable(error)
+            checks.fail("--tensor", "have a value for these rows", name, f"{reason}.")
+    return tensor.name, np.asarray(value)
+
+
+def list_tensors(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    pattern: str,
+    batch: Batch,
+    mode: str = "eval",
+    checkpoint: str = "latest",
+) -> list[tuple[str, str, str]]:
+    """Return (name, type, shape) of the tensors of a graph whose names match a pattern."""
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    with _open_graph(experiment, model_dir, batch, mode, path) as (graph, _, _):
+        tensors = [tensor for op in graph.get_operations() for tensor in op.outputs]
+        return [
+            (tensor.name, tensor.dtype.name, str(tensor.shape))
+            for tensor in tensors
+            if fnmatch.fnmatchcase(tensor.name, pattern)
+            or fnmatch.fnmatchcase(tensor.op.name, pattern)
+        ]
+
+
+def summarize_model(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> Sequence[layers.Scope]:
+    """Return the layers of a model as a tree, for one row; nothing has to be trained before.
+
+    What columns learn of the training split is taken from the run, or learned for this alone.
+
+    Raises:
+      UserError: a setting or the data is wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        is_run = run_directory.find_latest(model_dir) is not None
+        folder = model_dir if is_run else stack.enter_context(tempfile.TemporaryDirectory())
+        if not is_run:
+            fitting.fit_statistics(experiment.data, experiment.model, None, folder)
+        batch = read_split(experiment, experiment.data.train_split, 1)
+        with tf.Graph().as_default() as graph:
+            step = tf1.train.create_global_step()
+            statistics = fitting.load_statistics(folder)
+            fed: dict[Any, Any] = {}
+            features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+            model = experiment.model.fitted(statistics)
+            mode = compat.estimator.ModeKeys.PREDICT
+            made = model.model_fn(features, None, mode, statistics=statistics)
+            outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
+            for name, tensor in made.predictions.items():
+                if name.partition("/")[0] in outputs:
+                    outputs[name.partition("/")[0]].append(tensor)
+            variables = [v for v in tf1.global_variables() if v is not step]
+            trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
+            return layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
+
+
+@contextlib.contextmanager
+def _open_graph(
+    experiment: experiment_lib.Experiment, model_dir: str, batch: Batch, mode: str, path: str
+) -> Iterator[tuple[tf.Graph, tf.compat.v1.Session, dict[Any, Any]]]:
+    """Yield a graph, a session with the values of a checkpoint, and what to feed."""
+    with (
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+        tf.Graph().as_default() as graph,
+    ):
+        tf1.train.create_global_step()
+        tf1.set_random_seed(experiment.run.seed)
+        made, fed = _build(experiment, model_dir, path, batch, mode)
+        creator = tf1.train.ChiefSessionCreator(made.scaffold, checkpoint_filename_with_path=path)
+        with contextlib.closing(creator.create_session()) as session:
+            yield graph, session, fed
+
+
+def _build(
+    experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
+) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any]]:
+    """Build the graph of a mode on inputs of the size of the batch, which are fed."""
+    fed: dict[Any, Any] = {}
+    features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+    labels = {name: _input(name, value, fed) for name, value in batch.labels.items()}
+    if mode == "train":
+        statistics = fitting.load_statistics(model_dir)
+        model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
+        precision = experiment.run.precision
+        made = model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
+    else:
+        key = (
+            compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
+        )
+        estimator = estimators.build_estimator(experiment, model_dir, path)
+        given = labels if mode == "eval" else None
+        made = estimator.model_fn(features, given, key, estimator.config)
+    return made, fed
+
+
+def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
+    """Return an input of the graph, and note what it is fed."""
+    if isinstance(value, tf1.ragged.RaggedTensorValue):
+        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=name)
+        made.row_splits.set_shape([len(value.row_splits)])
+    else:
+        value = np.asarray(value)
+        kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
+        made = tf1.placeholder(kind, value.shape, name=name)
+    fed[made] = value
+    return made
+
+
+def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
+    """Return the tensor that a name means, as `read_tensor` says."""
+    variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+    if name in variables:
+        return variables[name]
+    operations = {operation.name: operation for operation in graph.get_operations()}
+    node, _, slot = name.partition(":")
+    found = operations.get(node)
+    if found is not None and slot in ("", *map(str, range(len(found.outputs)))) and found.outputs:
+        return found.outputs[int(slot or 0)]
+    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten(fed)))
+    if not leaving:
+        paths = map(_split, operations)
+        scopes = {"/".join(parts[:i]) for parts in paths for i in range(1, len(parts))}
+        near = checks.nearest(name, sorted({*operations, *variables, *scopes}))
+        fix = near or "A pattern such as '*logits*' lists the names that match."
+        checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
+    return leaving[-1]
+
+
+def _flatten(fed: Mapping[Any, Any]) -> list[tf.Tensor]:
+    return tf.nest.flatten(list(fed), expand_composites=True)
+
+
+def _split(name: str) -> list[str]:
+    return name.split("/")

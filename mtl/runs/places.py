@@ -1,0 +1,60 @@
+"""Where the rows of a batch lie in their split, such as `data/train.csv line 331`.
+
+places.find_places(data, [{"row": 5, "age": 41.0}])       # {5: "data/train.csv line 331"}
+"""
+
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl.data import pipeline
+from mtl.spec import fields as fields_lib
+
+_SECS = 10.0
+
+
+def find_places(
+    data: pipeline.Pipeline, rows: Sequence[Mapping[str, Any]], secs: float = _SECS
+) -> dict[int, str]:
+    """Return {row: the first place in the training split with the same values}.
+
+    The split is read record by record, for at most so many seconds: a row that was not met by then
+    has no place.
+
+    Args:
+      data: of the run.
+      rows: {field: value}, and its number in the batch as "row".
+      secs: how long to look.
+    """
+    if not rows:
+        return {}
+    fields = {name: field for name, field in data.spec.fields.items() if name in rows[0]}
+    numbers: dict[Hashable, list[int]] = {}
+    for row in rows:
+        numbers.setdefault(_make_key(row, fields), []).append(row["row"])
+    numbers.pop(None, None)  # What has no key is like no record.
+    found: dict[int, str] = {}
+    end = time.monotonic() + secs
+    for place, values in data.source.scan(data.train_split, data.spec):
+        if len(found) == len(rows) or time.monotonic() > end:
+            break
+        if not isinstance(values, str):
+            for number in numbers.get(_make_key(values, fields), ()):
+                found.setdefault(number, place)
+    return found
+
+
+def _make_key(row: Mapping[str, Any], fields: Mapping[str, fields_lib.Field]) -> Hashable:
+    try:
+        return tuple(_make_value(row[name], field.dtype) for name, field in fields.items())
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _make_value(value: Any, dtype: str) -> Hashable:
+    if dtype != "string":
+        return np.ravel(np.asarray(value, dtype)).tobytes()
+    texts = np.ravel(np.asarray(value, object))
+    return tuple(t.decode(errors="replace") if isinstance(t, bytes) else str(t) for t in texts)

@@ -1,0 +1,286 @@
+"""Runs a step of a run once more, under TensorFlow's debugger.
+
+with replay.open_step(experiment, "runs/a", step=1234) as replayed:
+    findings.examine_step(replayed)
+
+A run goes on from a checkpoint to the bit, so the step comes out as it was: the checkpoint before
+it is copied, training goes on up to two steps before its end as it did, and the last two steps run
+one by one, with the graph optimizer off, so that each op keeps its name. The run itself is not
+touched.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, distribution
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import input_state, run_directory, saving
+from mtl.compat import debugger
+from mtl.debugging import findings, step_dump
+from mtl.distribution import interruption as interruption_lib
+from mtl.distribution import tf_config
+from mtl.runs import failures, training
+from mtl.step import training_loop
+
+tf1 = tf.compat.v1
+
+
+@contextlib.contextmanager
+def open_step(
+    experiment: experiment_lib.Experiment, model_dir: str, step: int
+) -> Iterator[findings.Replayed]:
+    """Replay a step, and yield its tensors and those of the step before.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      step: the global step before the one that is looked at, as the message of a failure tells it.
+
+    Raises:
+      UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
+        fails at an earlier step.
+    """
+    with _prepare(experiment, model_dir, step) as (replay, first, scratch):
+        watching = replay.watch(first, step, os.path.join(scratch, "dumps"))
+        yield replay.describe(watching, step)
+
+
+def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int) -> None:
+    """Replay a step, and open tfdbg in the terminal before and after it.
+
+    Raises:
+      UserError: as `open_step` does.
+    """
+    with _prepare(experiment, model_dir, step) as (replay, first, _):
+        replay.prompt(first, step)
+
+
+@contextlib.contextmanager
+def _prepare(
+    experiment: experiment_lib.Experiment, model_dir: str, step: int
+) -> Iterator[tuple["_Replay", int, str]]:
+    """Yield a run that stands at the step before this one or at this one, and a scratch folder."""
+    checks.whole("--step", step, 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        replay = _Replay(experiment, os.path.join(scratch, "run"))
+        checkpoint = replay.find_checkpoint(model_dir, step)
+        replay.copy(model_dir, checkpoint)
+        first = run_directory.step_in_name(checkpoint)
+        if first < step - 1:
+            replay.go_on(first, step - 1)
+            first = step - 1
+        yield replay, first, scratch
+
+
+class _Replay(training.Training):
+    """A training that goes on in a folder of its own, for some steps."""
+
+    def __init__(self, experiment: experiment_lib.Experiment, scratch: str):
+        # What XLA compiles is one op to the debugger.
+        plain = dataclasses.replace(experiment.run.precision, xla=False)
+        run = dataclasses.replace(experiment.run, precision=plain)
+        super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
+        self._last, self._fields = 0, dict[str, str]()
+        self._make_hooks: Callable[..., Sequence[Any]] = lambda result, inputs: []
+        place, fix = self._place, "Add --gin_param \"Distribution.strategy = 'none'\"."
+        rule = "be one process with one device where a step is replayed"
+        is_one = place.strategy == distribution.ONE and not place.cluster
+        checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
+
+    def find_checkpoint(self, model_dir: str, step: int) -> str:
+        """Return the last checkpoint of a step before this one; of this step where there is none.
+
+        Raises:
+          UserError: there is none, or the state of its input is not there.
+        """
+        kept = [
+            p for p in run_directory.list_checkpoints(model_dir) if run_directory.is_checkpoint(p)
+        ]
+        steps = {run_directory.step_in_name(path): path for path in kept}
+        settings = (self._data, self._run.seed, self._place.workers)
+        saved = input_state.InputState(model_dir, settings)
+        listed = ", ".join(map(str, sorted(steps))) or "none"
+        found = [first for first in steps if first <= step]
+        rule = "come at or after a checkpoint of --model_dir"
+        checks.require(bool(found), "--step", rule, step, f"There are those of steps: {listed}.")
+        ready = [first for first in found if saved.is_saved(first)]
+        rule = "have a checkpoint before it with the state of the input of one process"
+        fix = "Without it the batches cannot be fed again. "
+        fix += f"Checkpoints of steps {listed} have none for these settings of data and seed."
+        checks.require(bool(ready), "--step", rule, step, fix)
+        return steps[max([first for first in ready if first < step] or ready)]
+
+    def copy(self, model_dir: str, checkpoint: str) -> None:
+        """Copy what the run needs to go on from a checkpoint."""
+        tf.io.gfile.makedirs(self._model_dir)
+        run_directory.require_intact(checkpoint)
+        run_directory.copy_checkpoint(checkpoint, self._model_dir)
+        run_directory.copy_notes(model_dir, self._model_dir)
+        step = run_directory.step_in_name(checkpoint)
+        input_state.copy_states(model_dir, self._model_dir, step)
+
+    def go_on(self, first: int, last: int) -> None:
+        """Train from one step to another, as the run did, and save there.
+
+        Raises:
+          UserError: the run fails before.
+        """
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            return [self._make_saving(result, inputs, first)]
+
+        try:
+            self._train(first, last, make_hooks)
+        except tf.errors.InvalidArgumentError as error:
+            failed = failures.find_step(error.message)
+            if failed is None:
+                raise
+            rule = f"be at most {failed}, where the run fails"
+            checks.fail("--step", rule, last + 1)
+
+    def watch(self, first: int, step: int, folder: str) -> "_Watching":
+        """Run one step after the other, up to and with `step`, and have the debugger write each.
+
+        A failure is no error.
+        """
+        made: list[_Watching] = []
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            made.append(_Watching(result, folder))
+            return [self._make_saving(result, inputs, first), *made]
+
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            self._step_by_step(first, step + 1, make_hooks)
+        (watching,) = made
+        return watching
+
+    def prompt(self, first: int, step: int) -> None:
+        """Run one step after the other, up to and with `step`, where tfdbg opens."""
+        counted = _Counting()
+        prompt = debugger.Prompt(lambda: counted.step == step)
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            return [self._make_saving(result, inputs, first), counted, prompt]
+
+        try:
+            self._step_by_step(first, step + 1, make_hooks)
+        except tf.errors.InvalidArgumentError as error:
+            prompt.show_failure(error)
+
+    def describe(self, watching: "_Watching", step: int) -> findings.Replayed:
+        """Return the steps that were watched."""
+        names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
+        losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
+        dumps = {
+            which: step_dump.StepDump(watching.folder(which))
+            for which in (step - 1, step)
+            if os.path.isdir(watching.folder(which))
+        }
+        rule = "be reached in the replay"
+        checks.require(step in dumps, "--step", rule, step)
+        return findings.Replayed(
+            step,
+            dumps[step],
+            dumps.get(step - 1),
+            watching.graph,
+            losses,
+            self._fields,
+            self._data.batch_size,
+            self._run.micro_batches,
+        )
+
+    def _step_by_step(
+        self, first: int, last: int, make_hooks: Callable[..., Sequence[Any]]
+    ) -> None:
+        self._run = dataclasses.replace(self._run, steps_per_call=1)
+        self._train(first, last, make_hooks, is_plain=True)
+
+    def _train(
+        self,
+        first: int,
+        last: int,
+        make_hooks: Callable[..., Sequence[Any]],
+        is_plain: bool = False,
+    ) -> None:
+        self._make_hooks, self._last = make_hooks, last
+        strategy, config = self._experiment.distribution.build_strategy(self._place)
+        config = debugger.plain_session(config) if is_plain else config
+        checkpoint = os.path.join(self._model_dir, f"model.ckpt-{first}")
+        inputs = self._input_state()
+        training_hooks = functools.partial(self._build_hooks, None, checkpoint, None, inputs)
+        estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
+        input_fn = functools.partial(self._build_input, inputs, first)
+        with tf_config.hide_cluster():
+            tf.autograph.experimental.do_not_convert(estimator.train)(input_fn, max_steps=last)
+
+    @property
+    def _loop_settings(self) -> dict[str, Any] | None:
+        settings = super()._loop_settings
+        return settings and {**settings, "last_step": self._last}
+
+    def _build_input(self, inputs, first, input_context=None):
+        batch = super()._build_input(inputs, first, input_context)
+        if not self._loop_settings:
+            features, labels = batch
+            self._fields = {
+                name: value.name
+                for name, value in {**features, **labels}.items()
+                if isinstance(value, tf.Tensor)
+            }
+        return batch
+
+    def _build_hooks(self, context, checkpoint, callbacks, inputs, result):
+        return {"training_hooks": list(self._make_hooks(result, inputs))}
+
+    def _make_saving(
+        self, result: training_loop.StepResult, inputs: input_state.InputState, first: int
+    ) -> saving.Saving:
+        return saving.Saving(
+            result,
+            self._model_dir,
+            saved=os.path.join(self._model_dir, f"model.ckpt-{first}"),
+            every=(2**62, None),
+            inputs=inputs,
+            votes=saving.Votes(interruption_lib.Interruption(), shared=False),
+            evaluate=lambda path: False,
+            keep=saving.ALL_CHECKPOINTS,
+            evaluated=lambda: np.inf,
+        )
+
+
+class _Counting(tf.compat.v1.train.SessionRunHook):
+    """Knows the step that a session call makes."""
+
+    step = 0
+
+    def after_create_session(self, session, coord):
+        self.step = int(session.run(tf1.train.get_global_step(session.graph)))
+
+    def after_run(self, run_context, run_values):
+        self.step += 1
+
+
+class _Watching(_Counting):
+    """Has the debugger write each step to a folder of its own."""
+
+    def __init__(self, result: training_loop.StepResult, folder: str):
+        self._folder, self.graph = folder, tf1.get_default_graph()
+        # `run_once` stacks the monitors, in the order of their names.
+        stacked = result.values.op.inputs[0].op.inputs
+        self.monitors = dict(zip(result.names, (t.name for t in stacked), strict=True))
+
+    def folder(self, step: int) -> str:
+        """Return the folder of a step."""
+        return os.path.join(self._folder, f"step_{step}")
+
+    def before_run(self, run_context):
+        options = debugger.watch_tensors(self.graph, self.folder(self.step))
+        return tf1.train.SessionRunArgs(None, options=options)

@@ -1,0 +1,109 @@
+"""The parts of a run as types: all one has to read to write a column, a head or a source.
+
+A part derives from its protocol, or has the same members:
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Halves(types.Weighting):
+        reads_losses = False
+
+        def __call__(self, losses, step):
+            return {task: 0.5 * loss for task, loss in losses.items()}
+
+A member with `abstractmethod` is required. The others have defaults, and a part that does not
+derive from its protocol may leave them out: `read_member` then takes the default.
+"""
+
+from mtl.types.auxiliary import Activations, Attack, AuxiliaryLoss
+from mtl.types.columns import (
+    Accumulator,
+    Augmentation,
+    Column,
+    Embedding,
+    HistoryEncoder,
+    RowNames,
+    Statistics,
+    Table,
+    Tokenizer,
+)
+from mtl.types.data import Source
+from mtl.types.heads import (
+    ComparableHead,
+    ExampleHead,
+    Head,
+    LossInputs,
+    TeachableHead,
+    UncertainHead,
+    WeighingHead,
+)
+from mtl.types.networks import Mixing, Mixture, Network, Towers
+from mtl.types.parts import count_rows, read_member, walk_parts
+from mtl.types.training import (
+    Batch,
+    Clipping,
+    ForwardPass,
+    Optimizer,
+    Samples,
+    Schedule,
+    Surgery,
+    Update,
+    Weighting,
+)
+from mtl.types.values import (
+    Connected,
+    Gradient,
+    GradientsAndVariables,
+    Json,
+    Metrics,
+    Nested,
+    Observe,
+    PythonValue,
+    Tensors,
+)
+
+__all__ = [
+    "Accumulator",
+    "Activations",
+    "Attack",
+    "Augmentation",
+    "AuxiliaryLoss",
+    "Batch",
+    "Clipping",
+    "Column",
+    "ComparableHead",
+    "Connected",
+    "Embedding",
+    "ExampleHead",
+    "ForwardPass",
+    "Gradient",
+    "GradientsAndVariables",
+    "Head",
+    "HistoryEncoder",
+    "Json",
+    "LossInputs",
+    "Metrics",
+    "Mixing",
+    "Mixture",
+    "Nested",
+    "Network",
+    "Observe",
+    "Optimizer",
+    "PythonValue",
+    "RowNames",
+    "Samples",
+    "Schedule",
+    "Source",
+    "Statistics",
+    "Surgery",
+    "Table",
+    "TeachableHead",
+    "Tensors",
+    "Tokenizer",
+    "Towers",
+    "UncertainHead",
+    "Update",
+    "WeighingHead",
+    "Weighting",
+    "count_rows",
+    "read_member",
+    "walk_parts",
+]

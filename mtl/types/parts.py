@@ -1,0 +1,36 @@
+"""What can be done with any part: read a member of it, find the parts in it, count its rows."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.types import values
+
+
+def read_member(part: object, protocol: type, name: str) -> Any:
+    """Return a member of a part; where the part lacks it, the default that `protocol` declares."""
+    if hasattr(part, name):
+        return getattr(part, name)
+    return vars(protocol)[name].__get__(part, type(part))
+
+
+def walk_parts(part: object) -> Iterator[Any]:
+    """Yield a part, or each of a list or map of parts, and all parts that their settings hold."""
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        for item in part:
+            yield from walk_parts(item)
+    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+        yield part
+        for field in dataclasses.fields(part):
+            yield from walk_parts(getattr(part, field.name, None))
+
+
+def count_rows(fields: values.Tensors) -> tf.Tensor:
+    """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; there has to be one."""
+    first = next(iter(fields.values()))
+    is_list = isinstance(first, tf.RaggedTensor)
+    return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]

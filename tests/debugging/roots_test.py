@@ -1,0 +1,115 @@
+"""The rule that finds the op, its line, its rows, on graphs of a few ops."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl.compat import debugger
+from mtl.debugging import findings, origin, roots, rows, step_dump
+
+pytestmark = pytest.mark.keeps_op_stacks
+
+tf1 = tf.compat.v1
+BATCH = 4
+
+
+class Step:
+    """Runs a graph once for each batch, and reads the tensors of the last two calls."""
+
+    def __init__(self, build, folder, *batches):
+        self.dumps = []
+        with tf.Graph().as_default() as self.graph:
+            dataset = tf.data.Dataset.from_tensor_slices(np.float32(batches))
+            iterator = tf1.data.make_initializable_iterator(dataset)
+            loss = build(iterator.get_next())
+            self.losses = {"task": loss.name}
+            config = debugger.plain_session(tf1.ConfigProto())
+            with tf1.Session(config=config) as session:
+                session.run([iterator.initializer, tf1.global_variables_initializer()])
+                for index, _ in enumerate(batches):
+                    path = str(folder / str(index))
+                    session.run(loss, options=debugger.watch_tensors(self.graph, path))
+                    self.dumps.append(step_dump.StepDump(path))
+
+    def find(self, has_before=True):
+        before = self.dumps[-2] if has_before else None
+        return roots.find_roots(self.dumps[-1], before, self.losses)
+
+
+GOOD = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
+ZERO = [[1.0, 2.0], [3.0, 0.0], [5.0, 6.0], [7.0, 8.0]]
+
+
+@pytest.mark.parametrize("has_before", [True, False])
+def test_the_op_that_made_it_is_named_and_not_what_came_of_it(has_before, tmp_path):
+    def build(batch):
+        return tf.reduce_sum(tf.square(tf.math.log(batch, name="here")) + 1.0)
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    (root,) = step.find(has_before)
+    assert (root.node.name, root.node.kind, root.reaches_loss) == ("here", "Log", True)
+    assert rows.find_rows(step.dumps[-1], root, BATCH).numbers == (1,)
+    place = origin.find_origin(step.graph, "here")
+    assert "roots_test.py:" in place.lines[0] and "in build: " in place.lines[0]
+    assert 'tf.math.log(batch, name="here")' in place.lines[0]
+
+
+def test_what_has_no_effect_or_was_so_before_is_no_root(tmp_path):
+    def build(batch):
+        masked = tf.where(batch > 0, tf.math.log(batch), tf.zeros_like(batch))
+        return tf.reduce_sum(masked)
+
+    assert Step(build, tmp_path / "masked", GOOD, ZERO).find() == []
+    assert Step(lambda b: tf.reduce_sum(tf.math.log(b)), tmp_path / "same", ZERO, ZERO).find() == []
+    healthy = Step(lambda b: tf.reduce_sum(tf.math.log(b)), tmp_path / "healthy", GOOD, GOOD)
+    assert healthy.find() == []
+
+
+@pytest.mark.medium
+def test_an_op_in_a_branch_or_a_loop_keeps_its_line(tmp_path):
+    def build(batch):
+        def inside(index, total):
+            return index + 1, total + tf.reduce_sum(tf.math.log(batch[index]))
+
+        ends = tf.while_loop(lambda index, _: index < BATCH, inside, [0, 0.0])
+        return tf.cond(ends[1] > -1e9, lambda: ends[1] * 2, lambda: tf.math.rsqrt(ends[1] * 0))
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    first = step.find()[0]
+    assert first.node.kind == "Log" and "/body/_" in first.node.name
+    assert "tf.math.log(batch[index])" in origin.find_origin(step.graph, first.node.name).lines[0]
+
+
+def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
+    def build(batch):
+        kernel = tf1.get_variable("kernel", [2, BATCH], initializer=tf1.ones_initializer())
+        products = tf.matmul(batch, kernel)
+        return tf.reduce_sum(tf.matmul(products, products, transpose_a=True))
+
+    of_rows = rows.list_of_rows(Step(build, tmp_path, GOOD).dumps[-1], BATCH)
+    assert {"MatMul:0", "IteratorGetNext:0"} <= of_rows
+    assert not {"MatMul_1:0", "MatMul/ReadVariableOp:0"} & of_rows
+
+
+def test_values_are_summed_up_and_compared_with_the_step_before(tmp_path):
+    step = Step(lambda b: tf.reduce_sum(1.0 / b), tmp_path, GOOD, ZERO)
+    now, before = step.dumps[-1], step.dumps[-2]
+    (root,) = step.find()
+    found = findings.summarize_tensor(now, before, root.output)
+    assert (found.kind, found.shape, found.bad, found.zeros) == ("float32", (4, 2), 1, 0)
+    assert found.greatest_before == 1.0
+    given = findings.summarize_tensor(now, None, root.node.inputs[1])
+    assert (given.least, given.greatest, given.zeros, given.bad) == (0.0, 8.0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([[1.0], [2.0], [3.0], [4000.0]], [3]),
+        ([[0.0], [0.0], [0.0], [1.0]], []),  # Most rows of a sparse tensor are 0.
+        ([[1.0], [2.0], [np.nan], [4.0]], [2]),
+        ([[1.0], [2.0], [3.0], [40.0]], []),
+    ],
+)
+def test_rows_that_stand_out(values, expected):
+    assert np.flatnonzero(rows.stand_out(np.array(values))).tolist() == expected

@@ -1,0 +1,138 @@
+import contextlib
+import fcntl
+import logging
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from launch import app
+from mtl.monitoring import progress
+from tests.monitoring import sessions
+
+tf1 = tf.compat.v1
+
+
+def _progress(result):
+    return progress.Progress(result, last_step=25, batch_size=sessions.BATCH)
+
+
+def _take_step(features, labels):
+    """A step of two tasks."""
+    train_op, monitors = sessions.take_step(features, labels)
+    losses = {f"{name}/loss": monitors["loss"] / 2 for name in ("income", "age")}
+    return train_op, {**monitors, **losses}
+
+
+def _progress_of_tasks(result):
+    return progress.Progress(result, 25, sessions.BATCH, ["income", "age"])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_progress_logs_plain_lines_without_a_terminal(caplog, capsys, monkeypatch, steps_per_call):
+    monkeypatch.setattr(progress, "_LOG_SECS", 0.1)
+    with caplog.at_level(logging.INFO, "mtl"):
+        sessions.run(_progress_of_tasks, 25, steps_per_call, step=_take_step)
+    records = [record for record in caplog.records if record.name == progress.__name__]
+    assert 2 <= len(records) < 25
+    waiting = r" waiting \d+%," * (steps_per_call > 1)
+    losses = r" loss ([\d.]+), income ([\d.]+), age [\d.]+, \d+ s left"
+    for record in records:
+        line = rf"step (\d+) of 25, [\d,]+ examples/s,{waiting}{losses}"
+        step, loss, of_task = re.fullmatch(line, record.getMessage()).groups()
+        assert float(loss) == int(step) / 2
+        assert float(of_task) == pytest.approx(int(step) / 4, abs=0.01)
+        assert record.fields["losses"] == {"income": int(step) / 4, "age": int(step) / 4}
+    assert records[-1].getMessage().startswith("step 25 of 25, ")
+    assert "\r" not in capsys.readouterr().err
+
+
+@pytest.mark.medium
+def test_the_share_of_waiting_is_that_of_the_input(caplog):
+    """A step takes 20 ms. A batch takes 60, and TensorFlow reads one while a step runs."""
+    shares = []
+    for secs in (0.0, 0.06):
+
+        def read_slowly(number, secs=secs):
+            time.sleep(secs)
+            return number
+
+        def prepare(dataset, read=read_slowly):
+            rows = dataset.map(lambda n: tf.ensure_shape(tf.numpy_function(read, [n], n.dtype), []))
+            return rows.map(lambda n: (n, n))
+
+        with caplog.at_level(logging.INFO, "mtl"):
+            sessions.run(_progress, 25, steps_per_call=5, prepare=prepare)
+        shares.append(caplog.records[-1].fields["input_wait_share"])
+    assert shares[0] < 0.3 and 0.4 < shares[1] < 0.8
+
+
+@contextlib.contextmanager
+def _terminal(monkeypatch):
+    """A list that gets what is written to a terminal that stands in for standard error."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    written = []
+    reader = threading.Thread(target=_drain, args=(ours, written))
+    reader.start()
+    with os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        yield written
+    reader.join()
+    os.close(ours)
+
+
+def _drain(terminal, written):
+    """Reads until the other end is closed, which Linux reports as an error."""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 1 << 16):
+            written.append(data.decode(errors="replace"))
+
+
+@pytest.mark.medium
+def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
+    with caplog.at_level(logging.INFO, "mtl"), _terminal(monkeypatch) as written:
+        sessions.run(_progress_of_tasks, 25, step=_take_step)
+    text = "".join(written)
+    assert not caplog.records
+    pattern = r"(\d+)/25 \[\d+:\d+<(\d+:\d+),.*?([\d,]+) examples/s, loss ([\d.]+), income"
+    states = re.findall(pattern, text)
+    assert len(states) >= 2
+    assert "age" not in text  # 120 columns have place for one task.
+    for step, _, examples, loss in states:
+        assert float(loss) == int(step) / 2
+        assert int(examples.replace(",", "")) > 0
+    # The last thing is that the bar is wiped.
+    assert text.rstrip(" ").endswith("\r")
+
+
+@pytest.mark.medium
+def test_a_line_stands_above_the_bar(monkeypatch):
+    """As that of an evaluation does, which comes while the bar is shown."""
+    logger = logging.Logger("lines")
+    logger.addHandler(app.Lines())
+
+    class Telling(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            logger.info("evaluated: auc %g", 0.5)
+
+    with _terminal(monkeypatch) as written:
+        sessions.run(_progress, 3, others=[Telling()])
+    states = re.split(r"[\r\n]", "".join(written))
+    assert [state.strip() for state in states].count("evaluated: auc 0.5") == 3
+    assert sum("evaluated" in state for state in states) == 3
+
+
+def test_a_line_without_a_bar_is_a_plain_line(capsys):
+    logger = logging.Logger("lines")
+    logger.addHandler(app.Lines())
+    logger.info("evaluated: auc %g", 0.5)
+    assert capsys.readouterr() == ("", "evaluated: auc 0.5\n")

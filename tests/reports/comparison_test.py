@@ -1,0 +1,101 @@
+"""Runs side by side: marks, seeds, order, and tables for narrow terminals."""
+
+import csv
+import math
+
+import pytest
+
+from mtl import checks
+from mtl.reports import comparison, comparison_page, comparison_text, page
+from tests import tiny
+from tests.reports import runs
+
+
+def _found(values, metric="sign/auc"):
+    """A comparison of {name: (seed, other settings, value)}."""
+    return comparison.compare(
+        {
+            name: runs.make(f"runs/{name}", {metric: value}, tiny.make(seed=seed, **others))
+            for name, (seed, others, value) in values.items()
+        }
+    )
+
+
+SEEDS = {
+    "a": (1, {}, 0.80),
+    "b": (2, {}, 0.70),
+    "c": (3, {}, 0.90),
+    "d": (1, {"micro_batches": 2}, 0.82),
+    "e": (2, {"micro_batches": 2}, 0.71),
+    "f": (3, {"micro_batches": 2}, 0.96),
+}
+
+
+def test_differences_are_paired_by_seed():
+    (pair,) = _found(SEEDS).pairs
+    differences = [0.02, 0.01, 0.06]
+    mean = sum(differences) / 3
+    error = math.sqrt(sum((d - mean) ** 2 for d in differences) / 2 / 3)
+    assert pair.first == ("a", "b", "c") and pair.second == ("d", "e", "f")
+    assert pair.difference == pytest.approx(mean) and pair.error == pytest.approx(error)
+
+
+def test_groups_have_a_mean_and_a_standard_error():
+    first, second = _found(SEEDS).groups
+    assert first.runs == ("a", "b", "c") and first.mean == pytest.approx(0.8)
+    assert first.error == pytest.approx(0.1 / math.sqrt(3))
+    assert second.mean == pytest.approx((0.82 + 0.71 + 0.96) / 3)
+
+
+def test_seeds_that_only_one_group_has_are_no_pairs():
+    values = {**SEEDS, "d": (7, {"micro_batches": 2}, 0.82), "e": (8, {"micro_batches": 2}, 0.8)}
+    assert not _found(values).pairs
+
+
+def test_the_better_run_is_marked_by_the_direction_of_the_metric():
+    values = {"a": (1, {}, 0.2), "b": (2, {}, 0.3)}
+    assert _found(values, "sign/auc").best_of("sign/auc") == ["b"]
+    assert _found(values, "sign/average_loss").best_of("sign/average_loss") == ["a"]
+    assert _found(values, "sign/label_mean").best_of("sign/label_mean") == []
+    equal = {"a": (1, {}, 0.2), "b": (2, {}, 0.2)}
+    assert _found(equal).best_of("sign/auc") == []
+    undefined = {"a": (1, {}, math.nan), "b": (2, {}, 0.2), "c": (3, {}, 0.1)}
+    assert _found(undefined).best_of("sign/auc") == ["b"]
+
+
+def test_order_of_a_folder():
+    values = {"a": (1, {}, 0.2), "b": (2, {}, math.nan), "c": (3, {}, 0.3)}
+    assert comparison.sort_by(_found(values), "sign/auc") == ["c", "a"]
+    found = _found(values, "sign/average_loss")
+    assert comparison.sort_by(found, "sign/average_loss") == ["a", "c"]
+    with pytest.raises(checks.UserError, match="Did you mean 'sign/auc'"):
+        comparison.sort_by(_found(values), "sign/auk")
+    with pytest.raises(checks.UserError, match="a higher or a lower value is better"):
+        comparison.sort_by(_found(values, "sign/label_mean"), "sign/label_mean")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_fit_the_terminal(width):
+    text = comparison_text.describe(_found(SEEDS), width)
+    assert "0.9600*" in text and "run.micro_batches" in text and "+0.0300 ± 0.0153" in text
+    lines = [line for line in text.splitlines() if line.startswith(" ")]
+    assert max(map(len, lines)) <= max(width, 60)
+
+
+def test_csv_holds_all_digits(tmp_path):
+    value = 0.9944444298744202
+    path = tmp_path / "runs.csv"
+    comparison_text.write_csv(str(path), _found({"a": (1, {}, value), "b": (2, {}, 0.5)}))
+    first, _ = csv.DictReader(path.open())
+    assert first["sign/auc"] == "0.9944444298744202" and first["setting: run.seed"] == "1"
+
+
+def test_the_page_shows_the_better_run_in_green():
+    html = page.render(comparison_page.describe(_found(SEEDS)))
+    cell = '<td class="best number"><data value="0.96" title="0.96">0.9600</data></td>'
+    assert cell in html
+
+
+def test_runs_of_one_name_are_told_by_their_folders():
+    folders = ["x/a", "y/a/", "z/b"]
+    assert list(comparison_text.iterate_names(folders)) == ["x/a", "y/a/", "b"]

@@ -1,0 +1,64 @@
+"""The record of a failure, and where rows lie in their split."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks
+from mtl.runs import failures, places
+from tests import tiny
+
+MESSAGE = "Losses and gradients must be finite, got NaN or infinity at step 12 in 3 of them: loss."
+
+
+def fail(model_dir, error, kept):
+    with pytest.raises(type(error)) as told, failures.keep_failure(str(model_dir), kept):
+        raise error
+    return str(told.value)
+
+
+def test_a_failure_is_kept_and_its_command_told(tmp_path):
+    kept = []
+    said = fail(tmp_path, checks.UserError(MESSAGE), lambda: kept.append(True))
+    command = f"python -m launch.debug --model_dir {tmp_path} --step 12"
+    assert said == f"{MESSAGE} To see the op and the rows: {command}"
+    assert kept and failures.read_step(str(tmp_path)) == 12
+    # What ends the next start is something else.
+    assert fail(tmp_path, checks.UserError("no"), lambda: kept.append(True)) == "no"
+    assert len(kept) == 1 and failures.read_step(str(tmp_path)) is None
+
+
+def test_a_record_that_is_to_blame_is_told_alone_and_the_step_is_kept(tmp_path):
+    error = checks.UserError("train.csv line 3: field 'x' must be finite, got inf.")
+    error.__cause__ = tf.errors.InvalidArgumentError(None, None, MESSAGE)
+    said = fail(tmp_path, error, lambda: pytest.fail("its folder is taken back"))
+    assert said == str(error) and failures.read_step(str(tmp_path)) == 12
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"step": "x"}', '{"step": null}'])
+def test_a_damaged_record_is_one_line(text, tmp_path):
+    (tmp_path / failures.FILE).write_text(text)
+    with pytest.raises(checks.UserError, match="must hold the step at which the run failed"):
+        failures.read_step(str(tmp_path))
+
+
+def test_a_row_is_found_by_its_values():
+    data = tiny.make().data
+    columns = tiny.SPLITS["train"]
+    rows = [
+        {"row": row, **{name: json_value(own[number]) for name, own in columns.items()}}
+        for row, number in ((3, 40), (5, 7))
+    ]
+    assert places.find_places(data, rows) == {3: "train row 40", 5: "train row 7"}
+    rows[0]["x"] = ["nan", 0.0, 0.0]
+    rows[1]["size"] = "no number"
+    assert places.find_places(data, rows) == {}
+    assert places.find_places(data, rows[:1], secs=-1.0) == places.find_places(data, []) == {}
+
+
+def json_value(value):
+    if isinstance(value, bytes):
+        return value.decode()
+    return json.loads(json.dumps(np.asarray(value).tolist()))

@@ -19,7 +19,7 @@ import time
 from absl import flags
 
 from launch import app, config  # noqa: F401  What takes the time.
-from tests import forks, input_tuning, op_stacks
+from tests import forks, input_tuning
 
 _TIMEOUT_SECS = 300
 
@@ -30,7 +30,6 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
     input_tuning.turn_off()
-    op_stacks.turn_on(False)
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

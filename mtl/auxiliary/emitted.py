@@ -11,7 +11,13 @@ from mtl.auxiliary import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Emitted(base.Base):
-    """What a part of the network has emitted under a name."""
+    """What a part of the network has emitted under a name.
+
+    Attributes:
+      are_rows_apart: whether the loss of a row depends on that row alone.
+    """
+
+    are_rows_apart: bool = True  # type: ignore[override]
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B]."""
@@ -22,9 +28,15 @@ class Emitted(base.Base):
 def find_losses(parts: Any) -> list[Emitted]:
     """Return the losses that parts emit, and the parts that their settings hold."""
     weights: dict[str, Any] = {}
+    compared: set[str] = set()
     for part in types.walk_parts(parts):
         for name, weight in getattr(part, "emitted_losses", {}).items():
             where, rule = f"the weight of the emitted loss {name!r}", "be the same in all parts"
             is_same = weights.setdefault(name, weight) == weight
             checks.require(is_same, where, rule, [weights[name], weight])
-    return [Emitted(name=name, weight=weight) for name, weight in weights.items()]
+            if not types.read_member(part, types.Network, "are_emitted_rows_apart"):
+                compared.add(name)
+    return [
+        Emitted(name=name, weight=weight, are_rows_apart=name not in compared)
+        for name, weight in weights.items()
+    ]

@@ -62,7 +62,8 @@ def find_part(name: str) -> str:
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     """Return the innermost line of a user's, and the innermost of ours, in this order."""
-    frames = [(f.filename, f.lineno, f.name) for f in operation.traceback]
+    # Ops that TensorFlow makes by itself have none.
+    frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
     ours = [frame for frame in inside if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]

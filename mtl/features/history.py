@@ -118,6 +118,12 @@ class History(types.Column):
         return types.read_member(self.encoder, types.HistoryEncoder, "name_losses")(self.name)
 
     @property
+    def are_emitted_rows_apart(self) -> bool:
+        """Whether such a loss of a row depends on that row alone."""
+        member = "are_emitted_rows_apart"
+        return types.read_member(self.encoder, types.HistoryEncoder, member)
+
+    @property
     def reads_columns(self) -> Sequence[str]:
         """The columns that events are compared with."""
         return self.target

@@ -60,6 +60,7 @@ class InterestEvolution(types.HistoryEncoder):
 
     needs_target = True
     weighs_events = True
+    are_emitted_rows_apart = False  # Other events come from other rows.
 
     def __post_init__(self):
         checks.whole("InterestEvolution.units", self.units, 1)

@@ -108,6 +108,11 @@ class Column(Protocol):
         return {}
 
     @property
+    def are_emitted_rows_apart(self) -> bool:
+        """Whether such a loss of a row depends on that row alone."""
+        return True
+
+    @property
     def parts(self) -> Sequence["Column"]:
         """The columns that it is made of; none where it reads fields alone."""
         return ()
@@ -192,6 +197,11 @@ class HistoryEncoder(Protocol):
         """Return {name: weight} of what it hands to `mtl.step.emitted` in such a history."""
         del history
         return {}
+
+    @property
+    def are_emitted_rows_apart(self) -> bool:
+        """Whether such a loss of a row depends on that row alone."""
+        return True
 
     @property
     def weighs_events(self) -> bool:

@@ -64,6 +64,11 @@ class Network(Protocol):
         return {}
 
     @property
+    def are_emitted_rows_apart(self) -> bool:
+        """Whether such a loss of a row depends on that row alone."""
+        return True
+
+    @property
     def starts_from_run(self) -> bool:
         """Whether a new run of it makes no sense without a warm start."""
         return False

@@ -85,6 +85,8 @@ def test_every_history_has_a_loss_that_is_balanced():
     made, monitors, variables = _take_step(0.5, ("clicks", "buys"))
     assert made.loss_names == ("y", "clicks_next_event", "buys_next_event")
     assert monitors["weight/clicks_next_event"] == 0.5
+    # Other events come from other rows: no audit of single rows sees this loss.
+    assert not made.are_rows_apart
     # An inner product near 0 tells nothing apart; a quarter of the rows have no next event.
     assert monitors["clicks_next_event/loss"] == pytest.approx(2 * np.log(2) * 5 / 8, rel=0.1)
     assert "features/buys/next_event/kernel" in variables
@@ -93,7 +95,7 @@ def test_every_history_has_a_loss_that_is_balanced():
 @pytest.mark.medium
 def test_without_a_weight_there_is_no_loss():
     made, monitors, variables = _take_step(0.0)
-    assert made.loss_names == ("y",)
+    assert made.loss_names == ("y",) and made.are_rows_apart
     assert not [name for name in (*monitors, *variables) if "next_event" in name]
 
 

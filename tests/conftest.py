@@ -26,7 +26,6 @@ tf.config.set_logical_device_configuration(
 # a test has the mark `optimizes_graphs`, and whole runs of the launchers do.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 input_tuning.turn_off()
-op_stacks.turn_on(False)
 graph_optimizer.leave_out()
 
 

@@ -1,6 +1,7 @@
 """What auxiliary losses do for few labels, under attack and for small networks, and what they cost.
 
     python -m benchmarks.auxiliary --part labels --seeds 3        # 20, 50 and 100 labelled digits
+    python -m benchmarks.auxiliary --row 'VAT 0.5, weight 3' --counts 50 --first_seed 3 --seeds 6
     python -m benchmarks.auxiliary --part robustness --seeds 3    # accuracy under attack
     python -m benchmarks.auxiliary --part distillation --seeds 3  # into a tenth of the parameters
     python -m benchmarks.auxiliary --part cost --rounds 15        # seconds of a step, as ratios
@@ -27,12 +28,18 @@ from absl import flags
 
 from benchmarks import balancing_speed, rows
 from launch import config
+from mtl import checks
 from mtl.runs import verbs
 
 _PART = flags.DEFINE_enum(
     "part", "labels", ["labels", "robustness", "distillation", "cost"], "What is measured."
 )
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of each row.", allow_override=True)
+_FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The seed of the first run of each row.")
+_ROWS = flags.DEFINE_multi_string(
+    "row", [], "A row of the part labels. Repeatable; all by default."
+)
+_COUNTS = flags.DEFINE_list("counts", ["20", "50", "100"], "Labels that rows of labels are for.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Rounds of timing.", allow_override=True)
 _WRITE = flags.DEFINE_string("write", None, "Write the files of seed 0 to this folder, and end.")
 _LABELS = flags.DEFINE_integer("labels", 50, "How many training rows of --write have labels.")
@@ -198,7 +205,7 @@ def _collect(
 ) -> dict[str, list[dict[str, float]]]:
     """Measure what is missing, {row: results by seed}."""
     found: dict[str, list[dict[str, float]]] = {row: [] for row in keys}
-    for seed in range(_SEEDS.value):
+    for seed in range(_FIRST_SEED.value, _FIRST_SEED.value + _SEEDS.value):
         for row, arguments in keys.items():
             path = os.path.join(rows.output("auxiliary"), f"{name}, {row}, seed {seed}.json")
             result = rows.kept(path, functools.partial(measure, *arguments, seed))
@@ -210,11 +217,14 @@ def _collect(
 
 def show_labels() -> str:
     """Return a table of the test accuracies with few labels."""
-    counts = (20, 50, 100)
-    keys = {f"{row}, {n}": (row, n) for n in counts for row in LABELS_ROWS}
+    counts = [int(count) for count in _COUNTS.value]
+    for row in _ROWS.value:
+        checks.one_of("--row", row, LABELS_ROWS)
+    names = [row for row in LABELS_ROWS if row in ("labels alone", *(_ROWS.value or LABELS_ROWS))]
+    keys = {f"{row}, {n}": (row, n) for n in counts for row in names}
     found = _collect("labels", measure_labels, keys)
     lines = []
-    for row in LABELS_ROWS:
+    for row in names:
         cells = [row]
         for n in counts:
             own, plain = (

@@ -33,6 +33,8 @@ _NO_PARTS = (
     "mtl.features.statistics",
     "mtl.heads.base",
     "mtl.heads.classes",
+    "mtl.model.passes",
+    "mtl.model.settings",
     "mtl.optimization.finite",
     "mtl.variables.row_names",
     "mtl.variables.sharding",

@@ -103,7 +103,8 @@ def run_repeatedly(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Clock]:
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = iterator.get_next()
-        with tf.control_dependencies(tf.nest.flatten(features, expand_composites=True)[:1]):
+        given = tf.nest.flatten((features, labels), expand_composites=True)
+        with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Whatever is written is of a call's last step, and every step that is due ends its call.
         with monitors_lib.compute_where(tf.equal(step + 1, end)):

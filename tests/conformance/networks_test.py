@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -67,8 +68,9 @@ def _build(network, row, training, seed=0):
 
 
 def _run_network(network, inputs, tasks, training):
-    """The towers, with the losses of rows that the network emits."""
-    with tf1.variable_scope("network"), emitted.collect() as found:
+    """The towers, with the losses of rows that the network emits in training."""
+    collect = emitted.collect if training else functools.partial(contextlib.nullcontext, {})
+    with tf1.variable_scope("network"), collect() as found:
         towers = network(inputs, tasks, training)
     towers.emitted = list(found.values())
     return towers

@@ -80,6 +80,11 @@ def _expected(data: bytes, made: spec.Spec) -> list[dict]:
     for line in data.split(b"\n"):
         if line.strip():
             row = json_rows._object(line)
+            # Counts of items are those of the lists, whatever a line says of them.
+            for counts, field in made.counted.items():
+                lists = row.get(field) or []
+                are_lists = isinstance(lists, list) and all(isinstance(x, list) for x in lists)
+                row[counts] = [len(item) for item in lists] if are_lists else []
             values = {n: json_rows._value(f, row) for n, f in made.feature_fields.items()}
             rows.append({"id": json_rows._kept("id", row), "values": values})
     return rows

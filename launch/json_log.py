@@ -42,6 +42,7 @@ def append_to(path: str) -> Iterator[None]:
     """Append what `mtl` logs to a file, whose folder is created; also what the bar shows."""
     logger = logging.getLogger("mtl")
     try:
+        _require_own(path)
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         handler = Handler(path, encoding="utf-8")
     except OSError as error:
@@ -60,6 +61,20 @@ def append_to(path: str) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+
+
+def _require_own(path: str) -> None:
+    """Fail where a file holds something else, such as the data of the run."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return
+    with open(path, "rb") as file:
+        first = file.readline()
+    try:
+        line = json.loads(first)
+    except ValueError:
+        line = None
+    is_own = isinstance(line, dict) and line.keys() >= {"time", "level", "message"}
+    checks.require(is_own, "--json_log", "be a new file, or one that it wrote", path)
 
 
 def _plain(value: Any) -> Any:

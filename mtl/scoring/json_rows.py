@@ -62,7 +62,7 @@ class JsonLines:
                 _each(chunk, functools.partial(_check_text, field), chunk.rows)
             columns[name] = values
             if field.is_nested:
-                counts = [[len(item) for item in row.get(name) or ()] for row in rows]
+                counts = _each(chunk, functools.partial(_count_items, field), rows)
                 columns[spec_lib.counts_name(name)] = [np.array(own, np.int64) for own in counts]
         columns = image_rows.read_columns(self.images, chunk, columns)
         kept = {n: _each(chunk, functools.partial(_kept, n), rows) for n in self.keep}
@@ -172,6 +172,18 @@ def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
     for _ in field.shape[1:]:
         value = [item for part in value for item in part]
     return value
+
+
+def _count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
+    """Return how many values each item of a list of lists has; a line need not tell it as well."""
+    name, counts = (
+        spec_lib.counts_name(field.name),
+        [len(item) for item in row.get(field.name) or ()],
+    )
+    told = row.get(name)
+    if told is not None and told != counts:
+        raise ValueError(f"field {name!r} must be left out, or {counts}, got {reprlib.repr(told)}")
+    return counts
 
 
 def _join_items(value: Any) -> list[Any]:

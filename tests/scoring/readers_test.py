@@ -260,6 +260,19 @@ def test_lists_of_lists(suffix, tmp_path):
     assert found["items/values_per_item"].to_list() == [[2, 1], [], [0, 1, 0], [0], []]
 
 
+def test_counts_of_items_that_a_line_tells_have_to_be_right(tmp_path):
+    rows = [{"items": [[1, 2], []], "items/values_per_item": told} for told in ([2, 0], None)]
+    path = write(tmp_path / "in.jsonl", "\n".join(map(json.dumps, rows)))
+    (batch,) = read(reader(spec=ITEMS, keep=[], batch_size=9), path)
+    found = ITEMS.parse(tf.constant(batch.examples), with_labels=False)
+    assert found["items/values_per_item"].to_list() == [[2, 0], [2, 0]]
+    for wrong in ({"items/values_per_item": [1]}, {**rows[0], "items/values_per_item": [1, 1]}):
+        write(tmp_path / "in.jsonl", json.dumps(rows[0]) + "\n" + json.dumps(wrong))
+        says = "line 2: field 'items/values_per_item' must be left out, or "
+        with pytest.raises(checks.UserError, match=says):
+            read(reader(spec=ITEMS, keep=[]), path)
+
+
 def test_a_list_of_another_type_is_named(tmp_path):
     lines = [json.dumps({"age": 1, "tags": tags}) for tags in (["x"], ["y", 3])]
     path = write(tmp_path / "in.jsonl", "\n".join(lines))

@@ -30,11 +30,11 @@ def find_losses(parts: Any) -> list[Emitted]:
     weights: dict[str, Any] = {}
     compared: set[str] = set()
     for part in types.walk_parts(parts):
-        for name, weight in getattr(part, "emitted_losses", {}).items():
+        for name, weight in types.read_member(part, types.Emitting, "emitted_losses").items():
             where, rule = f"the weight of the emitted loss {name!r}", "be the same in all parts"
             is_same = weights.setdefault(name, weight) == weight
             checks.require(is_same, where, rule, [weights[name], weight])
-            if not types.read_member(part, types.Network, "are_emitted_rows_apart"):
+            if not types.read_member(part, types.Emitting, "are_emitted_rows_apart"):
                 compared.add(name)
     return [
         Emitted(name=name, weight=weight, are_rows_apart=name not in compared)

@@ -132,8 +132,7 @@ class MultiTaskModel(passes.Passes):
             outputs = self.build_outputs(features, statistics, training=False)
         logits = outputs.logits
         if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
-            forward = functools.partial(self.run_again, training=False)
-            plain = self.gather_activations(features, labels, outputs, forward, scope, {})
+            plain = self.gather_activations(features, labels, outputs, scope, {}, training=False)
             logits = attack.attack(plain).logits
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
@@ -232,8 +231,9 @@ class MultiTaskModel(passes.Passes):
         with pruned_step.watch_inputs() as watched, emitted_lib.collect() as found:
             outputs = self.build_outputs(features, statistics, training=True)
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
-        forward = functools.partial(self.run_again, training=True)
-        activations = self.gather_activations(features, labels, outputs, forward, scope, found)
+        activations = self.gather_activations(
+            features, labels, outputs, scope, found, training=True
+        )
         rows = row_losses.compute(self.built_losses, activations)
         whole = {name: found.average() for name, found in rows.items()}
         if mixture is not None:

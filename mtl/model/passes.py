@@ -36,20 +36,13 @@ class Outputs(NamedTuple):
 class Passes(settings.Settings):
     """A model's way from features to logits, in training and without it."""
 
-    def infer_logits(
-        self, features: types.Tensors, statistics: features_lib.Statistics
-    ) -> types.Tensors:
-        """Compute the logits as in evaluation, {field: [B, ...]} -> {task: [B, C]}.
-
-        No example depends on another one.
-        """
-        with row_draws.know_rows(features):
-            return self.build_outputs(features, statistics, training=False).logits
-
     def infer_activations(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> activations_lib.Activations:
-        """Compute what auxiliary losses read, as in evaluation; nothing of UPDATE_OPS is added."""
+        """Compute what auxiliary losses read, as in evaluation: no row depends on another one.
+
+        Nothing is added to UPDATE_OPS.
+        """
         scope = tf1.get_variable_scope()
         with (
             whole_batch.withhold_collections(),
@@ -57,8 +50,7 @@ class Passes(settings.Settings):
             emitted_lib.collect() as found,
         ):
             outputs = self.build_outputs(features, statistics, training=False)
-        forward = functools.partial(self.run_again, training=False)
-        return self.gather_activations(features, labels, outputs, forward, scope, found)
+        return self.gather_activations(features, labels, outputs, scope, found, training=False)
 
     def build_towers(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
@@ -102,11 +94,12 @@ class Passes(settings.Settings):
         features: types.Tensors,
         labels: types.Tensors,
         outputs: Outputs,
-        forward: activations_lib.Forward,
         scope: Any,
         found: types.Tensors,
+        training: bool,
     ) -> activations_lib.Activations:
         """Return all that an auxiliary loss, or an attack, may look at."""
+        forward = functools.partial(self.run_again, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
             features, labels, *of_network, self.heads_by_task, forward, scope, found

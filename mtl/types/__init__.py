@@ -26,6 +26,7 @@ from mtl.types.columns import (
     Tokenizer,
 )
 from mtl.types.data import Source
+from mtl.types.emitting import Emitting
 from mtl.types.heads import (
     ComparableHead,
     ExampleHead,
@@ -72,6 +73,7 @@ __all__ = [
     "ComparableHead",
     "Connected",
     "Embedding",
+    "Emitting",
     "ExampleHead",
     "ForwardPass",
     "Gradient",

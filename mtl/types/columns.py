@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from mtl.types import training, values
+from mtl.types import emitting, training, values
 
 
 class Statistics(Protocol):
@@ -58,7 +58,7 @@ class RowNames(NamedTuple):
     are_a_set: bool = False
 
 
-class Column(Protocol):
+class Column(emitting.Emitting, Protocol):
     """Encodes some of the features; its variables live in `features/<column>`."""
 
     @property
@@ -101,16 +101,6 @@ class Column(Protocol):
         """Return what a batch looks up in tables that grow: {table: keys [N], int64}."""
         del features
         return {}
-
-    @property
-    def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
-        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
-        return {}
-
-    @property
-    def are_emitted_rows_apart(self) -> bool:
-        """Whether such a loss of a row depends on that row alone."""
-        return True
 
     @property
     def parts(self) -> Sequence["Column"]:

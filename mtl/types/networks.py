@@ -1,12 +1,12 @@
 """From inputs to a tower for each task, and what mixes the rows of a batch before."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from mtl.types import training, values
+from mtl.types import emitting, values
 
 
 class Mixture(NamedTuple):
@@ -48,7 +48,7 @@ class Towers(dict[str, tf.Tensor]):
         self.shared = tuple(shared)
 
 
-class Network(Protocol):
+class Network(emitting.Emitting, Protocol):
     """The shared network; its variables live in `network`.
 
     It asks `get_variable` for them in the type of its inputs, which need not be float32.
@@ -57,16 +57,6 @@ class Network(Protocol):
     @abc.abstractmethod
     def __call__(self, inputs: values.Tensors, tasks: Sequence[str], training: bool) -> Towers:
         """Run the network, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
-
-    @property
-    def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
-        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
-        return {}
-
-    @property
-    def are_emitted_rows_apart(self) -> bool:
-        """Whether such a loss of a row depends on that row alone."""
-        return True
 
     @property
     def starts_from_run(self) -> bool:

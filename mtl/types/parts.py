@@ -1,6 +1,7 @@
 """What can be done with any part: read a member of it, find the parts in it, count its rows."""
 
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     """Return a member of a part; where the part lacks it, the default that `protocol` declares."""
     if hasattr(part, name):
         return getattr(part, name)
-    return vars(protocol)[name].__get__(part, type(part))
+    return inspect.getattr_static(protocol, name).__get__(part, type(part))
 
 
 def walk_parts(part: object) -> Iterator[Any]:

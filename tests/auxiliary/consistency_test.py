@@ -105,7 +105,7 @@ def test_the_teacher_is_the_average_of_the_steps_before(monkeypatch):
             with tf.Graph().as_default(), tf1.Session() as other:
                 tf1.train.create_global_step()
                 given = {n: tf.constant(v) for n, v in images.FEATURES.items()}
-                expected = plain.infer_logits(given, images.STATISTICS)
+                expected = plain.build_outputs(given, images.STATISTICS, training=False).logits
                 by_name = {v.op.name: v for v in tf1.global_variables()}
                 for name, value in at.items():
                     by_name[name].load(value, other)

@@ -10,6 +10,7 @@ from mtl import checks, features, histories, layers, spec
 from mtl.runs import verbs
 from tests import tiny
 from tests.clip_audit import norms_test
+from tests.histories import padding
 
 tf1 = tf.compat.v1
 
@@ -157,25 +158,10 @@ def _make(**settings):
 def test_ragged_and_padded_rows_are_served_alike(tmp_path):
     """The export's own check compares rows of tf.Examples with the Estimator."""
     verbs.train(_make(check_rows=32, train_steps=8, micro_batches=2), str(tmp_path))
-    (version,) = (tmp_path / "export" / "latest").iterdir()
-    served = tf.saved_model.load(str(version)).signatures["raw"]
     rows = {key: own[:8] for key, own in _split(tiny.TAGGED_SPLITS["test"]).items()}
-    found = []
-    for more in (0, 3):
-        given = {"x": rows["x"], "word": rows["word"]}
-        for name, filler in (("tags", b"b"), (spec.counts_name("tags"), 7)):
-            width = max(map(len, rows[name])) + more
-            padded = [[*own, *[filler] * (width - len(own))] for own in rows[name]]
-            kind = object if name == "tags" else np.int64
-            given[name] = np.array(padded, kind)
-            given[f"{name}/length"] = np.array([len(own) for own in rows[name]])
-        found.append(served(**{key: tf.constant(value) for key, value in given.items()}))
-    in_process = list(verbs.predict(_make(), str(tmp_path)))[:8]
-    for key, values in found[0].items():
-        np.testing.assert_array_equal(found[1][key], values)
-        if key in in_process[0] and values.dtype == tf.float32:
-            expected = [row[key] for row in in_process]
-            np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
+    fillers = {"tags": b"b", spec.counts_name("tags"): 7}
+    given = {name: rows[name] for name in ("x", "word", *fillers)}
+    padding.assert_padding_changes_nothing(_make(), tmp_path, given, fillers)
 
 
 @pytest.mark.slow

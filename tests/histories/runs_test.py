@@ -4,13 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from mtl import features, histories, networks
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers
 from mtl.runs import verbs
 from tests import tiny
+from tests.histories import padding
 
 pytestmark = pytest.mark.medium
 
@@ -54,23 +54,9 @@ def test_ragged_and_padded_rows_are_served_alike(names, tmp_path):
     variables = tiny.variables(tmp_path)
     assert variables["features/token/embedding"].shape == (3 + 4 + 1, 4)
     assert not [n for n in variables if "categorical_" in n or "_event" in n]
-    (version,) = (tmp_path / "export" / "latest").iterdir()
-    served = tf.saved_model.load(str(version))
     rows = {key: values[:8] for key, values in tiny.TAGGED_SPLITS["test"].items()}
-    lengths = [len(tags) for tags in rows["tags"]]
-    predictions = []
-    for width in (max(lengths), max(lengths) + 7):
-        padded = [[*tags, *[b"b"] * (width - len(tags))] for tags in rows["tags"]]
-        given = {"x": rows["x"], "word": rows["word"], "tags": np.array(padded, object)}
-        given["tags/length"] = np.array(lengths, np.int64)
-        tensors = {key: tf.constant(value) for key, value in given.items()}
-        predictions.append(served.signatures["raw"](**tensors))
-    in_process = list(verbs.predict(_make(*names), str(tmp_path)))[:8]
-    for key, values in predictions[0].items():
-        np.testing.assert_array_equal(predictions[1][key], values)
-        if key in in_process[0] and values.dtype == tf.float32:
-            expected = [row[key] for row in in_process]
-            np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)
+    given = {name: rows[name] for name in ("x", "word", "tags")}
+    padding.assert_padding_changes_nothing(_make(*names), tmp_path, given, {"tags": b"b"})
 
 
 @pytest.mark.slow

@@ -326,6 +326,6 @@ class _Returning:
 def test_a_network_that_leaves_a_task_without_a_tower_is_one_line(towers, says):
     made = _model(networks.MLP(), network=_Returning(towers=towers))
     with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
-        made.infer_logits({"x": tf.zeros([4, 3])}, STATISTICS)
+        made.build_outputs({"x": tf.zeros([4, 3])}, STATISTICS, training=False)
     assert "MultiTaskModel.network, _Returning," in str(error.value)
     assert says in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,20 @@
+"""What columns and networks have in common: losses that they emit while they are built."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mtl.types import training
+
+
+class Emitting(Protocol):
+    """A part that may hand auxiliary losses to `mtl.step.emitted` in a training step."""
+
+    @property
+    def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
+        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
+        return {}
+
+    @property
+    def are_emitted_rows_apart(self) -> bool:
+        """Whether such a loss of a row depends on that row alone."""
+        return True

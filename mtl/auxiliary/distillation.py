@@ -277,16 +277,17 @@ def find_model(folder: str, where: str = "teacher") -> str:
     if tf.io.gfile.exists(f"{folder}.index"):
         return _find_export(folder, where)
     exports = [os.path.join(folder, "export", name) for name in ("best", "latest")]
-    for where in (folder, *exports):
-        if found := versions.list_versions(where):
-            return os.path.join(where, str(found[-1]))
+    for place in (folder, *exports):
+        if found := versions.list_versions(place):
+            return os.path.join(place, str(found[-1]))
     return folder
 
 
 def _find_export(checkpoint: str, where: str) -> str:
     """Return the newest export of a checkpoint, a path such as `runs/a/model.ckpt-300`."""
     run, step = os.path.dirname(checkpoint), run_directory.step_in_name(checkpoint)
-    if os.path.basename(run) == "best":
+    # The best checkpoint lies in a folder of the run. A run may have this name as well.
+    if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
     written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
     # A version is a time. An earlier one may be of another training in this folder.

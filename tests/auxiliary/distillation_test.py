@@ -204,6 +204,10 @@ def test_a_checkpoint_stands_for_its_export(teacher, tmp_path):
         _open_step(model_dir, auxiliary.Distillation(teacher=folder))[0],
     )
     assert part.files == {"teacher": str(version / "saved_model.pb")}
+    named_best = tmp_path / "best"
+    shutil.copytree(model_dir, named_best)
+    found = distillation.find_model(str(named_best / "model.ckpt-3"))
+    assert found == str(named_best / version.relative_to(model_dir))
     # Of step 0 there is none, and later training makes the export one of another checkpoint.
     copy = tmp_path / "run"
     shutil.copytree(model_dir, copy)

@@ -42,8 +42,8 @@ TRUSTED = flags.DEFINE_list(
 JSON_LOG = flags.DEFINE_string(
     "json_log",
     None,
-    "A file that every line is appended to as JSON: time, level, message, and what it tells as "
-    "numbers, such as the losses of a step. The terminal shows the same as without it.",
+    "A file to which every line is also appended as JSON: time, level, message and the numbers "
+    "in it, such as the losses of a step.",
 )
 
 _INDENT = " " * 6
@@ -59,7 +59,7 @@ def run(main: Callable[[], None]) -> None:
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
     """Run a launcher whose `main` gets the arguments that are no flags: the folders of runs.
 
-    Of the flags that all launchers share it has those alone that do not describe one run.
+    It has those of the shared flags that do not describe a single run.
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.

@@ -32,8 +32,8 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     """Calls `on_step` after every session call that made a step, with the values of its last one.
 
     `secs` is the time spent in session calls: what happens between them, such as an evaluation,
-    does not count as training. `waited_secs` of it the steps waited for their batches; it is None
-    where that is not known.
+    does not count as training. `waited_secs` is the part of it in which steps waited for their
+    batches; it is None where that is not known.
     """
 
     def __init__(self, result: training_loop.StepResult):

@@ -31,8 +31,8 @@ _LINE_TASKS = 8
 class Progress(hooks.StepHook):
     """Shows steps done, time left, examples per second, share of waiting, and losses.
 
-    On a terminal it is one bar, as wide as the terminal; elsewhere a log line about every 10
-    seconds. The record of a line has the same as `fields`, which `--json_log` writes.
+    On a terminal it is one bar, as wide as the terminal; elsewhere it is a log line about every 10
+    seconds. The record of each line holds the same numbers in `fields`, for `--json_log`.
 
     Args:
       result: the steps.

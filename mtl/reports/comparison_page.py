@@ -6,7 +6,7 @@ whole = comparison_page.describe(found)
 import math
 from collections.abc import Sequence
 
-from mtl.reports import blocks, comparison, curve_sections, figures, report
+from mtl.reports import blocks, comparison, curve_sections, figures, report, settings
 
 _MOST_TASKS = 20
 
@@ -90,7 +90,8 @@ def _tell_seeds(found: comparison.Comparison) -> list | str:
 def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list | str:
     if not found.differing:
         return "the runs have the same settings."
-    rows = [[setting, *(row[n] for n in names)] for setting, row in found.differing.items()]
+    cuts = {setting: settings.cut_apart(row) for setting, row in found.differing.items()}
+    rows = [[setting, *(row[n] for n in names)] for setting, row in cuts.items()]
     return [blocks.Table(["setting", *names], rows)]
 
 

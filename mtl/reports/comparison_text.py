@@ -104,10 +104,8 @@ def _tell_best(run: record.Run) -> str:
 
 
 def _settings(found: comparison.Comparison) -> list[list[str]]:
-    return [
-        [setting, *(_cut(row[name]) for name in found.runs)]
-        for setting, row in found.differing.items()
-    ]
+    cuts = {setting: settings.cut_apart(row, _LONGEST) for setting, row in found.differing.items()}
+    return [[setting, *(row[name] for name in found.runs)] for setting, row in cuts.items()]
 
 
 def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list[str]:
@@ -161,16 +159,12 @@ def _differences(found: comparison.Comparison, name: str) -> str:
     for setting, row in found.differing.items():
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
         if row[name] not in (usual, settings.ABSENT):
-            told.append(f"{setting}={_cut(row[name])}")
+            told.append(f"{setting}={settings.cut_apart(row, _LONGEST)[name]}")
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 
 def _show(value: float) -> str:
     return page.shorten(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:

@@ -205,12 +205,20 @@ def _tell_settings(run: record.Run) -> list:
     return [
         blocks.Table(
             header,
-            [[_part(one), one.name, one.value, blocks.Quiet(_told_default(one))] for one in own],
+            [
+                [_part(one), one.name, settings.cut(one.value), blocks.Quiet(_told_default(one))]
+                for one in own
+            ],
             f"{len(own)} settings differ from their defaults, or have none and had to be set.",
         ),
         blocks.Fold(
             f"{len(defaults)} settings at their defaults",
-            [blocks.Table(header[:3], [[_part(one), one.name, one.value] for one in defaults])],
+            [
+                blocks.Table(
+                    header[:3],
+                    [[_part(one), one.name, settings.cut(one.value)] for one in defaults],
+                )
+            ],
         ),
     ]
 
@@ -220,4 +228,4 @@ def _part(setting: settings.Setting) -> str:
 
 
 def _told_default(setting: settings.Setting) -> str:
-    return "" if setting.default is None else setting.default
+    return "" if setting.default is None else settings.cut(setting.default)

@@ -65,11 +65,10 @@ def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> blocks.Table
 def _say(labels: splits.Labels) -> str:
     if labels.mean is not None and labels.spread is not None:
         return f"mean {labels.mean:.4g}, standard deviation {labels.spread:.4g}"
-    total = sum(labels.counts.values())
-    if not total:
+    if labels.largest is None:
         return ""
-    most = max(labels.counts, key=lambda name: labels.counts[name])
-    return f"{len(labels.counts)} classes, {100 * labels.counts[most] / total:.1f}% {most}"
+    name, rows = labels.largest
+    return f"{labels.classes:,} classes, {100 * rows / labels.labelled:.1f}% {name}"
 
 
 def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list[blocks.Table]:

@@ -1,6 +1,7 @@
 """What can be drawn of a head's predictions: confusion, reliability, ROC, and slices of the rows.
 
 matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
+wrong = assess.count_confusions(rows)                    # {(true, predicted): weight}
 points = assess.trace_roc(rows)                          # [(false positive rate, recall), ...]
 worst = assess.compare_slices(rows, {"job": jobs})
 """
@@ -51,11 +52,27 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C]."""
+    """Return the weight of rows by true and predicted class, [C, C]; of few classes."""
     rows = _keep_counted(rows)
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
+
+
+def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
+    """Return the weight of wrong rows by (true, predicted) class, the most frequent pair first.
+
+    Only the pairs that occur take memory.
+    """
+    rows = _keep_counted(rows)
+    both = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
+    pairs, places = np.unique(both, axis=0, return_inverse=True)
+    weights = np.bincount(places.reshape(-1), rows.weight, minlength=len(pairs))
+    order = np.argsort(-weights, kind="stable")
+    found = {
+        (int(a), int(b)): float(w) for (a, b), w in zip(pairs[order], weights[order], strict=True)
+    }
+    return {(a, b): weight for (a, b), weight in found.items() if a != b}
 
 
 def bin_scores(rows: held_out.Rows) -> list[Bin]:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -181,10 +181,10 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     if rows.kind == held_out.NUMBER:
         return []
     names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
+    if len(names) > _MOST_CLASSES:
+        return [_tell_confusions(names, assess.count_confusions(rows))]
     counts = assess.count_confusion(rows, len(names))
-    if len(names) <= _MOST_CLASSES:
-        return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
-    return [_tell_confusions(names, counts)]
+    return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
 
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
@@ -195,15 +195,8 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
     return figures.draw_lines("share of rows whose error is at most", {"share": points})
 
 
-def _tell_confusions(names: Sequence[str], counts: np.ndarray) -> blocks.Table:
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    rows = [
-        [names[place // len(names)], names[place % len(names)], float(wrong.flat[place])]
-        for place in order
-        if wrong.flat[place] > 0
-    ]
+def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float]) -> blocks.Table:
+    rows = [[names[a], names[b], weight] for (a, b), weight in wrong.items()][:_MOST_CONFUSIONS]
     caption = f"The most frequent confusions of {len(names)} classes"
     return blocks.Table(["true", "predicted", "rows"], rows, caption)
 

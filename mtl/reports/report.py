@@ -34,6 +34,10 @@ _CHOSEN = (
     "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
     "a little less."
 )
+_UNDEFINED = (
+    "Undefined, and so not compared: there is no held-out label of a weight above 0, or all are of "
+    "one class, or a prediction is NaN"
+)
 
 
 class _Looked(NamedTuple):
@@ -172,22 +176,25 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
     """Return what the verdict comes to, each line with its mood."""
-    known = [one for one in verdicts if one.is_better is not None]
+    undefined = [f"{one.task} ({one.metric})" for one in verdicts if one.is_undefined]
+    defined = [one for one in verdicts if not one.is_undefined]
+    known = [one for one in defined if one.is_better is not None]
     worse = [one.task for one in known if not one.is_better]
     unclear = [one.task for one in known if one.is_better and not one.is_clear]
     lines = []
-    if known and not worse and not unclear:
+    if known and not worse and not unclear and not undefined:
         every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
         every = every or f"All {len(known)} tasks beat"
         lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
     for tasks, what in (
         (worse, "No better than a trivial model, which knows the labels alone"),
         (unclear, "Better than a trivial model by no more than chance may bring"),
+        (undefined, _UNDEFINED),
     ):
         if tasks:
             more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
             lines.append((f"{what}: {', '.join(tasks[:20])}{more}.", "warning"))
-    unknown = len(verdicts) - len(known)
+    unknown = len(defined) - len(known)
     if unknown:
         lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))
     last = run.last_evaluated

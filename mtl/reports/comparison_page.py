@@ -67,19 +67,22 @@ def _tabulate(
 
 
 def _tell_seeds(found: comparison.Comparison) -> list | str:
+    repeats = [blocks.Text(line, "note") for line in comparison.list_repeats(found)]
     if not found.groups:
-        return "no two runs differ by Run.seed alone."
-    mains = found.main_metrics
+        return repeats or "no two runs differ by Run.seed alone."
     groups = [
-        [one.metric, ", ".join(one.runs), one.mean, one.error]
-        for one in found.groups
-        if one.metric in mains
+        [one.metric, comparison.describe_runs(one), one.mean, one.error] for one in found.groups
     ]
-    told: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups)]
+    told: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups), *repeats]
     pairs = [
-        [one.metric, ", ".join(one.second), ", ".join(one.first), one.difference, one.error]
+        [
+            one.metric,
+            ", ".join(one.second),
+            ", ".join(one.first) + comparison.describe_left_out(one),
+            one.difference,
+            one.error,
+        ]
         for one in found.pairs
-        if one.metric in mains
     ]
     if pairs:
         header = ["metric", "these", "minus these", "mean difference", "standard error"]

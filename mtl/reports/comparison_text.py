@@ -33,6 +33,7 @@ def describe(found: comparison.Comparison, width: int) -> str:
         ("Speed and size", ["what", *runs], _figures(found)),
     ]
     told = [f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows]
+    told += ["\n".join(lines)] if (lines := comparison.list_repeats(found)) else []
     return "\n\n".join(told)
 
 
@@ -118,24 +119,21 @@ def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list
 
 
 def _groups(found: comparison.Comparison) -> list[list[str]]:
-    shown = found.main_metrics
     return [
-        [one.metric, ", ".join(one.runs), f"{one.mean:.4f} ± {one.error:.4f}"]
+        [one.metric, comparison.describe_runs(one), f"{_show(one.mean)} ± {_show(one.error)}"]
         for one in found.groups
-        if one.metric in shown
     ]
 
 
 def _pairs(found: comparison.Comparison) -> list[list[str]]:
-    shown = found.main_metrics
     return [
         [
             one.metric,
-            f"({', '.join(one.second)}) - ({', '.join(one.first)})",
-            f"{one.difference:+.4f} ± {one.error:.4f}",
+            f"({', '.join(one.second)}) - ({', '.join(one.first)})"
+            + comparison.describe_left_out(one),
+            f"{'+' * (one.difference >= 0)}{_show(one.difference)} ± {_show(one.error)}",
         ]
         for one in found.pairs
-        if one.metric in shown
     ]
 
 

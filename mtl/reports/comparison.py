@@ -236,9 +236,8 @@ def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
             measured["parameters"], measured["checkpoint_bytes"] = record.count_parameters(
                 run.checkpoint
             )
-        export = record.read_export(run.model_dir)
-        if export:
-            measured["export_bytes"] = export["bytes"]
+        if run.export:
+            measured["export_bytes"] = run.export["bytes"]
         for what, value in measured.items():
             found.setdefault(what, {})[name] = value
     return found

@@ -28,9 +28,8 @@ def tell_size(run: record.Run) -> list | str:
         ["numbers in the model's variables", parameters],
         ["bytes of the checkpoint, with the optimizer's state", size],
     ]
-    export = record.read_export(run.model_dir)
-    if export:
-        rows.append([f"bytes of the {export['kind']} export", export["bytes"]])
+    if run.export:
+        rows.append([f"bytes of the {run.export['kind']} export", run.export["bytes"]])
     cut = sparsity_picture.count_weights(run.checkpoint)
     if cut:
         rows += [
@@ -42,7 +41,7 @@ def tell_size(run: record.Run) -> list | str:
     for name, median in run.speeds.items():
         told = f"{name.replace('_per_sec', '')} per second, the median"
         rows.append([told, blocks.Right(f"{median:,.1f}")])
-    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(export)]
+    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
     speed = {"examples": run.training.curves.get("examples_per_sec", {})}
     if speed["examples"]:
         shown.append(
@@ -157,7 +156,6 @@ def tell_commands(run: record.Run) -> list:
     """Return what repeats the run, predicts with it and serves it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
-    served = shlex.quote(os.path.abspath(os.path.join(run.model_dir, "export", which)))
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
     config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [
@@ -179,7 +177,8 @@ def tell_commands(run: record.Run) -> list:
             f"python -m launch.compare {folder} OTHER_RUN",
         ),
     ]
-    if record.read_export(run.model_dir):
+    if run.export:
+        served = shlex.quote(os.path.abspath(os.path.dirname(run.export["path"])))
         serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
         lines.append(("Serve the export", serve + "tensorflow/serving"))
     return [blocks.Commands(lines)]

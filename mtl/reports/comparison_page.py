@@ -12,8 +12,8 @@ _MOST_TASKS = 20
 
 
 def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
-    """Return the page, with the runs in this order."""
-    names = list(order) or list(found.runs)
+    """Return the page, with the runs in this order, and those that it lacks last."""
+    names = [*order, *(name for name in found.runs if name not in order)]
     built = [
         ("runs", "Runs", _tell_runs(found, names)),
         ("metrics", "Metrics of the best checkpoints", _tell_metrics(found, names)),
@@ -100,8 +100,10 @@ def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list |
 
 def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | str:
     first = found.runs[names[0]]
-    told = []
-    for task in first.experiment.model.tasks[:_MOST_TASKS]:
+    told: list = []
+    tasks = first.experiment.model.tasks
+    few = tasks[:_MOST_TASKS]
+    for task in few:
         main = curve_sections.main_metrics(first, task)[:1]
         tags = [(f"{task}/average_loss", "loss, held out")]
         tags += [(f"{task}/{metric}", f"{metric}, held out") for metric in main]
@@ -110,7 +112,9 @@ def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | s
         pictures = [figure for figure in drawn if figure]
         if pictures:
             told.append(blocks.Figures(pictures, task))
-    return told or "no run has event files."
+    if not told:
+        return "no run has event files."
+    return [*told, *blocks.say_cut(len(few), len(tasks), "tasks are")]
 
 
 def _overlay(

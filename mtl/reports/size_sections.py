@@ -14,6 +14,7 @@ from mtl.reports import blocks, figures, record
 
 _MOST_SAMPLES = 20
 _MOST_STEPS = 10
+_MOST_TAGS = 10
 # Of the units of an expert or a layer.
 _DEAD_SHARE = 0.1
 _AUDITS = ("training", "checkpoints")
@@ -126,9 +127,11 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
 def _tell_broken(run: record.Run) -> list[str]:
     found = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
     lines = []
-    for tag, steps in list(found.items())[:_MOST_STEPS]:
+    for tag, steps in list(found.items())[:_MOST_TAGS]:
         listed = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
         lines.append(f"{tag} was not finite at {len(steps)} of the steps shown: {listed}.")
+    if len(found) > len(lines):
+        lines.append(f"{len(lines)} of {len(found)} scalars that were not finite are shown.")
     return lines
 
 

@@ -17,7 +17,7 @@ from mtl.reports import held_out
 
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
-# Of a field of text: more values than this stay together as "other".
+# Of a field of text the most frequent values are slices; more numbers than this are quarters.
 _MOST_VALUES = 12
 # Fewer rows say little.
 _FEWEST_ROWS = 30
@@ -168,8 +168,14 @@ def _compare(
 
 
 def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (what they share, whether each row is one of them)."""
-    distinct, counts = np.unique(values, return_counts=True)
+    """Yield (what they share, whether each row is one of them).
+
+    Numbers that are missing are a slice of their own.
+    """
+    is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    if is_missing.any():
+        yield "missing", is_missing
+    distinct, counts = np.unique(values[~is_missing], return_counts=True)
     if values.dtype.kind in "OSU" or len(distinct) <= _MOST_VALUES:
         for place in np.argsort(-counts, kind="stable")[:_MOST_VALUES]:
             yield show_value(distinct[place]), values == distinct[place]

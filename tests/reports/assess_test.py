@@ -119,3 +119,16 @@ def test_of_two_slices_only_the_worse_one_is_told():
     rows = held_out.Rows("binary", error, error, error, error, np.ones(200))
     slices, _ = assess.compare_slices(rows, {"sex": sex})
     assert [one.value for one in slices] == ["m"]
+
+
+@pytest.mark.parametrize("values", [3, 1000])
+def test_missing_numbers_are_a_slice(values):
+    rng = np.random.default_rng(4)
+    age = rng.integers(0, values, 600).astype(np.float32)
+    age[:100] = np.nan
+    error = rng.random(600) + 5.0 * np.isnan(age)
+    ones = np.ones(600)
+    rows = held_out.Rows("binary", ones, ones, ones, error, ones)
+    slices, number = assess.compare_slices(rows, {"age": age})
+    assert (slices[0].value, slices[0].rows) == ("missing", 100)
+    assert number == 1 + min(values, 4)

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl.files import atomic
-from mtl.reports import comparison, page, record, report, settings
+from mtl.monitoring import summary
+from mtl.reports import comparison, record, report, settings
 
 _LONGEST = 48
 _BEST = "*"
@@ -43,7 +44,9 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     rows = []
     for place, name in enumerate(order, 1):
         run, told = found.runs[name], _differences(found, name)
-        rows.append([str(place), name, _show(found.metrics[metric][name]), _tell_best(run), told])
+        rows.append(
+            [str(place), name, summary.shorten(found.metrics[metric][name]), _tell_best(run), told]
+        )
     header = ["", "run", metric, "best step", "settings unlike most"]
     lines = [lay_out([header, *rows], width)]
     absent = [name for name in found.runs if name not in order]
@@ -88,7 +91,7 @@ def write_csv(path: str, found: comparison.Comparison) -> None:
 
 def _exact(values: Mapping[str, float], name: str) -> str:
     value = values.get(name, math.nan)
-    return "" if math.isnan(value) else page.exactly(value)
+    return "" if math.isnan(value) else summary.exactly(value)
 
 
 def _state(found: comparison.Comparison, name: str) -> list[str]:
@@ -114,13 +117,17 @@ def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list
     values = found.metrics[metric]
     return [
         metric,
-        *(_show(values.get(name, math.nan)) + _BEST * (name in best) for name in runs),
+        *(summary.shorten(values.get(name, math.nan)) + _BEST * (name in best) for name in runs),
     ]
 
 
 def _groups(found: comparison.Comparison) -> list[list[str]]:
     return [
-        [one.metric, comparison.describe_runs(one), f"{_show(one.mean)} ± {_show(one.error)}"]
+        [
+            one.metric,
+            comparison.describe_runs(one),
+            _spread(one.mean, one.error),
+        ]
         for one in found.groups
     ]
 
@@ -131,10 +138,14 @@ def _pairs(found: comparison.Comparison) -> list[list[str]]:
             one.metric,
             f"({', '.join(one.second)}) - ({', '.join(one.first)})"
             + comparison.describe_left_out(one),
-            f"{'+' * (one.difference >= 0)}{_show(one.difference)} ± {_show(one.error)}",
+            "+" * (one.difference >= 0) + _spread(one.difference, one.error),
         ]
         for one in found.pairs
     ]
+
+
+def _spread(mean: float, error: float) -> str:
+    return f"{summary.shorten(mean)} ± {summary.shorten(error)}"
 
 
 def _figures(found: comparison.Comparison) -> list[list[str]]:
@@ -159,10 +170,6 @@ def _differences(found: comparison.Comparison, name: str) -> str:
         if row[name] not in (usual, settings.ABSENT):
             told.append(f"{setting}={settings.cut_apart(row, _LONGEST)[name]}")
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
-
-
-def _show(value: float) -> str:
-    return page.shorten(value)
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:

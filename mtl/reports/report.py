@@ -41,7 +41,7 @@ _UNDEFINED = (
 
 
 class _Looked(NamedTuple):
-    """What a look at the data found; None where there was none, and `problems` says why."""
+    """What a look at the data found; None where there was none, and what kept it from looking."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -127,7 +127,7 @@ def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
 def _look(run: record.Run, most_rows: int) -> _Looked:
     """Read the rows that are asked for; what keeps them from being read is told, not raised."""
     if most_rows <= 0:
-        return _Looked(None, (), ["No rows were read, as --rows is 0."])
+        return _Looked(None, (), [])
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
     facts = [
@@ -145,7 +145,8 @@ def _tried(problems: list[str], find: Callable[..., _Found], *arguments: Any) ->
     try:
         return find(*arguments)
     except checks.UserError as error:
-        problems.append(str(error))
+        if str(error) not in problems:
+            problems.append(str(error))
         return None
 
 

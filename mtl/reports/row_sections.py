@@ -44,7 +44,7 @@ def tell_data(
 ) -> list | str:
     """Return rows, labels of each task and missing values, by split."""
     if not facts:
-        return " ".join(problems) or "no rows were read."
+        return " ".join(problems) or "no rows were read, as --rows is 0."
     told: list = [
         blocks.Table(
             ["split", "rows", "read"],

@@ -61,11 +61,14 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     counters = [_Labels(head) for head in heads]
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
-    rows = batches = 0
+    rows, is_whole = 0, True
     limit = math.ceil(most_rows / data.batch_size)
     with diagnosis.explain_run_errors(data, model, None, split):
-        for features, labels in data.one_pass(split).take(limit):
-            batches += 1
+        # One batch more, to know whether there is one.
+        for number, (features, labels) in enumerate(data.one_pass(split).take(limit + 1)):
+            if number == limit:
+                is_whole = False
+                break
             for name, values in {**features, **labels}.items():
                 count, lacking = _count_missing(fields[name], values)
                 missing[name] += lacking
@@ -73,7 +76,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
             for counter in counters:
                 counter.see(labels)
     found = {counter.task: counter.tell() for counter in counters}
-    return Facts(split, rows, batches < limit, found, {name: missing[name] for name in fields})
+    return Facts(split, rows, is_whole, found, {name: missing[name] for name in fields})
 
 
 def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:

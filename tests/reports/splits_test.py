@@ -1,10 +1,13 @@
 """Labels of a task, counted as one reads them off the rows."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from mtl import heads
-from mtl.reports import row_sections, splits
+from mtl import checks, heads
+from mtl.reports import record, report, row_sections, size_sections, splits
+from tests import tiny
+from tests.reports import runs
 
 
 def _count(head, *batches):
@@ -42,3 +45,31 @@ def test_numbers_have_a_mean_and_no_classes():
     found = _count(heads.Regression(name="size"), [1.0, 2.0], [6.0])
     assert found.mean == 3.0 and found.classes == 0 and found.largest is None
     assert row_sections._say(found) == "mean 3, standard deviation 2.16"
+
+
+@pytest.mark.medium
+def test_a_split_of_as_many_batches_as_are_read_is_whole():
+    made = tiny.make()
+    batch = made.data.batch_size
+    for rows, is_whole in ((96, True), (96 + 1, True), (96 - batch, False)):
+        assert splits.look_at(made, "train", rows).is_whole == is_whole
+
+
+def test_rows_that_nobody_wants_are_no_problem():
+    looked = report._look(runs.make(), 0)
+    assert looked == (None, (), [])
+    told = row_sections.tell_data(runs.make(), looked.facts, looked.problems)
+    assert told == "no rows were read, as --rows is 0."
+
+
+def test_what_keeps_all_rows_from_being_read_is_one_problem(monkeypatch):
+    def fail(*arguments):
+        raise checks.UserError("the file is gone.")
+
+    monkeypatch.setattr(splits, "look_at", fail)
+    monkeypatch.setattr(report.held_out, "predict_rows", fail)
+    monkeypatch.setattr(record.Run, "checkpoint", "model.ckpt-40")
+    looked = report._look(runs.make(training=[("loss", {1: 0.5})]), 100)
+    assert looked.problems == ["the file is gone."]
+    lines = size_sections.tell_problems(runs.make(), looked.problems)
+    assert [line.text for line in lines].count("the file is gone.") == 1

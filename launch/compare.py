@@ -16,7 +16,7 @@ from absl import flags
 from launch import app, config
 from mtl import checks, scoring
 from mtl.files import storage
-from mtl.reports import comparison, comparison_page, comparison_text, record, report
+from mtl.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
     "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
@@ -63,6 +63,9 @@ def main(arguments: list[str]) -> None:
         comparison_text.write_csv(CSV.value, found)
         print(f"CSV: {CSV.value}", file=sys.stderr)
     if HTML.value:
+        # Pages need the templates of jinja2, and tables do not.
+        from mtl.reports import comparison_page, report
+
         report.write(HTML.value, comparison_page.describe(found, order))
         print(f"Page: {HTML.value}", file=sys.stderr)
 

@@ -6,7 +6,7 @@ whole = comparison_page.describe(found)
 import math
 from collections.abc import Sequence
 
-from mtl.reports import blocks, comparison, curve_sections, figures, report, settings
+from mtl.reports import blocks, comparison, curve_sections, figures, settings
 
 _MOST_TASKS = 20
 
@@ -37,7 +37,7 @@ def _tell_runs(found: comparison.Comparison, names: Sequence[str]) -> list:
     for name in names:
         run = found.runs[name]
         best = "none" if run.best_step is None else run.best_step
-        rows.append([name, run.model_dir, report.describe_state(run)[0], best])
+        rows.append([name, run.model_dir, run.state[0], best])
     return [blocks.Table(["run", "folder", "state", "best step"], rows)]
 
 

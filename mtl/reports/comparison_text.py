@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mtl.files import atomic
 from mtl.monitoring import summary
-from mtl.reports import comparison, record, report, settings
+from mtl.reports import comparison, record, settings
 
 _LONGEST = 48
 _BEST = "*"
@@ -81,7 +81,7 @@ def write_csv(path: str, found: comparison.Comparison) -> None:
     fixed = ["run", "model_dir", "state", "step", "best_step"]
     writer.writerow([*fixed, *found.figures, *found.metrics, *differing])
     for name, run in found.runs.items():
-        state, _ = report.describe_state(run)
+        state, _ = run.state
         cells = [name, run.model_dir, state, run.step, run.best_step]
         cells += [_exact(values, name) for values in (*found.figures.values(),)]
         cells += [_exact(values, name) for values in found.metrics.values()]
@@ -98,7 +98,7 @@ def _state(found: comparison.Comparison, name: str) -> list[str]:
     run = found.runs[name]
     return [
         name,
-        report.describe_state(run)[0],
+        run.state[0],
         _tell_best(run),
     ]
 

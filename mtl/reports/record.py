@@ -56,6 +56,19 @@ class Run:
         return os.path.basename(os.path.abspath(self.model_dir))
 
     @property
+    def state(self) -> tuple[str, str]:
+        """How far it is, in a few words, and whether that is as it should be."""
+        last = self.experiment.run.train_steps
+        if self.is_training:
+            return f"still training, step {self.step:,} of {last:,}", "warning"
+        if self.step >= last:
+            return "finished", "good"
+        patience = self.experiment.best.patience
+        if patience is not None and self.best.get("evaluations_since", 0) >= patience:
+            return f"ended early, at step {self.step:,} of {last:,}", "good"
+        return f"stopped at step {self.step:,} of {last:,}", "warning"
+
+    @property
     def best_step(self) -> int | None:
         """The step of the best checkpoint; None where none is."""
         return self.best.get("step")

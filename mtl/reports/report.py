@@ -84,7 +84,7 @@ def describe_run(
         ("configuration", "Configuration", _tell_settings(run)),
         ("commands", "Repeat, predict, serve", size_sections.tell_commands(run)),
     ]
-    state, mood = describe_state(run)
+    state, mood = run.state
     return blocks.Page(
         title=run.name,
         state=state,
@@ -93,19 +93,6 @@ def describe_run(
         sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
         left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
     )
-
-
-def describe_state(run: record.Run) -> tuple[str, str]:
-    """Return how far a run is, in a few words, and whether that is as it should be."""
-    last = run.experiment.run.train_steps
-    if run.is_training:
-        return f"still training, step {run.step:,} of {last:,}", "warning"
-    if run.step >= last:
-        return "finished", "good"
-    patience = run.experiment.best.patience
-    if patience is not None and run.best.get("evaluations_since", 0) >= patience:
-        return f"ended early, at step {run.step:,} of {last:,}", "good"
-    return f"stopped at step {run.step:,} of {last:,}", "warning"
 
 
 def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:

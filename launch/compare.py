@@ -16,7 +16,7 @@ from absl import flags
 from launch import app, config
 from mtl import checks, scoring
 from mtl.files import storage
-from mtl.reports import comparison, comparison_page, comparison_text, record, report
+from mtl.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
     "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
@@ -30,6 +30,8 @@ HTML = flags.DEFINE_string("html", None, "A file for the comparison as a page, w
 
 _FILE = "config.gin"
 _WIDTH = 100
+# Of the metrics that an error lists.
+_MOST_NAMES = 20
 
 
 def main(arguments: list[str]) -> None:
@@ -61,6 +63,9 @@ def main(arguments: list[str]) -> None:
         comparison_text.write_csv(CSV.value, found)
         print(f"CSV: {CSV.value}", file=sys.stderr)
     if HTML.value:
+        # Pages need the templates of jinja2, and tables do not.
+        from mtl.reports import comparison_page, report
+
         report.write(HTML.value, comparison_page.describe(found, order))
         print(f"Page: {HTML.value}", file=sys.stderr)
 
@@ -109,7 +114,9 @@ def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
     metrics = {name: run.metrics for name, run in runs.items()}
     known = sorted({metric for found in metrics.values() for metric in found})
     if METRIC.value not in known:
-        fix = checks.nearest(METRIC.value, known) or f"There are: {', '.join(known[:20])}."
+        few = ", ".join(known[:_MOST_NAMES])
+        more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+        fix = checks.nearest(METRIC.value, known) or f"There are: {few}{more}."
         checks.fail("--metric", f"be one that a run in {RUNS.value} has", METRIC.value, fix)
     absent = [name for name, found in metrics.items() if METRIC.value not in found]
     if absent:

@@ -25,9 +25,14 @@ TITLES = {
 }
 
 
-def draw(model_dir: str) -> str | None:
-    """Write the picture anew and return its path; None where the run shows no weights."""
-    groups = read(model_dir)
+def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
+    """Write the picture anew and return its path; None where the run shows no weights.
+
+    Args:
+      model_dir: the folder of the run.
+      scalars: what its event files hold; None reads them.
+    """
+    groups = read(model_dir) if scalars is None else group(scalars)
     if not groups:
         return None
     panels = []

@@ -20,9 +20,14 @@ TITLES = {
 }
 
 
-def draw(model_dir: str) -> str | None:
-    """Write the picture anew and return its path; None where the run shows no gates."""
-    weights, others = read(model_dir)
+def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
+    """Write the picture anew and return its path; None where the run shows no gates.
+
+    Args:
+      model_dir: the folder of the run.
+      scalars: what its event files hold; None reads them.
+    """
+    weights, others = read(model_dir) if scalars is None else group(scalars)
     if not weights:
         return None
     panels = [chart.draw_lines(f"mean weights, {gate}", curves) for gate, curves in weights.items()]

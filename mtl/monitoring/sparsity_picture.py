@@ -27,9 +27,14 @@ TITLES = {
 }
 
 
-def draw(model_dir: str) -> str | None:
-    """Write the picture anew and return its path; None where the run cuts nothing."""
-    found = read(model_dir)
+def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
+    """Write the picture anew and return its path; None where the run cuts nothing.
+
+    Args:
+      model_dir: the folder of the run.
+      scalars: what its event files hold; None reads them.
+    """
+    found = read(model_dir) if scalars is None else group(scalars)
     if not found:
         return None
     panels = [chart.draw_lines(TITLES[kind], curves) for kind, curves in found.items()]

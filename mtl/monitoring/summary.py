@@ -8,7 +8,9 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from mtl.checkpoints import run_directory
@@ -28,7 +30,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         if name.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
         task, _, metric = name.partition("/") if "/" in name else ("", "", name)
-        value = _shown(metrics[name])
+        value = shorten(metrics[name])
         by_task.setdefault(task, []).append(f"{metric:<20} {value:<12}")
     blocks = []
     for task, cells in sorted(by_task.items(), key=lambda item: (not item[0], item[0])):
@@ -40,7 +42,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[str]) -> str:
     """Return a table of the metrics `shown`, a row for each {name: metrics}."""
     lines = [["", *shown]]
-    lines += [[name, *(_shown(metrics[own]) for own in shown)] for name, metrics in found.items()]
+    lines += [[name, *(shorten(metrics[own]) for own in shown)] for name, metrics in found.items()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
@@ -56,10 +58,26 @@ def describe_evaluation(
     return f"step {metrics['global_step']} evaluated: {', '.join(told)}"
 
 
-def _shown(value: float) -> str:
+def shorten(value: float) -> str:
+    """Return a metric in few letters, as terminals and pages show it; n/a where it is undefined.
+
+    At most 11 letters, which `metrics_table` relies on.
+    """
     if math.isnan(value):
         return "n/a"
-    return f"{value:.1e}" if 0 < abs(value) < 0.00005 else f"{value:.4f}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if 0 < size < 0.00005:
+        return f"{value:.1e}"
+    if size >= 999_999.95:
+        return f"{value:.3e}"
+    return f"{value:.4f}" if size < 999.99995 else f"{value:,.1f}"
+
+
+def exactly(value: Any) -> str:
+    """Return a number to its last digit, as JSON writes it."""
+    return str(int(value)) if isinstance(value, int | np.integer) else repr(float(value))
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:

@@ -1,6 +1,7 @@
 """What can be drawn of a head's predictions: confusion, reliability, ROC, and slices of the rows.
 
 matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
+wrong = assess.count_confusions(rows)                    # {(true, predicted): weight}
 points = assess.trace_roc(rows)                          # [(false positive rate, recall), ...]
 worst = assess.compare_slices(rows, {"job": jobs})
 """
@@ -16,7 +17,7 @@ from mtl.reports import held_out
 
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
-# Of a field of text: more values than this stay together as "other".
+# Of a field of text the most frequent values are slices; more numbers than this are quarters.
 _MOST_VALUES = 12
 # Fewer rows say little.
 _FEWEST_ROWS = 30
@@ -51,11 +52,27 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C]."""
+    """Return the weight of rows by true and predicted class, [C, C]; of few classes."""
     rows = _keep_counted(rows)
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
+
+
+def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
+    """Return the weight of wrong rows by (true, predicted) class, the most frequent pair first.
+
+    Only the pairs that occur take memory.
+    """
+    rows = _keep_counted(rows)
+    both = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
+    pairs, places = np.unique(both, axis=0, return_inverse=True)
+    weights = np.bincount(places.reshape(-1), rows.weight, minlength=len(pairs))
+    order = np.argsort(-weights, kind="stable")
+    found = {
+        (int(a), int(b)): float(w) for (a, b), w in zip(pairs[order], weights[order], strict=True)
+    }
+    return {(a, b): weight for (a, b), weight in found.items() if a != b}
 
 
 def bin_scores(rows: held_out.Rows) -> list[Bin]:
@@ -151,8 +168,14 @@ def _compare(
 
 
 def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (what they share, whether each row is one of them)."""
-    distinct, counts = np.unique(values, return_counts=True)
+    """Yield (what they share, whether each row is one of them).
+
+    Numbers that are missing are a slice of their own.
+    """
+    is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    if is_missing.any():
+        yield "missing", is_missing
+    distinct, counts = np.unique(values[~is_missing], return_counts=True)
     if values.dtype.kind in "OSU" or len(distinct) <= _MOST_VALUES:
         for place in np.argsort(-counts, kind="stable")[:_MOST_VALUES]:
             yield show_value(distinct[place]), values == distinct[place]

@@ -51,12 +51,20 @@ class Verdict(NamedTuple):
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the model beats the trivial one; None where that is unknown."""
+        """Whether the model beats the trivial one; None where that is unknown.
+
+        What is undefined does not; `is_undefined` tells it apart.
+        """
         if self.baseline is None or math.isnan(self.baseline):
             return None
         if math.isnan(self.value):
             return False
         return self.value > self.baseline if self.higher else self.value < self.baseline
+
+    @property
+    def is_undefined(self) -> bool:
+        """Whether the metric has no value, as of no labels, of one class alone, or of NaN."""
+        return math.isnan(self.value)
 
     @property
     def is_clear(self) -> bool:

@@ -124,3 +124,8 @@ class Page(NamedTuple):
     lead: Sequence[str]
     sections: Sequence[Section]
     left_out: Sequence[str]
+
+
+def say_cut(shown: int, total: int, what: str) -> list[Text]:
+    """Return a line where less is shown than there is, else none."""
+    return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

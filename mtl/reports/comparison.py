@@ -24,6 +24,7 @@ class Pair(NamedTuple):
       second: those of the other.
       difference: the mean over the seeds of second - first.
       error: the standard error of that mean.
+      left_out: the seeds that one group lacks, or whose value is undefined in one.
     """
 
     metric: str
@@ -31,15 +32,25 @@ class Pair(NamedTuple):
     second: tuple[str, ...]
     difference: float
     error: float
+    left_out: tuple[int, ...] = ()
 
 
 class Group(NamedTuple):
-    """Runs that differ by their seed alone: the mean of a metric, and its standard error."""
+    """Runs that differ by their seed alone, one of each seed.
+
+    Attributes:
+      metric: what is told.
+      runs: those in which it has a value.
+      mean: over the runs; NaN of none.
+      error: the standard error of the mean; NaN of fewer than two runs.
+      left_out: the runs in which it is undefined.
+    """
 
     metric: str
     runs: tuple[str, ...]
     mean: float
     error: float
+    left_out: tuple[str, ...] = ()
 
 
 class Comparison(NamedTuple):
@@ -51,8 +62,9 @@ class Comparison(NamedTuple):
       metrics: {metric: {run: value at its best checkpoint}}; a run lacks what it did not measure.
       directions: {metric: whether higher is better}, of metrics that have an order.
       figures: {what: {run: number}}: speed and size.
-      groups: of runs that differ by their seed alone, by metric.
-      pairs: of groups with the same seeds, by metric.
+      groups: of runs that differ by their seed alone, by main metric.
+      pairs: of groups with the same seeds, by main metric.
+      repeats: {run: run before it of the same settings and seed, which alone counts in groups}.
     """
 
     runs: Mapping[str, record.Run]
@@ -62,14 +74,12 @@ class Comparison(NamedTuple):
     figures: Mapping[str, Mapping[str, float]]
     groups: Sequence[Group]
     pairs: Sequence[Pair]
+    repeats: Mapping[str, str]
 
     @property
     def main_metrics(self) -> list[str]:
         """The most telling metric of each task, and what the runs choose their best by."""
-        run = next(iter(self.runs.values()))
-        names = run.experiment.model.find_main_metrics(self.metrics)
-        chosen = [one.experiment.best.metric for one in self.runs.values()]
-        return [name for name in dict.fromkeys([*names, *chosen]) if name in self.metrics]
+        return _find_main_metrics(self.runs, self.metrics)
 
     def best_of(self, metric: str) -> list[str]:
         """Return the runs with the best value; none where there is no order, or all are alike."""
@@ -78,6 +88,27 @@ class Comparison(NamedTuple):
             return []
         best = (max if self.directions[metric] else min)(known.values())
         return [name for name, value in known.items() if value == best]
+
+
+def list_repeats(found: Comparison) -> list[str]:
+    """Return a line for each run that stands in no group, as another has its settings and seed."""
+    return [
+        f"{name} has the settings and the seed of {first}: only {first} counts here."
+        for name, first in found.repeats.items()
+    ]
+
+
+def describe_runs(group: Group) -> str:
+    """Return the runs of a group, and those that it lacks."""
+    without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
+    return (", ".join(group.runs) or "none") + without
+
+
+def describe_left_out(pair: Pair) -> str:
+    """Return which seeds a pair lacks; "" where it has all."""
+    several = "s" * (len(pair.left_out) > 1)
+    seeds = ", ".join(map(str, pair.left_out))
+    return f"; without seed{several} {seeds}" if seeds else ""
 
 
 def require_same_tasks(runs: Mapping[str, record.Run]) -> None:
@@ -106,56 +137,94 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
     for name, run in runs.items():
         for metric, value in run.metrics.items():
             metrics.setdefault(metric, {})[name] = value
-    model = next(iter(runs.values())).experiment.model
-    known = {metric: model.find_direction(metric) for metric in metrics}
+    known = {metric: _find_direction(metric, runs) for metric in metrics}
     directions = {metric: higher for metric, higher in known.items() if higher is not None}
     experiments = {name: run.experiment for name, run in runs.items()}
-    groups = [group for group in settings.group_by_seed(experiments) if len(group) > 1]
-    by_seed = [{runs[name].experiment.run.seed: name for name in group} for group in groups]
-    ordered = [metric for metric in metrics if metric in directions]
+    repeats: dict[str, str] = {}
+    groups = [
+        _keep_one_of_each_seed(group, runs, repeats)
+        for group in settings.group_by_seed(experiments)
+    ]
+    groups = [group for group in groups if len(group) > 1]
+    mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
         differing=settings.compare(experiments),
         metrics=metrics,
         directions=directions,
         figures=_measure(runs),
-        groups=[
-            found for m in ordered for group in groups if (found := _average(m, group, metrics[m]))
-        ],
+        groups=[_average(metric, group, metrics[metric]) for metric in mains for group in groups],
         pairs=[
             pair
-            for metric in ordered
-            for first, second in itertools.combinations(by_seed, 2)
+            for metric in mains
+            for first, second in itertools.combinations(groups, 2)
             if (pair := _pair(metric, first, second, metrics[metric]))
         ],
+        repeats=repeats,
     )
 
 
-def _average(metric: str, group: Sequence[str], values: Mapping[str, float]) -> Group | None:
-    if any(math.isnan(values.get(name, math.nan)) for name in group):
-        return None
-    known = [values[name] for name in group]
-    return Group(metric, tuple(group), statistics.fmean(known), _standard_error(known))
+def _find_main_metrics(
+    runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    model = next(iter(runs.values())).experiment.model
+    chosen = [one.experiment.best.metric for one in runs.values()]
+    names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])
+    return [name for name in names if name in metrics]
+
+
+def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
+    """Return whether higher is better: what a head says, else what all runs say that set it."""
+    known = next(iter(runs.values())).experiment.model.find_direction(metric)
+    if known is not None:
+        return known
+    best = [run.experiment.best for run in runs.values()]
+    said = {one.higher_is_better for one in best if one.metric == metric} - {None}
+    return said.pop() if len(said) == 1 else None
+
+
+def _keep_one_of_each_seed(
+    group: Sequence[str], runs: Mapping[str, record.Run], repeats: dict[str, str]
+) -> dict[int, str]:
+    """Return {seed: first run of it}; a second one says nothing of chance, and is in `repeats`."""
+    by_seed: dict[int, str] = {}
+    for name in group:
+        first = by_seed.setdefault(runs[name].experiment.run.seed, name)
+        if first != name:
+            repeats[name] = first
+    return by_seed
+
+
+def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
+    known = [name for name in group.values() if not math.isnan(values.get(name, math.nan))]
+    left_out = tuple(name for name in group.values() if name not in known)
+    numbers = [values[name] for name in known]
+    mean = statistics.fmean(numbers) if numbers else math.nan
+    return Group(metric, tuple(known), mean, _standard_error(numbers), left_out)
 
 
 def _pair(
     metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
 ) -> Pair | None:
     """Return the mean difference over the seeds that both have; None of fewer than two."""
+    every = sorted(first.keys() | second.keys())
     seeds = [
         seed
-        for seed in sorted(first.keys() & second.keys())
-        if not any(math.isnan(values.get(one[seed], math.nan)) for one in (first, second))
+        for seed in every
+        if not any(math.isnan(values.get(one.get(seed, ""), math.nan)) for one in (first, second))
     ]
     if len(seeds) < 2:
         return None
     ours, theirs = (tuple(group[seed] for seed in seeds) for group in (first, second))
     differences = [values[b] - values[a] for a, b in zip(ours, theirs, strict=True)]
     mean = statistics.fmean(differences)
-    return Pair(metric, ours, theirs, mean, _standard_error(differences))
+    left_out = tuple(seed for seed in every if seed not in seeds)
+    return Pair(metric, ours, theirs, mean, _standard_error(differences), left_out)
 
 
 def _standard_error(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return math.nan
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
@@ -167,9 +236,8 @@ def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
             measured["parameters"], measured["checkpoint_bytes"] = record.count_parameters(
                 run.checkpoint
             )
-        export = record.read_export(run.model_dir)
-        if export:
-            measured["export_bytes"] = export["bytes"]
+        if run.export:
+            measured["export_bytes"] = run.export["bytes"]
         for what, value in measured.items():
             found.setdefault(what, {})[name] = value
     return found

@@ -6,14 +6,14 @@ whole = comparison_page.describe(found)
 import math
 from collections.abc import Sequence
 
-from mtl.reports import blocks, comparison, curve_sections, figures, report
+from mtl.reports import blocks, comparison, curve_sections, figures, settings
 
 _MOST_TASKS = 20
 
 
 def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
-    """Return the page, with the runs in this order."""
-    names = list(order) or list(found.runs)
+    """Return the page, with the runs in this order, and those that it lacks last."""
+    names = [*order, *(name for name in found.runs if name not in order)]
     built = [
         ("runs", "Runs", _tell_runs(found, names)),
         ("metrics", "Metrics of the best checkpoints", _tell_metrics(found, names)),
@@ -37,7 +37,7 @@ def _tell_runs(found: comparison.Comparison, names: Sequence[str]) -> list:
     for name in names:
         run = found.runs[name]
         best = "none" if run.best_step is None else run.best_step
-        rows.append([name, run.model_dir, report.describe_state(run)[0], best])
+        rows.append([name, run.model_dir, run.state[0], best])
     return [blocks.Table(["run", "folder", "state", "best step"], rows)]
 
 
@@ -67,19 +67,22 @@ def _tabulate(
 
 
 def _tell_seeds(found: comparison.Comparison) -> list | str:
+    repeats = [blocks.Text(line, "note") for line in comparison.list_repeats(found)]
     if not found.groups:
-        return "no two runs differ by Run.seed alone."
-    mains = found.main_metrics
+        return repeats or "no two runs differ by Run.seed alone."
     groups = [
-        [one.metric, ", ".join(one.runs), one.mean, one.error]
-        for one in found.groups
-        if one.metric in mains
+        [one.metric, comparison.describe_runs(one), one.mean, one.error] for one in found.groups
     ]
-    told: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups)]
+    told: list = [blocks.Table(["metric", "runs", "mean", "standard error"], groups), *repeats]
     pairs = [
-        [one.metric, ", ".join(one.second), ", ".join(one.first), one.difference, one.error]
+        [
+            one.metric,
+            ", ".join(one.second),
+            ", ".join(one.first) + comparison.describe_left_out(one),
+            one.difference,
+            one.error,
+        ]
         for one in found.pairs
-        if one.metric in mains
     ]
     if pairs:
         header = ["metric", "these", "minus these", "mean difference", "standard error"]
@@ -90,14 +93,17 @@ def _tell_seeds(found: comparison.Comparison) -> list | str:
 def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list | str:
     if not found.differing:
         return "the runs have the same settings."
-    rows = [[setting, *(row[n] for n in names)] for setting, row in found.differing.items()]
+    cuts = {setting: settings.cut_apart(row) for setting, row in found.differing.items()}
+    rows = [[setting, *(row[n] for n in names)] for setting, row in cuts.items()]
     return [blocks.Table(["setting", *names], rows)]
 
 
 def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | str:
     first = found.runs[names[0]]
-    told = []
-    for task in first.experiment.model.tasks[:_MOST_TASKS]:
+    told: list = []
+    tasks = first.experiment.model.tasks
+    few = tasks[:_MOST_TASKS]
+    for task in few:
         main = curve_sections.main_metrics(first, task)[:1]
         tags = [(f"{task}/average_loss", "loss, held out")]
         tags += [(f"{task}/{metric}", f"{metric}, held out") for metric in main]
@@ -106,7 +112,9 @@ def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | s
         pictures = [figure for figure in drawn if figure]
         if pictures:
             told.append(blocks.Figures(pictures, task))
-    return told or "no run has event files."
+    if not told:
+        return "no run has event files."
+    return [*told, *blocks.say_cut(len(few), len(tasks), "tasks are")]
 
 
 def _overlay(

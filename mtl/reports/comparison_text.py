@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl.files import atomic
-from mtl.reports import comparison, page, record, report, settings
+from mtl.monitoring import summary
+from mtl.reports import comparison, record, settings
 
 _LONGEST = 48
 _BEST = "*"
@@ -33,6 +34,7 @@ def describe(found: comparison.Comparison, width: int) -> str:
         ("Speed and size", ["what", *runs], _figures(found)),
     ]
     told = [f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows]
+    told += ["\n".join(lines)] if (lines := comparison.list_repeats(found)) else []
     return "\n\n".join(told)
 
 
@@ -42,7 +44,9 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     rows = []
     for place, name in enumerate(order, 1):
         run, told = found.runs[name], _differences(found, name)
-        rows.append([str(place), name, _show(found.metrics[metric][name]), _tell_best(run), told])
+        rows.append(
+            [str(place), name, summary.shorten(found.metrics[metric][name]), _tell_best(run), told]
+        )
     header = ["", "run", metric, "best step", "settings unlike most"]
     lines = [lay_out([header, *rows], width)]
     absent = [name for name in found.runs if name not in order]
@@ -77,7 +81,7 @@ def write_csv(path: str, found: comparison.Comparison) -> None:
     fixed = ["run", "model_dir", "state", "step", "best_step"]
     writer.writerow([*fixed, *found.figures, *found.metrics, *differing])
     for name, run in found.runs.items():
-        state, _ = report.describe_state(run)
+        state, _ = run.state
         cells = [name, run.model_dir, state, run.step, run.best_step]
         cells += [_exact(values, name) for values in (*found.figures.values(),)]
         cells += [_exact(values, name) for values in found.metrics.values()]
@@ -87,14 +91,14 @@ def write_csv(path: str, found: comparison.Comparison) -> None:
 
 def _exact(values: Mapping[str, float], name: str) -> str:
     value = values.get(name, math.nan)
-    return "" if math.isnan(value) else page.exactly(value)
+    return "" if math.isnan(value) else summary.exactly(value)
 
 
 def _state(found: comparison.Comparison, name: str) -> list[str]:
     run = found.runs[name]
     return [
         name,
-        report.describe_state(run)[0],
+        run.state[0],
         _tell_best(run),
     ]
 
@@ -104,10 +108,8 @@ def _tell_best(run: record.Run) -> str:
 
 
 def _settings(found: comparison.Comparison) -> list[list[str]]:
-    return [
-        [setting, *(_cut(row[name]) for name in found.runs)]
-        for setting, row in found.differing.items()
-    ]
+    cuts = {setting: settings.cut_apart(row, _LONGEST) for setting, row in found.differing.items()}
+    return [[setting, *(row[name] for name in found.runs)] for setting, row in cuts.items()]
 
 
 def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list[str]:
@@ -115,30 +117,35 @@ def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list
     values = found.metrics[metric]
     return [
         metric,
-        *(_show(values.get(name, math.nan)) + _BEST * (name in best) for name in runs),
+        *(summary.shorten(values.get(name, math.nan)) + _BEST * (name in best) for name in runs),
     ]
 
 
 def _groups(found: comparison.Comparison) -> list[list[str]]:
-    shown = found.main_metrics
     return [
-        [one.metric, ", ".join(one.runs), f"{one.mean:.4f} ± {one.error:.4f}"]
+        [
+            one.metric,
+            comparison.describe_runs(one),
+            _spread(one.mean, one.error),
+        ]
         for one in found.groups
-        if one.metric in shown
     ]
 
 
 def _pairs(found: comparison.Comparison) -> list[list[str]]:
-    shown = found.main_metrics
     return [
         [
             one.metric,
-            f"({', '.join(one.second)}) - ({', '.join(one.first)})",
-            f"{one.difference:+.4f} ± {one.error:.4f}",
+            f"({', '.join(one.second)}) - ({', '.join(one.first)})"
+            + comparison.describe_left_out(one),
+            "+" * (one.difference >= 0) + _spread(one.difference, one.error),
         ]
         for one in found.pairs
-        if one.metric in shown
     ]
+
+
+def _spread(mean: float, error: float) -> str:
+    return f"{summary.shorten(mean)} ± {summary.shorten(error)}"
 
 
 def _figures(found: comparison.Comparison) -> list[list[str]]:
@@ -161,16 +168,8 @@ def _differences(found: comparison.Comparison, name: str) -> str:
     for setting, row in found.differing.items():
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
         if row[name] not in (usual, settings.ABSENT):
-            told.append(f"{setting}={_cut(row[name])}")
+            told.append(f"{setting}={settings.cut_apart(row, _LONGEST)[name]}")
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
-
-
-def _show(value: float) -> str:
-    return page.shorten(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from mtl.monitoring import balancing_picture, event_files, gates_picture
 from mtl.reports import baselines, blocks, figures, record, row_sections
 
 _MOST_METRICS = 2
+_MOST_PAIRS = 20
+_MOST_WEIGHTS = 100
 _OF_ALL = {
     "loss": "loss of all tasks",
     "learning_rate": "learning rate",
@@ -19,18 +21,15 @@ _OF_ALL = {
 
 def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
     """Return the losses and main metrics of the tasks over the steps."""
-    drawn = [
-        (task, found)
-        for task in row_sections.choose_tasks(run, verdicts)
-        if (found := draw_task(run, task))
-    ]
+    chosen = row_sections.choose_tasks(run, verdicts)
+    drawn = [(task, found) for task in chosen if (found := draw_task(run, task))]
     overall = _draw_overall(run)
     if not drawn and not overall:
         return "the folder holds no event files."
     line = "Training losses are those of single batches, and are drawn by steps."
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
-    told: list = [blocks.Text(line, "note")]
+    told: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, chosen)]
     told += [blocks.Figures(found, task) for task, found in drawn]
     if overall:
         told.append(blocks.Figures(overall, "all tasks"))
@@ -98,7 +97,7 @@ def tell_balancing(run: record.Run) -> list | str:
     told: list = [blocks.Figures(drawn)]
     for (scope, kind), curves in moving.items():
         if kind == "surgery/cosine":
-            told.append(_tell_cosines(_title(scope, kind), curves))
+            told += _tell_cosines(_title(scope, kind), curves)
     return told
 
 
@@ -106,7 +105,7 @@ def _title(scope: str, kind: str) -> str:
     return balancing_picture.TITLES[kind] + (f", {scope}" if scope else "")
 
 
-def _tell_cosines(title: str, curves: event_files.Curves) -> blocks.Table:
+def _tell_cosines(title: str, curves: event_files.Curves) -> list:
     """Return the mean cosine of each pair of tasks, and how often the two were in conflict."""
     means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
     rows = [
@@ -114,7 +113,10 @@ def _tell_cosines(title: str, curves: event_files.Curves) -> blocks.Table:
         for pair in sorted(means, key=lambda pair: means[pair])
     ]
     caption = f"{title}: the mean over the run, and the share of summaries in conflict"
-    return blocks.Table(["pair", "mean cosine", "in conflict"], rows[:20], caption)
+    few = rows[:_MOST_PAIRS]
+    table = blocks.Table(["pair", "mean cosine", "in conflict"], few, caption)
+    what = "pairs of tasks, those with the lowest cosines, are"
+    return [table, *blocks.say_cut(len(few), len(rows), what)]
 
 
 def tell_gates(run: record.Run) -> list | str:
@@ -122,21 +124,24 @@ def tell_gates(run: record.Run) -> list | str:
     weights, others = gates_picture.group(run.training.curves)
     if not weights:
         return "the network has no gates."
+    rows = [row for gate, curves in weights.items() for row in _tell_gate(gate, curves)]
+    few = rows[:_MOST_WEIGHTS]
+    header = ["gate", "expert", "weight at the end", "weight at the start"]
+    caption = "The mean weight that a gate gives to an expert."
     told: list = [
-        blocks.Table(
-            ["gate", "expert", "weight at the end", "weight at the start"],
-            [row for gate, curves in weights.items() for row in _tell_gate(gate, curves)][:100],
-            "The mean weight that a gate gives to an expert.",
-        )
+        blocks.Table(header, few, caption),
+        *blocks.say_cut(len(few), len(rows), "weights are"),
     ]
-    drawn = [
-        figures.draw_curves(f"weights of {gate}", curves)
-        for gate, curves in list(weights.items())[: row_sections.MOST_TASKS]
-    ]
+    chosen = list(weights.items())[: row_sections.MOST_TASKS]
+    drawn = [figures.draw_curves(f"weights of {gate}", curves) for gate, curves in chosen]
     drawn += [
         figures.draw_curves(gates_picture.TITLES[kind], curves) for kind, curves in others.items()
     ]
-    return [blocks.Figures(drawn), blocks.Fold("The weights as a table", told)]
+    return [
+        blocks.Figures(drawn),
+        *blocks.say_cut(len(chosen), len(weights), "gates are"),
+        blocks.Fold("The weights as a table", told),
+    ]
 
 
 def _tell_gate(gate: str, curves: Mapping[str, Mapping[int, float]]) -> list[list]:

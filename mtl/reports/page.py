@@ -4,7 +4,6 @@ html = page.render(blocks.Page(...))
 """
 
 import functools
-import math
 import pathlib
 import re
 from typing import Any
@@ -13,6 +12,7 @@ import jinja2
 import markupsafe
 import numpy as np
 
+from mtl.monitoring import summary
 from mtl.reports import blocks
 
 _FOLDER = pathlib.Path(__file__).with_name("templates")
@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    made.filters.update(short=shorten, exact=exactly, percent=_percent, svg=_mark_up)
+    made.filters.update(short=shorten, exact=summary.exactly, percent=_percent, svg=_mark_up)
     made.tests.update(real=is_number, right=_is_right, of_kind=_is_of_kind)
     made.globals.update(cells=_cells)
     return made
@@ -59,22 +59,8 @@ def _is_right(cell: Any) -> bool:
 
 
 def shorten(value: Any) -> str:
-    """Return a number in few digits: those of `launch.evaluate` where it is a metric."""
-    if isinstance(value, int | np.integer):
-        return f"{value:,}"
-    value = float(value)
-    if math.isnan(value):
-        return "n/a"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if 0 < abs(value) < 0.00005:
-        return f"{value:.1e}"
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
-
-
-def exactly(value: Any) -> str:
-    """Return a number to its last digit, as JSON writes it."""
-    return str(int(value)) if isinstance(value, int | np.integer) else repr(float(value))
+    """Return a number in few digits: those of `launch.evaluate`, and of a count all."""
+    return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
 
 
 def _percent(value: float) -> str:

@@ -4,11 +4,14 @@ run = record.read_run(experiment, "runs/digits")
 run.best_step, run.metrics["digit/accuracy"], run.is_training
 """
 
+import dataclasses
+import functools
 import json
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,7 +26,8 @@ _FIX = "Delete it: the next evaluation is then the best so far."
 _SPEEDS = ("steps_per_sec", "examples_per_sec")
 
 
-class Run(NamedTuple):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
     """What is known of a run without a look at its data.
 
     Attributes:
@@ -52,6 +56,19 @@ class Run(NamedTuple):
         return os.path.basename(os.path.abspath(self.model_dir))
 
     @property
+    def state(self) -> tuple[str, str]:
+        """How far it is, in a few words, and whether that is as it should be."""
+        last = self.experiment.run.train_steps
+        if self.is_training:
+            return f"still training, step {self.step:,} of {last:,}", "warning"
+        if self.step >= last:
+            return "finished", "good"
+        patience = self.experiment.best.patience
+        if patience is not None and self.best.get("evaluations_since", 0) >= patience:
+            return f"ended early, at step {self.step:,} of {last:,}", "good"
+        return f"stopped at step {self.step:,} of {last:,}", "warning"
+
+    @property
     def best_step(self) -> int | None:
         """The step of the best checkpoint; None where none is."""
         return self.best.get("step")
@@ -61,18 +78,18 @@ class Run(NamedTuple):
         """The step whose evaluation is shown: that of the best checkpoint, else the last one."""
         return self.last_evaluated if self.best_step is None else self.best_step
 
-    @property
+    @functools.cached_property
     def evaluated_steps(self) -> set[int]:
         """The steps of the evaluations."""
         finite = (step for points in self.evaluations.curves.values() for step in points)
         return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
 
-    @property
+    @functools.cached_property
     def last_evaluated(self) -> int | None:
         """The step of the last evaluation."""
         return max(self.evaluated_steps, default=None)
 
-    @property
+    @functools.cached_property
     def metrics(self) -> dict[str, float]:
         """What the evaluation of `shown_step` found, NaN where it was not finite."""
         return self.metrics_at(self.shown_step)
@@ -83,7 +100,7 @@ class Run(NamedTuple):
         broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
         return {**found, **broken}
 
-    @property
+    @functools.cached_property
     def checkpoint(self) -> str | None:
         """The best checkpoint, or the latest where none is the best; None before the first."""
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
@@ -92,11 +109,22 @@ class Run(NamedTuple):
                 return paths[-1]
         return None
 
-    @property
+    @functools.cached_property
     def speeds(self) -> dict[str, float]:
         """The medians of steps and examples per second."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
-        return {name: _median([*points.values()]) for name, points in curves.items() if points}
+        return {
+            name: statistics.median(points.values()) for name, points in curves.items() if points
+        }
+
+    @functools.cached_property
+    def export(self) -> dict[str, Any]:
+        """Path, kind, bytes and what `model.json` says of the newest export; {} without one.
+
+        That of the best checkpoint, where there is one: exports outlive a run that starts anew.
+        """
+        kinds = ("latest",) if self.best_step is None else ("best", "latest")
+        return _read_export(self.model_dir, kinds)
 
 
 def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
@@ -137,9 +165,8 @@ def count_parameters(checkpoint: str) -> tuple[int, int]:
     return total, sum(tf.io.gfile.stat(file).length for file in files)
 
 
-def read_export(model_dir: str) -> dict[str, Any]:
-    """Return path, bytes and what `model.json` says of the newest export; {} without one."""
-    for kind in ("best", "latest"):
+def _read_export(model_dir: str, kinds: Sequence[str]) -> dict[str, Any]:
+    for kind in kinds:
         folder = os.path.join(model_dir, "export", kind)
         versions = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
         numbered = sorted((v.rstrip("/") for v in versions if v.rstrip("/").isdigit()), key=int)
@@ -175,9 +202,3 @@ def _is_training(model_dir: str) -> bool:
     except checks.UserError:
         return True
     return False
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2

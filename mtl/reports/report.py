@@ -34,10 +34,14 @@ _CHOSEN = (
     "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
     "a little less."
 )
+_UNDEFINED = (
+    "Undefined, and so not compared: there is no held-out label of a weight above 0, or all are of "
+    "one class, or a prediction is NaN"
+)
 
 
 class _Looked(NamedTuple):
-    """What a look at the data found; None where there was none, and `problems` says why."""
+    """What a look at the data found; None where there was none, and what kept it from looking."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -80,7 +84,7 @@ def describe_run(
         ("configuration", "Configuration", _tell_settings(run)),
         ("commands", "Repeat, predict, serve", size_sections.tell_commands(run)),
     ]
-    state, mood = describe_state(run)
+    state, mood = run.state
     return blocks.Page(
         title=run.name,
         state=state,
@@ -89,19 +93,6 @@ def describe_run(
         sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
         left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
     )
-
-
-def describe_state(run: record.Run) -> tuple[str, str]:
-    """Return how far a run is, in a few words, and whether that is as it should be."""
-    last = run.experiment.run.train_steps
-    if run.is_training:
-        return f"still training, step {run.step:,} of {last:,}", "warning"
-    if run.step >= last:
-        return "finished", "good"
-    patience = run.experiment.best.patience
-    if patience is not None and run.best.get("evaluations_since", 0) >= patience:
-        return f"ended early, at step {run.step:,} of {last:,}", "good"
-    return f"stopped at step {run.step:,} of {last:,}", "warning"
 
 
 def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
@@ -123,7 +114,7 @@ def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
 def _look(run: record.Run, most_rows: int) -> _Looked:
     """Read the rows that are asked for; what keeps them from being read is told, not raised."""
     if most_rows <= 0:
-        return _Looked(None, (), ["No rows were read, as --rows is 0."])
+        return _Looked(None, (), [])
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
     facts = [
@@ -141,7 +132,8 @@ def _tried(problems: list[str], find: Callable[..., _Found], *arguments: Any) ->
     try:
         return find(*arguments)
     except checks.UserError as error:
-        problems.append(str(error))
+        if str(error) not in problems:
+            problems.append(str(error))
         return None
 
 
@@ -172,22 +164,25 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
     """Return what the verdict comes to, each line with its mood."""
-    known = [one for one in verdicts if one.is_better is not None]
+    undefined = [f"{one.task} ({one.metric})" for one in verdicts if one.is_undefined]
+    defined = [one for one in verdicts if not one.is_undefined]
+    known = [one for one in defined if one.is_better is not None]
     worse = [one.task for one in known if not one.is_better]
     unclear = [one.task for one in known if one.is_better and not one.is_clear]
     lines = []
-    if known and not worse and not unclear:
+    if known and not worse and not unclear and not undefined:
         every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
         every = every or f"All {len(known)} tasks beat"
         lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
     for tasks, what in (
         (worse, "No better than a trivial model, which knows the labels alone"),
         (unclear, "Better than a trivial model by no more than chance may bring"),
+        (undefined, _UNDEFINED),
     ):
         if tasks:
             more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
             lines.append((f"{what}: {', '.join(tasks[:20])}{more}.", "warning"))
-    unknown = len(verdicts) - len(known)
+    unknown = len(defined) - len(known)
     if unknown:
         lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))
     last = run.last_evaluated
@@ -205,12 +200,20 @@ def _tell_settings(run: record.Run) -> list:
     return [
         blocks.Table(
             header,
-            [[_part(one), one.name, one.value, blocks.Quiet(_told_default(one))] for one in own],
+            [
+                [_part(one), one.name, settings.cut(one.value), blocks.Quiet(_told_default(one))]
+                for one in own
+            ],
             f"{len(own)} settings differ from their defaults, or have none and had to be set.",
         ),
         blocks.Fold(
             f"{len(defaults)} settings at their defaults",
-            [blocks.Table(header[:3], [[_part(one), one.name, one.value] for one in defaults])],
+            [
+                blocks.Table(
+                    header[:3],
+                    [[_part(one), one.name, settings.cut(one.value)] for one in defaults],
+                )
+            ],
         ),
     ]
 
@@ -220,4 +223,4 @@ def _part(setting: settings.Setting) -> str:
 
 
 def _told_default(setting: settings.Setting) -> str:
-    return "" if setting.default is None else setting.default
+    return "" if setting.default is None else settings.cut(setting.default)

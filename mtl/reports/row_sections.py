@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,11 @@ from mtl.reports import assess, baselines, blocks, figures, held_out, record, sp
 
 # A run may have hundreds of tasks: of these many, those with least skill, there are pictures.
 MOST_TASKS = 20
+# Of the table of labels.
+_MOST_LABELLED = 100
 _MOST_CLASSES = 12
+# Of the table of rows by class.
+_MOST_COUNTED = 100
 _MOST_FIELDS = 200
 _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
@@ -29,12 +33,18 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
     return [task for task in tasks if task in few]
 
 
+def say_chosen(run: record.Run, chosen: Sequence[str]) -> list[blocks.Text]:
+    """Return a line where not all tasks are drawn."""
+    what = "tasks, those with least skill, are"
+    return blocks.say_cut(len(chosen), len(run.experiment.model.tasks), what)
+
+
 def tell_data(
     run: record.Run, facts: Sequence[splits.Facts], problems: Sequence[str]
 ) -> list | str:
     """Return rows, labels of each task and missing values, by split."""
     if not facts:
-        return " ".join(problems) or "no rows were read."
+        return " ".join(problems) or "no rows were read, as --rows is 0."
     told: list = [
         blocks.Table(
             ["split", "rows", "read"],
@@ -43,7 +53,7 @@ def tell_data(
                 for one in facts
             ],
         ),
-        _tell_labels(run, facts),
+        *_tell_labels(run, facts),
     ]
     counts = _tell_classes(run, facts)
     if counts:
@@ -51,36 +61,50 @@ def tell_data(
     return [*told, *_tell_missing(facts)]
 
 
-def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> blocks.Table:
+def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> list:
     rows = []
-    for task in run.experiment.model.tasks[: MOST_TASKS * 5]:
+    tasks = run.experiment.model.tasks
+    few = tasks[:_MOST_LABELLED]
+    for task in few:
         for one in facts:
             labels = one.tasks.get(task)
             if labels is not None:
                 share = labels.labelled / one.rows if one.rows else 0.0
                 rows.append([task, one.split, labels.labelled, blocks.Bar(share), _say(labels)])
-    return blocks.Table(["task", "split", "labelled rows", "share", "labels"], rows)
+    table = blocks.Table(["task", "split", "labelled rows", "share", "labels"], rows)
+    return [table, *blocks.say_cut(len(few), len(tasks), "tasks are")]
 
 
 def _say(labels: splits.Labels) -> str:
     if labels.mean is not None and labels.spread is not None:
         return f"mean {labels.mean:.4g}, standard deviation {labels.spread:.4g}"
-    total = sum(labels.counts.values())
-    if not total:
+    if labels.largest is None:
         return ""
-    most = max(labels.counts, key=lambda name: labels.counts[name])
-    return f"{len(labels.counts)} classes, {100 * labels.counts[most] / total:.1f}% {most}"
+    name, rows = labels.largest
+    return f"{labels.classes:,} classes, {100 * rows / labels.labelled:.1f}% {name}"
 
 
-def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list[blocks.Table]:
-    tables = []
-    for task in run.experiment.model.tasks[:MOST_TASKS]:
-        found = {one.split: one.tasks[task].counts for one in facts if task in one.tasks}
+def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
+    """Return the tables of the first tasks with classes, and which tasks have none for their size.
+
+    Those with very many classes have no counts at all: the table of labels tells their largest one.
+    """
+    tables, large = [], []
+    for task in run.experiment.model.tasks:
+        seen = {one.split: one.tasks[task] for one in facts if task in one.tasks}
+        found = {split: labels.counts for split, labels in seen.items()}
         names = list(next(iter(found.values()), {}))
-        if 0 < len(names) <= 100:
+        if 0 < len(names) <= _MOST_COUNTED:
             rows = [[name, *(found[split].get(name, 0) for split in found)] for name in names]
             tables.append(blocks.Table([task, *found], rows))
-    return tables
+        elif any(labels.classes for labels in seen.values()):
+            large.append(task)
+    told = [*tables[:MOST_TASKS], *blocks.say_cut(MOST_TASKS, len(tables), "tasks are")]
+    if large:
+        listed = ", ".join(large[:MOST_TASKS]) + ", ..." * (len(large) > MOST_TASKS)
+        line = f"Left out for more than {_MOST_COUNTED} classes: {listed}."
+        told.append(blocks.Text(line, "note"))
+    return told
 
 
 def _tell_missing(facts: Sequence[splits.Facts]) -> list:
@@ -91,8 +115,11 @@ def _tell_missing(facts: Sequence[splits.Facts]) -> list:
         [name, *(blocks.Bar(one.missing.get(name, 0) / max(one.rows, 1)) for one in facts)]
         for name in lacking[:_MOST_FIELDS]
     ]
-    caption = "Missing values by field, or values that are the field's default; all others are full"
-    return [blocks.Table(["field", *(one.split for one in facts)], rows, caption)]
+    caption = "Missing values by field, or values that are the field's default"
+    if len(rows) == len(lacking):
+        caption += "; all others are full"
+    table = blocks.Table(["field", *(one.split for one in facts)], rows, caption)
+    return [table, *blocks.say_cut(len(rows), len(lacking), "fields with missing values are")]
 
 
 def tell_evaluation(
@@ -114,6 +141,7 @@ def tell_evaluation(
         line = f"Pictures and slices: {which} {seen.rows:,} rows of split {split!r}, by {made_by}."
         told.append(blocks.Text(line, "note"))
     chosen = choose_tasks(run, verdicts)
+    told += say_chosen(run, chosen)
     for head in run.experiment.model.heads:
         if head.name in chosen:
             rows = seen.tasks.get(head.name) if seen else None
@@ -182,10 +210,10 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     if rows.kind == held_out.NUMBER:
         return []
     names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
+    if len(names) > _MOST_CLASSES:
+        return [_tell_confusions(names, assess.count_confusions(rows))]
     counts = assess.count_confusion(rows, len(names))
-    if len(names) <= _MOST_CLASSES:
-        return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
-    return [_tell_confusions(names, counts)]
+    return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
 
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
@@ -196,16 +224,11 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
     return figures.draw_lines("share of rows whose error is at most", {"share": points})
 
 
-def _tell_confusions(names: Sequence[str], counts: np.ndarray) -> blocks.Table:
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CONFUSIONS]
-    rows = [
-        [names[place // len(names)], names[place % len(names)], float(wrong.flat[place])]
-        for place in order
-        if wrong.flat[place] > 0
-    ]
+def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float]) -> blocks.Table:
+    rows = [[names[a], names[b], weight] for (a, b), weight in wrong.items()][:_MOST_CONFUSIONS]
     caption = f"The most frequent confusions of {len(names)} classes"
+    if len(rows) < len(wrong):
+        caption += f": {len(rows)} of {len(wrong):,} pairs shown"
     return blocks.Table(["true", "predicted", "rows"], rows, caption)
 
 
@@ -213,18 +236,19 @@ def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
     if seen is None:
         return []
     slices, number = assess.compare_slices(rows, seen.fields)
-    far = [one for one in slices if one.deviations > _FAR][:_MOST_SLICES]
+    far = [one for one in slices if one.deviations > _FAR]
+    few = far[:_MOST_SLICES]
     if not far:
         line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
         return [blocks.Text(line, "note")] if line else []
     what = "distance" if rows.kind == held_out.NUMBER else "log loss"
     table = blocks.Table(
         ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
-        [_tell_slice(one) for one in far],
+        [_tell_slice(one) for one in few],
         f"The worst of {number} slices of the rows; of as many, chance alone puts about "
         f"{_BY_CHANCE * number:.2g} more than {_FAR:.0f} standard errors above the others",
     )
-    return [table]
+    return [table, *blocks.say_cut(len(few), len(far), "such slices are")]
 
 
 def _tell_slice(one: assess.Slice) -> list:

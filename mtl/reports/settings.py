@@ -7,8 +7,11 @@ settings.compare({"a": first, "b": second})          # {"run.seed": {"a": "1", "
 
 import dataclasses
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from mtl.checkpoints import settings as canonical
 
 _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -25,8 +28,10 @@ class Setting(NamedTuple):
       part: where the part stands, such as "model.network.trunk" or "model.heads[digit]".
       kind: the class of the part.
       name: of the setting.
-      value: as Python writes it.
+      value: as Python writes it, all of it.
       default: the same of what holds where it is not set; None where it has to be.
+      meaning: one text for all ways to write the value, by which it is compared.
+      default_meaning: the same of the default.
     """
 
     part: str
@@ -34,11 +39,13 @@ class Setting(NamedTuple):
     name: str
     value: str
     default: str | None
+    meaning: str
+    default_meaning: str | None
 
     @property
     def is_default(self) -> bool:
         """Whether nobody had to set it."""
-        return self.value == self.default
+        return self.meaning == self.default_meaning
 
     @property
     def path(self) -> str:
@@ -52,33 +59,82 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
         if not field.init:
             continue
         value, name = getattr(part, field.name), field.name
-        yield Setting(path, type(part).__name__, name, _shown(value), _default(field))
+        own, default = _hollow(value), _hollow(_default(field))
+        is_required = default is dataclasses.MISSING
+        yield Setting(
+            path,
+            type(part).__name__,
+            name,
+            _write(own),
+            None if is_required else _write(default),
+            canonical.canonical_text(own),
+            None if is_required else canonical.canonical_text(default),
+        )
         inner = f"{path}.{name}" if path else name
-        for own, found in _parts(value, inner):
-            yield from flatten(found, own)
+        for place, found in _parts(value, inner):
+            yield from flatten(found, place)
 
 
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return {setting: {run: value}} of the settings in which the runs differ.
 
-    Of a part that some runs lack only those are told that are not at their defaults.
+    Of a part that some runs lack only those are told that are not at their defaults. Values that
+    differ are written in ways that differ, and in full: `cut_apart` shortens them.
     """
     known = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
     rows = {}
     for path in dict.fromkeys(path for found in known.values() for path in found):
         found = {run: one[path] for run, one in known.items() if path in one}
-        values = {run: found[run].value if run in found else ABSENT for run in known}
+        meanings = {run: found[run].meaning if run in found else None for run in known}
         is_told = len(found) == len(known) or not all(one.is_default for one in found.values())
-        if is_told and len(set(values.values())) > 1:
-            rows[path] = values
+        if is_told and len(set(meanings.values())) > 1:
+            rows[path] = _write_apart(found, meanings)
     return rows
+
+
+def _write_apart(
+    found: Mapping[str, Setting], meanings: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return the values as they are first written, or the meanings where that shows no more.
+
+    What is written in two ways but means the same is one value; of a long array `repr` shows the
+    ends alone.
+    """
+    first: dict[str | None, str] = {None: ABSENT}
+    for one in found.values():
+        first.setdefault(one.meaning, one.value)
+    if len(set(first.values())) < len(first):
+        first = {meaning: ABSENT if meaning is None else meaning for meaning in first}
+    return {run: first[meaning] for run, meaning in meanings.items()}
+
+
+def cut(text: str, most: int = _LONGEST) -> str:
+    """Return a value in so many letters: where it is longer, its start and its end."""
+    if len(text) <= most:
+        return text
+    end = most // 6
+    return f"{text[: most - end - 5]} ... {text[-end:]}"
+
+
+def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
+    """Return {run: value} cut, with a checksum where values that differ would look the same."""
+    cuts = {text: cut(text, most) for text in values.values()}
+    shown = list(cuts.values())
+    return {
+        run: cuts[text] if shown.count(cuts[text]) == 1 else _mark(text, most)
+        for run, text in values.items()
+    }
+
+
+def _mark(text: str, most: int) -> str:
+    return f"{cut(text, most - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
     """Return the names of the runs, those together that differ by `Run.seed` alone."""
     groups: dict[tuple, list[str]] = {}
     for run, part in experiments.items():
-        key = tuple((s.path, s.value) for s in flatten(part) if s.path != SEED)
+        key = tuple((s.path, s.meaning) for s in flatten(part) if s.path != SEED)
         groups.setdefault(key, []).append(run)
     return list(groups.values())
 
@@ -99,21 +155,34 @@ def _is_part(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _default(field: Any) -> str | None:
-    if field.default is not dataclasses.MISSING:
-        return _shown(field.default)
+def _default(field: Any) -> Any:
+    """Return what holds where a field is not set; MISSING where it has to be."""
     if field.default_factory is not dataclasses.MISSING:
-        return _shown(field.default_factory())
-    return None
+        return field.default_factory()
+    return field.default
 
 
-def _shown(value: Any) -> str:
-    """Return a value as text; of a part only its class, whose settings follow."""
+class _Kind:
+    """Stands for a part: its settings follow on their own."""
+
+    def __init__(self, part: Any):
+        self._text = f"{type(part).__name__}()"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _hollow(value: Any) -> Any:
+    """Return a value with the class alone of each part in it."""
     if _is_part(value):
-        return f"{type(value).__name__}()"
+        return _Kind(value)
     if isinstance(value, list | tuple) and any(map(_is_part, value)):
-        return f"[{', '.join(map(_shown, value))}]"
+        return [_hollow(one) for one in value]
     if isinstance(value, Mapping) and any(map(_is_part, value.values())):
-        return "{" + ", ".join(f"{key!r}: {_shown(one)}" for key, one in value.items()) + "}"
-    text = _ADDRESS.sub("", repr(value))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 30]} ... {text[-25:]}"
+        return {key: _hollow(one) for key, one in value.items()}
+    return value
+
+
+def _write(value: Any) -> str:
+    """Return a value as text, without the addresses of objects."""
+    return _ADDRESS.sub("", repr(value))

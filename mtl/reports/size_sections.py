@@ -14,6 +14,7 @@ from mtl.reports import blocks, figures, record
 
 _MOST_SAMPLES = 20
 _MOST_STEPS = 10
+_MOST_TAGS = 10
 # Of the units of an expert or a layer.
 _DEAD_SHARE = 0.1
 _AUDITS = ("training", "checkpoints")
@@ -28,9 +29,8 @@ def tell_size(run: record.Run) -> list | str:
         ["numbers in the model's variables", parameters],
         ["bytes of the checkpoint, with the optimizer's state", size],
     ]
-    export = record.read_export(run.model_dir)
-    if export:
-        rows.append([f"bytes of the {export['kind']} export", export["bytes"]])
+    if run.export:
+        rows.append([f"bytes of the {run.export['kind']} export", run.export["bytes"]])
     cut = sparsity_picture.count_weights(run.checkpoint)
     if cut:
         rows += [
@@ -42,7 +42,7 @@ def tell_size(run: record.Run) -> list | str:
     for name, median in run.speeds.items():
         told = f"{name.replace('_per_sec', '')} per second, the median"
         rows.append([told, blocks.Right(f"{median:,.1f}")])
-    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(export)]
+    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
     speed = {"examples": run.training.curves.get("examples_per_sec", {})}
     if speed["examples"]:
         shown.append(
@@ -93,11 +93,15 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
         [_cell(name, samples[name][place]) for name in shown]
         for place in range(min(_MOST_SAMPLES, len(samples["id"])))
     ]
-    norms = np.nan_to_num(samples["norm/mean/all"])[::-1]
-    points = [(place, float(norm)) for place, norm in enumerate(np.sort(norms)[::-1])]
+    norms = samples["norm/mean/all"]
+    finite = np.sort(norms[np.isfinite(norms)])[::-1]
+    points = [(place, float(norm)) for place, norm in enumerate(finite)]
     picture = figures.draw_lines("mean norm of samples, by rank", {"norm": points}, may_be_log=True)
     caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
-    return [blocks.Table(list(shown.values()), rows, caption), blocks.Figures([picture])]
+    left_out = len(norms) - len(finite)
+    note = f"{left_out} of {len(norms):,} norms are not finite, and not drawn." if left_out else ""
+    table = blocks.Table(list(shown.values()), rows, caption)
+    return [table, blocks.Figures([picture._replace(note=note)])]
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -127,9 +131,11 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
 def _tell_broken(run: record.Run) -> list[str]:
     found = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
     lines = []
-    for tag, steps in list(found.items())[:_MOST_STEPS]:
+    for tag, steps in list(found.items())[:_MOST_TAGS]:
         listed = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
         lines.append(f"{tag} was not finite at {len(steps)} of the steps shown: {listed}.")
+    if len(found) > len(lines):
+        lines.append(f"{len(lines)} of {len(found)} scalars that were not finite are shown.")
     return lines
 
 
@@ -157,7 +163,6 @@ def tell_commands(run: record.Run) -> list:
     """Return what repeats the run, predicts with it and serves it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
-    served = shlex.quote(os.path.abspath(os.path.join(run.model_dir, "export", which)))
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
     config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [
@@ -179,7 +184,8 @@ def tell_commands(run: record.Run) -> list:
             f"python -m launch.compare {folder} OTHER_RUN",
         ),
     ]
-    if record.read_export(run.model_dir):
+    if run.export:
+        served = shlex.quote(os.path.abspath(os.path.dirname(run.export["path"])))
         serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
         lines.append(("Serve the export", serve + "tensorflow/serving"))
     return [blocks.Commands(lines)]

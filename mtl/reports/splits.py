@@ -24,13 +24,18 @@ class Labels(NamedTuple):
 
     Attributes:
       labelled: how many rows have one of a weight above 0.
-      counts: {class: rows}, where the task has classes.
+      counts: {class: rows}, where the task has no more than 1000 classes; of a head of several
+        labels a row may count for several, or for none.
+      classes: how many the task has; 0 of numbers.
+      largest: the class of the most rows and its rows; None where there is none.
       mean: of numbers, or None.
       spread: the standard deviation of numbers, or None.
     """
 
     labelled: int
     counts: dict[str, int]
+    classes: int
+    largest: tuple[str, int] | None
     mean: float | None
     spread: float | None
 
@@ -56,11 +61,14 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     counters = [_Labels(head) for head in heads]
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
-    rows = batches = 0
+    rows, is_whole = 0, True
     limit = math.ceil(most_rows / data.batch_size)
     with diagnosis.explain_run_errors(data, model, None, split):
-        for features, labels in data.one_pass(split).take(limit):
-            batches += 1
+        # One batch more, to know whether there is one.
+        for number, (features, labels) in enumerate(data.one_pass(split).take(limit + 1)):
+            if number == limit:
+                is_whole = False
+                break
             for name, values in {**features, **labels}.items():
                 count, lacking = _count_missing(fields[name], values)
                 missing[name] += lacking
@@ -68,7 +76,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
             for counter in counters:
                 counter.see(labels)
     found = {counter.task: counter.tell() for counter in counters}
-    return Facts(split, rows, batches < limit, found, {name: missing[name] for name in fields})
+    return Facts(split, rows, is_whole, found, {name: missing[name] for name in fields})
 
 
 def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:
@@ -93,8 +101,7 @@ class _Labels:
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
-        names = types.read_member(head, types.Head, "class_names")
-        self._names = names if len(names) <= _MOST_CLASSES else ()
+        self._names = types.read_member(head, types.Head, "class_names")
         self._labelled = 0
         self._counts: collections.Counter[int] = collections.Counter()
         self._number, self._mean, self._squares = 0, 0.0, 0.0
@@ -106,13 +113,14 @@ class _Labels:
         counted = self._head.row_weights(labels).numpy() > 0
         self._labelled += int(counted.sum())
         targets, present = (one.numpy() for one in self._head.targets(labels[self._head.field]))
-        if targets.ndim != 1:
-            return
-        known = targets[counted & present].astype(np.float64)
-        if self._names:
-            self._counts.update(known.astype(int).tolist())
-        else:
-            self._join(known)
+        if targets.ndim == 2 and targets.shape[1] == len(self._names):
+            known = present.reshape(len(targets), -1) & counted[:, np.newaxis]
+            hits = (targets > 0.5) & known
+            self._counts.update(hits.nonzero()[1].tolist())
+        elif targets.ndim == 1 and self._names:
+            self._counts.update(targets[counted & present].astype(int).tolist())
+        elif targets.ndim == 1:
+            self._join(targets[counted & present].astype(np.float64))
 
     def _join(self, numbers: np.ndarray) -> None:
         """Add numbers to mean and squared distances, as `heads.metrics.Moments` does."""
@@ -127,8 +135,14 @@ class _Labels:
 
     def tell(self) -> Labels:
         """Return what was seen."""
-        counts = {name: self._counts[place] for place, name in enumerate(self._names)}
-        if not self._number:
-            return Labels(self._labelled, counts, None, None)
-        spread = math.sqrt(self._squares / self._number)
-        return Labels(self._labelled, counts, self._mean, spread)
+        names, counted = self._names, self._counts
+        is_few = len(names) <= _MOST_CLASSES
+        counts = {name: counted[place] for place, name in enumerate(names)} if is_few else {}
+        largest = None
+        if counted:
+            place = max(counted, key=lambda place: (counted[place], -place))
+            largest = (names[place], counted[place])
+        mean = spread = None
+        if self._number:
+            mean, spread = self._mean, math.sqrt(self._squares / self._number)
+        return Labels(self._labelled, counts, len(names), largest, mean, spread)

@@ -21,7 +21,14 @@ from mtl.clip_audit import recording
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
-from mtl.monitoring import balancing_picture, gates_picture, hooks, progress, sparsity_picture
+from mtl.monitoring import (
+    balancing_picture,
+    event_files,
+    gates_picture,
+    hooks,
+    progress,
+    sparsity_picture,
+)
 from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
@@ -124,9 +131,9 @@ class Training:
             start = functools.partial(self._announce_start, context.evaluator, step)
             with failures.keep_failure(self._model_dir, keep):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
-            balancing_picture.draw(self._model_dir)
-            gates_picture.draw(self._model_dir)
-            sparsity_picture.draw(self._model_dir)
+            scalars = event_files.read_record(self._model_dir).curves
+            for picture in (balancing_picture, gates_picture, sparsity_picture):
+                picture.draw(self._model_dir, scalars)
             self._audit.write()
             return context.evaluator.metrics or {}, steps
 

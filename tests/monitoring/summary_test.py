@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from mtl.monitoring import summary
 from mtl.transfer import checkpoint
@@ -40,6 +41,31 @@ def test_metrics_that_warn_are_shown_where_they_are_above_zero():
         "  b",
         "    auc_error_bound      8.0e-07     nan_predictions      12.0000",
     ]
+
+
+@pytest.mark.parametrize(
+    "value,shown",
+    [
+        (0.0, "0.0000"),
+        (2e-6, "2.0e-06"),
+        (0.00005, "0.0001"),
+        (-999.9999, "-999.9999"),
+        (999.99999, "1,000.0"),
+        (-123456.78, "-123,456.8"),
+        (999_999.96, "1.000e+06"),
+        (-1.2345e300, "-1.234e+300"),
+        (float("nan"), "n/a"),
+        (float("inf"), "∞"),
+        (float("-inf"), "-∞"),
+    ],
+)
+def test_numbers_are_short_and_keep_their_size(value, shown):
+    assert summary.shorten(value) == shown
+
+
+def test_columns_of_huge_numbers_stay_apart():
+    (_, line) = summary.metrics_table({"a/b": 1.5e200, "a/c": -123456.7}).splitlines()
+    assert line.split() == ["b", "1.500e+200", "c", "-123,456.7"]
 
 
 def test_the_summary_names_what_is_there(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mtl.reports import assess, held_out
+from mtl import heads
+from mtl.reports import assess, held_out, row_sections
 
 
 def _binary(count=400, seed=0, ties=True):
@@ -23,6 +24,28 @@ def test_confusion_counts_weights_of_labelled_rows():
         for predicted in (0, 1):
             chosen = (rows.target == true) & (rows.predicted == predicted)
             assert counts[true, predicted] == pytest.approx(rows.weight[chosen].sum())
+
+
+def test_confusions_are_the_wrong_cells_of_the_matrix():
+    rng = np.random.default_rng(3)
+    target, predicted = rng.integers(0, 20, 300), rng.integers(0, 20, 300)
+    ones, weight = np.ones(300), rng.choice([0.0, 1.0, 2.5], 300)
+    rows = held_out.Rows("classes", target, predicted, ones, ones, weight)
+    matrix = assess.count_confusion(rows, 20)
+    np.fill_diagonal(matrix, 0)
+    found = assess.count_confusions(rows)
+    assert found == {(a, b): matrix[a, b] for a, b in zip(*matrix.nonzero(), strict=True)}
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_confusions_of_very_many_classes_need_little_memory():
+    classes = 1_000_000
+    target, predicted = np.array([0, 5, 999_999, 5]), np.array([0, 6, 3, 6])
+    ones = np.ones(4)
+    rows = held_out.Rows("classes", target, predicted, ones, ones, ones)
+    head = heads.MultiClass(name="word", classes=classes)
+    (table,) = row_sections._tell_confusion(head, rows)
+    assert table.rows == [["5", "6", 2.0], ["999999", "3", 1.0]]
 
 
 def test_the_area_below_the_roc_is_the_share_of_pairs_in_order():
@@ -96,3 +119,16 @@ def test_of_two_slices_only_the_worse_one_is_told():
     rows = held_out.Rows("binary", error, error, error, error, np.ones(200))
     slices, _ = assess.compare_slices(rows, {"sex": sex})
     assert [one.value for one in slices] == ["m"]
+
+
+@pytest.mark.parametrize("values", [3, 1000])
+def test_missing_numbers_are_a_slice(values):
+    rng = np.random.default_rng(4)
+    age = rng.integers(0, values, 600).astype(np.float32)
+    age[:100] = np.nan
+    error = rng.random(600) + 5.0 * np.isnan(age)
+    ones = np.ones(600)
+    rows = held_out.Rows("binary", ones, ones, ones, error, ones)
+    slices, number = assess.compare_slices(rows, {"age": age})
+    assert (slices[0].value, slices[0].rows) == ("missing", 100)
+    assert number == 1 + min(values, 4)

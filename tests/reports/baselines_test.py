@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mtl import heads
-from mtl.reports import baselines, held_out, report
+from mtl.reports import baselines, blocks, held_out, page, report
 from tests import tiny
 from tests.reports import runs
 
@@ -53,6 +53,18 @@ def test_a_model_that_is_undefined_or_worse_does_not_pass():
         "No better than a trivial model, which knows the labels alone: sign.",
         "warning",
     )
+
+
+def test_what_is_undefined_is_told_apart_from_what_is_worse():
+    metrics = {"sign/auc": float("nan"), "kind/accuracy": 0.3, "kind/accuracy_baseline": 0.2}
+    run = runs.make(metrics=metrics)
+    lines = report._sum_up(run, report._judge(run, None))
+    (line, mood) = lines[0]
+    assert line.startswith("Undefined, and so not compared") and line.endswith(": sign (auc).")
+    assert mood == "warning" and len(lines) == 1  # Nor do "all tasks" beat a trivial model.
+    verdicts = blocks.Verdicts(report._judge(run, None))
+    whole = blocks.Page("a", "", "", [], [blocks.Section("a", "A", [verdicts])], [])
+    assert "undefined: no labels" in page.render(whole)
 
 
 def _binary(score, target):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from mtl import checks
+from mtl import checkpoints, checks
 from mtl.reports import comparison, comparison_page, comparison_text, page
 from tests import tiny
 from tests.reports import runs
@@ -50,6 +50,60 @@ def test_groups_have_a_mean_and_a_standard_error():
 def test_seeds_that_only_one_group_has_are_no_pairs():
     values = {**SEEDS, "d": (7, {"micro_batches": 2}, 0.82), "e": (8, {"micro_batches": 2}, 0.8)}
     assert not _found(values).pairs
+
+
+def test_a_second_run_of_a_seed_counts_once_and_is_named():
+    found = _found({**SEEDS, "again": (3, {}, 0.90)})
+    first, _ = found.groups
+    assert first.runs == ("a", "b", "c") and first.error == pytest.approx(0.1 / math.sqrt(3))
+    assert found.pairs == _found(SEEDS).pairs
+    line = "again has the settings and the seed of c: only c counts here."
+    assert line in comparison_text.describe(found, 80)
+    assert line in page.render(comparison_page.describe(found))
+
+
+def test_two_runs_of_one_seed_are_no_group():
+    found = _found({"a": (1, {}, 0.8), "b": (1, {}, 0.8)})
+    assert not found.groups and found.repeats == {"b": "a"}
+
+
+def test_undefined_runs_and_left_out_seeds_are_named():
+    found = _found({**SEEDS, "c": (3, {}, math.nan), "g": (9, {}, 0.9)})
+    first, second = found.groups
+    assert first.runs == ("a", "b", "g") and first.left_out == ("c",) and not second.left_out
+    assert first.mean == pytest.approx(0.8)
+    (pair,) = found.pairs
+    assert pair.left_out == (3, 9) and pair.difference == pytest.approx(0.015)
+    shown = page.render(comparison_page.describe(found)), comparison_text.describe(found, 200)
+    for text in shown:
+        assert "a, b, g; c undefined" in text and "; without seeds 3, 9" in text
+
+
+def test_a_group_without_values_says_so():
+    found = _found({"a": (1, {}, 0.5), "b": (2, {}, math.nan), "c": (3, {}, math.nan)})
+    (group,) = found.groups
+    assert group.runs == ("a",) and math.isnan(group.error)
+    assert "a; b, c undefined" in comparison_text.describe(found, 200)
+
+
+def test_tiny_and_huge_values_keep_their_digits():
+    metric = "size/rmse"
+    values = {"a": (1, {}, 2e-6), "b": (2, {}, 4e-6), "c": (3, {}, 6e-6)}
+    assert "4.0e-06 ± 1.2e-06" in comparison_text.describe(_found(values, metric), 200)
+    others = {name: (seed, {"micro_batches": 2}, v / 2) for name, (seed, _, v) in values.items()}
+    others = {f"{name}{name}": one for name, one in others.items()}
+    text = comparison_text.describe(_found({**values, **others}, metric), 200)
+    assert "-2.0e-06 ± 5.8e-07" in text
+
+
+def test_a_metric_takes_its_direction_from_best_where_no_head_has_one():
+    metric, made = "sign/label_mean", {}
+    for name, seed, value in (("a", 1, 0.2), ("b", 2, 0.3)):
+        best = checkpoints.Best(metric=metric, higher_is_better=False)
+        made[name] = runs.make(f"runs/{name}", {metric: value}, tiny.make(best=best, seed=seed))
+    found = comparison.compare(made)
+    assert found.best_of(metric) == ["a"] and comparison.sort_by(found, metric) == ["a", "b"]
+    assert found.groups[0].metric == metric
 
 
 def test_the_better_run_is_marked_by_the_direction_of_the_metric():

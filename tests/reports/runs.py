@@ -56,4 +56,5 @@ def of_many_tasks(tasks, evaluations, steps=10):
     trained |= {f"weight/{name}": curve() for name in names}
     trained |= {tag: curve() for tag in ("loss", "learning_rate", "gradient_norm")}
     run = make(experiment=made, training=trained.items(), step=at[-1])
-    return run._replace(evaluations=event_files.Record(found, {}), best={"step": at[-1]})
+    evaluations = event_files.Record(found, {})
+    return dataclasses.replace(run, evaluations=evaluations, best={"step": at[-1]})

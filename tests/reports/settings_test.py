@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from mtl import clip_audit
 from mtl.reports import settings
 from tests import tiny
@@ -39,3 +41,55 @@ def test_runs_are_grouped_by_all_but_their_seed():
     assert settings.group_by_seed(made) == [["a", "b"], ["c"]]
     one = dataclasses.replace(made["a"], run=dataclasses.replace(made["a"].run, seed=3))
     assert settings.group_by_seed({"a": made["a"], "d": one}) == [["a", "d"]]
+
+
+def _with_positives(names, seed=1):
+    made = tiny.make(seed=seed)
+    sign = dataclasses.replace(made.model.heads[0], positive=names)
+    model = dataclasses.replace(made.model, heads=[sign, *made.model.heads[1:]])
+    return dataclasses.replace(made, model=model)
+
+
+def test_long_lists_that_differ_in_their_middle_are_not_equal():
+    names = [f"name {place}" for place in range(100)]
+    other = [*names[:50], "another", *names[51:]]
+    made = {"a": _with_positives(names), "b": _with_positives(other, seed=2)}
+    (path,) = [path for path in settings.compare(made) if path != settings.SEED]
+    row = settings.compare(made)[path]
+    assert row == {"a": repr(names), "b": repr(other)}
+    assert settings.group_by_seed(made) == [["a"], ["b"]]
+    shown = settings.cut_apart(row, 48)
+    assert shown["a"] != shown["b"] and max(map(len, shown.values())) <= 48
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Part:
+    value: object = 5
+    hidden: object = dataclasses.field(default=0, repr=False)
+
+
+def test_ways_to_write_one_value_are_no_difference():
+    made = {"a": _Part(value=[1, 2.0]), "b": _Part(value=(1.0, 2))}
+    assert settings.compare(made) == {}
+    (first, _) = settings.flatten(_Part(value=5.0))
+    assert first.is_default
+
+
+def test_arrays_whose_middles_differ_are_written_apart():
+    one = np.zeros(5000)
+    other = np.where(np.arange(5000) == 2500, 1.0, one)
+    row = settings.compare({"a": _Part(value=one), "b": _Part(value=other)})["value"]
+    assert row["a"] != row["b"]
+
+
+def test_a_setting_that_is_not_in_the_repr_is_compared():
+    made = {"a": _Part(), "b": _Part(hidden=7)}
+    assert settings.compare(made) == {"hidden": {"a": "0", "b": "7"}}
+    assert settings.group_by_seed(made) == [["a"], ["b"]]
+
+
+def test_a_value_is_cut_only_where_it_is_shown():
+    text = repr(list(range(1000)))
+    (first, _) = settings.flatten(_Part(value=list(range(1000))))
+    assert first.value == text and len(settings.cut(text)) <= 160
+    assert settings.cut(text).endswith("998, 999]")

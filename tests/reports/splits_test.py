@@ -1,0 +1,75 @@
+"""Labels of a task, counted as one reads them off the rows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, heads
+from mtl.reports import record, report, row_sections, size_sections, splits
+from tests import tiny
+from tests.reports import runs
+
+
+def _count(head, *batches):
+    counter = splits._Labels(head)
+    for batch in batches:
+        counter.see({head.field: tf.constant(batch)})
+    return counter.tell()
+
+
+def test_of_several_labels_a_row_counts_for_each():
+    head = heads.MultiLabel(name="tags", classes=["a", "b", "c"])
+    found = _count(head, np.eye(3, dtype=int)[[0, 2]], np.array([[1, -1, 0], [-1, -1, -1]]))
+    assert found.counts == {"a": 2, "b": 0, "c": 1} and found.labelled == 3
+    assert found.largest == ("a", 2) and found.mean is None
+    assert row_sections._say(found) == "3 classes, 66.7% a"
+
+
+def test_lists_of_labels_are_counted():
+    head = heads.MultiLabel(name="tags", classes=["a", "b"])
+    counter = splits._Labels(head)
+    counter.see({"tags": tf.ragged.constant([["b"], [], ["a", "b", "b"]])})
+    found = counter.tell()
+    assert found.counts == {"a": 1, "b": 2}
+
+
+def test_ids_of_very_many_classes_have_no_mean():
+    ids = np.array([4999, 3, 4999, -1])
+    found = _count(heads.MultiClass(name="word", classes=5000), ids)
+    assert found.mean is None and found.spread is None and found.counts == {}
+    assert found.classes == 5000 and found.largest == ("4999", 2)
+    assert row_sections._say(found) == "5,000 classes, 66.7% 4999"
+
+
+def test_numbers_have_a_mean_and_no_classes():
+    found = _count(heads.Regression(name="size"), [1.0, 2.0], [6.0])
+    assert found.mean == 3.0 and found.classes == 0 and found.largest is None
+    assert row_sections._say(found) == "mean 3, standard deviation 2.16"
+
+
+@pytest.mark.medium
+def test_a_split_of_as_many_batches_as_are_read_is_whole():
+    made = tiny.make()
+    batch = made.data.batch_size
+    for rows, is_whole in ((96, True), (96 + 1, True), (96 - batch, False)):
+        assert splits.look_at(made, "train", rows).is_whole == is_whole
+
+
+def test_rows_that_nobody_wants_are_no_problem():
+    looked = report._look(runs.make(), 0)
+    assert looked == (None, (), [])
+    told = row_sections.tell_data(runs.make(), looked.facts, looked.problems)
+    assert told == "no rows were read, as --rows is 0."
+
+
+def test_what_keeps_all_rows_from_being_read_is_one_problem(monkeypatch):
+    def fail(*arguments):
+        raise checks.UserError("the file is gone.")
+
+    monkeypatch.setattr(splits, "look_at", fail)
+    monkeypatch.setattr(report.held_out, "predict_rows", fail)
+    monkeypatch.setattr(record.Run, "checkpoint", "model.ckpt-40")
+    looked = report._look(runs.make(training=[("loss", {1: 0.5})]), 100)
+    assert looked.problems == ["the file is gone."]
+    lines = size_sections.tell_problems(runs.make(), looked.problems)
+    assert [line.text for line in lines].count("the file is gone.") == 1

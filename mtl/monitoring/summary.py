@@ -67,12 +67,9 @@ def shorten(value: float) -> str:
         return "n/a"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    size = abs(value)
-    if 0 < size < 0.00005:
+    if 0 < abs(value) < 0.00005:
         return f"{value:.1e}"
-    if size >= 999_999.95:
-        return f"{value:.3e}"
-    return f"{value:.4f}" if size < 999.99995 else f"{value:,.1f}"
+    return f"{value:.4f}" if abs(value) < 99_999.99995 else f"{value:.4e}"
 
 
 def exactly(value: Any) -> str:

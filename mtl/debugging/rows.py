@@ -5,12 +5,17 @@ rows.find_fields(dump, root, found.numbers, fields)       # ["age"]
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from mtl.debugging import roots as roots_lib
 from mtl.debugging import step_dump
+
+_IN_LOOP = "/body/_"
+# The loop over the slices of a batch, of `whole_batch`; one of the model lies in a part of it.
+_LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
 # By how much a row's largest value has to lie above that of the row in the middle to stand out.
 _STANDS_OUT = 1e3
@@ -158,14 +163,20 @@ def _list_rows_that(
 ) -> tuple[int, ...]:
     """Return the rows that `tell` tells, [B, n] -> bool [B]."""
     found: list[int] = []
+    loops = tensor.count(_IN_LOOP)
+    is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
+    if is_of_slices and loops > 1:
+        return ()  # In a loop of the model's own, whose turns do not tell the slice.
     for turn, value in enumerate(dump.read_numbers(tensor)):
-        is_whole = slices == 1 or (len(value) % batch_size == 0 and "/body/_" not in tensor)
+        is_whole = slices == 1 or (len(value) % batch_size == 0 and not loops)
         size = batch_size if is_whole else batch_size // slices
+        if len(value) % size:
+            continue  # A loop may change the length of its tensors.
         each = tell(value.reshape(size, -1).astype(np.float64))
         # The first slice of a batch is built apart, the others are turns of a loop.
-        index = turn + 1 if "/body/_" in tensor else 0
-        found += [index * size + int(row) for row in np.flatnonzero(each)]
-    return tuple(dict.fromkeys(found))
+        start = (turn + 1) * size if is_of_slices else 0
+        found += [start + int(row) for row in np.flatnonzero(each)]
+    return tuple(dict.fromkeys(row for row in found if row < batch_size))
 
 
 def _are_bad(values: np.ndarray) -> np.ndarray:

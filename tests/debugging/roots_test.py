@@ -80,6 +80,37 @@ def test_an_op_in_a_branch_or_a_loop_keeps_its_line(tmp_path):
     assert "tf.math.log(batch[index])" in origin.find_origin(step.graph, first.node.name).lines[0]
 
 
+@pytest.mark.parametrize("slices", [1, 2])
+def test_rows_in_a_loop_of_the_model_are_those_of_the_batch(slices, tmp_path):
+    def build(batch):
+        def inside(index, total):
+            return index + 1, total + tf.math.log(batch[: BATCH // slices], name="here")
+
+        with tf.name_scope("network"):
+            start = tf.zeros([BATCH // slices, 2])
+            return tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, inside, [0, start])[1])
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    (root,) = step.find()
+    assert root.node.name.startswith("network/while/body/_")
+    assert rows.find_rows(step.dumps[-1], root, BATCH, slices).numbers == (1,)
+
+
+def test_a_loop_may_change_the_length_of_its_tensors(tmp_path):
+    def build(batch):
+        def inside(index, values):
+            return index + 1, tf.concat([1 + tf.abs(tf.math.log(values)), [[1.0, 1.0]]], 0)
+
+        shapes = [tf.TensorShape([]), tf.TensorShape([None, 2])]
+        ends = tf.while_loop(lambda i, _: i < 2, inside, [0, batch], shapes)
+        return tf.reduce_sum(ends[1])
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    (root, *_) = step.find()
+    assert root.node.kind == "Log"
+    assert rows.find_rows(step.dumps[-1], root, BATCH).numbers == (1,)
+
+
 def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
     def build(batch):
         kernel = tf1.get_variable("kernel", [2, BATCH], initializer=tf1.ones_initializer())

@@ -58,6 +58,17 @@ def test_a_row_is_found_by_its_values():
     assert places.find_places(data, rows[:1], secs=-1.0) == places.find_places(data, []) == {}
 
 
+def test_a_row_without_all_fields_has_no_place():
+    """Such as one of lists: what is left may be like many records."""
+    data, columns = tiny.make().data, tiny.SPLITS["train"]
+    row = {"row": 3, **{name: json_value(own[40]) for name, own in columns.items()}}
+    assert places.find_places(data, [row]) == {3: "train row 40"}
+    assert places.find_places(data, [{"row": 3}]) == {}
+    assert places.find_places(data, [{"row": 3, "sign": row["sign"]}]) == {}
+    del row["x"]
+    assert places.find_places(data, [row]) == {}
+
+
 def json_value(value):
     if isinstance(value, bytes):
         return value.decode()

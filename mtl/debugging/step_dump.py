@@ -147,7 +147,7 @@ class StepDump:
         """{node: its place}, each after what it depends on; a loop is entered once."""
         placed: dict[str, int] = {}
         for name in self.nodes:
-            path = [(name, iter(self.nodes[name].inputs))] if name not in placed else []
+            path = [(name, iter(self._forward_inputs(name)))] if name not in placed else []
             entered = {name}
             while path:
                 node, inputs = path[-1]
@@ -158,8 +158,19 @@ class StepDump:
                     path.pop()
                 elif following not in entered:
                     entered.add(following)
-                    path.append((following, iter(self.nodes[following].inputs)))
+                    path.append((following, iter(self._forward_inputs(following))))
         return placed
+
+    def _forward_inputs(self, name: str) -> list[str]:
+        """Return the inputs of a node; where a loop begins, without what its turns hand on."""
+        node = self.nodes[name]
+        makers = (self.nodes.get(name_node(tensor)) for tensor in node.inputs)
+        pairs = zip(node.inputs, makers, strict=True)
+        return [
+            tensor
+            for tensor, maker in pairs
+            if node.kind != "Merge" or maker is None or maker.kind != "NextIteration"
+        ]
 
     def _outputs_read(self, node: str) -> list[str]:
         return self._of_node.get(node, [])

@@ -122,6 +122,33 @@ def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
     assert not {"MatMul_1:0", "MatMul/ReadVariableOp:0"} & of_rows
 
 
+@pytest.mark.parametrize(
+    "build, batch, cause",
+    [
+        (lambda b: tf.math.log(tf.cast(b, tf.float16)), ZERO, "the logarithm of 0"),
+        (lambda b: tf.exp(10 * tf.cast(b, tf.float16)), GOOD, "overflow of the exponential of 80"),
+        (lambda b: tf.square(40 * tf.cast(b, tf.float16)), GOOD, "overflow of float16, whose"),
+        (lambda b: tf.square(1e19 * tf.cast(b, tf.bfloat16)), GOOD, "overflow of bfloat16: its"),
+        (lambda b: tf.math.log1p(-b), GOOD, "the logarithm of a number below 0"),
+        (lambda b: tf.math.log1p(-b), [[1.0, 0.5]] * 4, "the logarithm of 0"),
+        (lambda b: tf.atanh(b), [[1.0, 0.5]] * 4, "infinity made of finite numbers: its largest"),
+        (lambda b: tf.acos(b), GOOD, "NaN made of finite numbers: its largest input is 8"),
+        (lambda b: tf.pow(1e30 * b, [[0.0, 2.0]]), GOOD, "overflow of float32: its largest"),
+        (lambda b: tf.pow(1e30 * b, [[-1.0, 2.0]]), GOOD, "overflow of float32: its largest"),
+        (lambda b: tf.pow(b, -1.0), ZERO, "0 to a power below 0"),
+        (lambda b: tf.pow(b - 4, 0.5), GOOD, "a root of a number below 0"),
+        (lambda b: tf.math.xlogy(b, b - 4), [[0.0, 1.0]] * 4, "the logarithm of a number below 0"),
+        (lambda b: tf.math.xlogy(b + 1, b), ZERO, "the logarithm of 0"),
+    ],
+)
+def test_the_cause_is_what_the_op_was_given(build, batch, cause, tmp_path):
+    step = Step(lambda b: tf.reduce_sum(tf.cast(build(b), tf.float32)), tmp_path, batch)
+    dump = step.dumps[-1]
+    (root,) = step.find(has_before=False)
+    inputs = [s for t in root.node.inputs if (s := findings.summarize_tensor(dump, None, t))]
+    assert findings.explain(root.node.kind, dump, root, inputs, "", {}).startswith(cause)
+
+
 def test_values_are_summed_up_and_compared_with_the_step_before(tmp_path):
     step = Step(lambda b: tf.reduce_sum(1.0 / b), tmp_path, GOOD, ZERO)
     now, before = step.dumps[-1], step.dumps[-2]

@@ -116,29 +116,57 @@ def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str
         return False
     if node.kind in _BY_FIRST:
         return first in of_rows
-    if node.kind in _REDUCING:
-        axes = dump.read_any(others[0]) if others else None
-        # Axes may be counted from the end; that of rows is the first of at least two then.
-        values = dump.read_numbers(first)
-        rank = values[0].ndim if values else 0
-        return first in of_rows and axes is not None and not {0, -rank} & set(np.ravel(axes))
+    if node.kind in _ALONG_AXES:
+        return first in of_rows and bool(others) and not _is_along_rows(dump, first, others[0])
+    if node.kind == "ConcatV2":
+        joined = any(tensor in of_rows for tensor in node.inputs[:-1])
+        return joined and not _is_along_rows(dump, first, node.inputs[-1])
+    if node.kind == "GatherV2":
+        # Rows of a table are looked up by those of the batch; those of the batch are permuted.
+        along = _is_along_rows(dump, first, node.inputs[-1])
+        return node.inputs[1] in of_rows and first not in of_rows if along else first in of_rows
+    if node.kind == "GatherNd":
+        return node.inputs[1] in of_rows and first not in of_rows
+    if node.kind == "Tile":
+        repeats = dump.read_any(others[0])
+        return first in of_rows and repeats is not None and repeats.size > 0 and repeats[0] == 1
+    if node.kind in ("TopK", "TopKV2"):
+        return first in of_rows and len(dump.find_shape(first)) > 1
     if node.kind == "Transpose":
         order = dump.read_any(others[0])
         return first in of_rows and order is not None and order.size > 0 and order[0] == 0
     return any(tensor in of_rows for tensor in node.inputs)
 
 
+def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
+    """Return whether the first axis of a tensor is among some, or these are not known."""
+    found = dump.read_any(axes)
+    # Axes may be counted from the end; that of rows is the first of at least two then.
+    rank = len(dump.find_shape(tensor))
+    return found is None or bool({0, -rank} & set(np.ravel(found)))
+
+
 _READING = "IteratorGetNext"
 _BY_FIRST = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
-_REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
+_ALONG_AXES = (
+    *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
+    *("ReverseV2", "Cumsum", "Cumprod"),
+)
 _MIXING = (
     "BiasAddGrad",
     "Conv2DBackpropFilter",
     "DepthwiseConv2dNativeBackpropFilter",
+    "DynamicPartition",
+    "DynamicStitch",
+    "RandomShuffle",
     "ReadVariableOp",
+    "Roll",
+    "ScatterNd",
     "Shape",
     "UnsortedSegmentSum",
     "Unique",
+    "UniqueV2",
+    "Where",
 )
 
 

@@ -123,6 +123,45 @@ def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "mix",
+    [
+        lambda b: tf.gather(b, tf.argsort(b[:, 0], direction="DESCENDING")),
+        lambda b: tf.gather(b, tf.constant([3, 2, 1, 0])),
+        lambda b: tf.concat([b, b], 0),
+        lambda b: tf.concat([b, b], -2),
+        lambda b: tf.tile(b, [2, 1]),
+        lambda b: tf.reverse(b, [0]),
+        lambda b: tf.cumsum(b, exclusive=True),
+        lambda b: tf.gather_nd(b, [[3], [2], [1], [0]]),
+        lambda b: tf.math.top_k(b[:, 1], 4).values,
+        lambda b: tf.random.shuffle(b),
+    ],
+)
+def test_rows_that_are_permuted_or_joined_are_none_of_the_batch(mix, tmp_path):
+    step = Step(lambda b: tf.reduce_sum(tf.math.log(mix(b))), tmp_path, ZERO)
+    (root,) = step.find(has_before=False)
+    assert root.output not in rows.list_of_rows(step.dumps[-1], BATCH)
+    assert not rows.find_rows(step.dumps[-1], root, BATCH).numbers
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda b: tf.gather(tf.constant([[9.0], [1.0], [2.0]]), tf.cast(b[:, 1] > 0, tf.int32)),
+        lambda b: tf.gather(b, [1, 0], axis=1),
+        lambda b: tf.gather(b, tf.argsort(b), batch_dims=1),
+        lambda b: tf.concat([b, b], 1),
+        lambda b: tf.tile(b, [1, 2]),
+        lambda b: tf.reverse(b, [-1]),
+        lambda b: tf.math.top_k(b, 2).values,
+    ],
+)
+def test_rows_that_keep_their_place_are_those_of_the_batch(keep, tmp_path):
+    dump = Step(lambda b: tf.reduce_sum(tf.identity(keep(b), "here")), tmp_path, ZERO).dumps[-1]
+    assert dump.nodes["here"].inputs[0] in rows.list_of_rows(dump, BATCH)
+
+
+@pytest.mark.parametrize(
     "build, batch, cause",
     [
         (lambda b: tf.math.log(tf.cast(b, tf.float16)), ZERO, "the logarithm of 0"),

@@ -17,7 +17,6 @@ from mtl import checks, clip_audit, scoring, transfer
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
-from mtl.debugging import findings, page
 from mtl.files import storage
 from mtl.runs import (
     checkpoint_audit,
@@ -28,7 +27,6 @@ from mtl.runs import (
     fitting,
     places,
     preparation,
-    replay,
     training,
 )
 from mtl.runs.evaluation import evaluate
@@ -209,6 +207,10 @@ def debug(
     Raises:
       UserError: there is no such step, no checkpoint before it, or no state of the input.
     """
+    # Private parts of TensorFlow's debugger come with them, which no other verb shall depend on.
+    from mtl.debugging import findings, page
+    from mtl.runs import replay
+
     run_directory.checkpoint_path(model_dir, "latest")
     step = failures.read_step(model_dir) if step is None else step
     if step is None:

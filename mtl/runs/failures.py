@@ -9,15 +9,19 @@ import contextlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, distribution
 from mtl.checkpoints import run_directory
+from mtl.distribution import settings
 from mtl.files import atomic
 
 FILE = "failure.json"
+# Quoted for a shell: a step is replayed by one process with one device.
+ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 _NOT_FINITE = re.compile(r"must be finite, got NaN or infinity at step (\d+) in ")
 
 
@@ -27,14 +31,25 @@ def find_step(message: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
+    """Return the command that looks into a step; with its strategy, on one device in any case."""
+    command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
+    return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
+
+
 @contextlib.contextmanager
-def keep_failure(model_dir: str, keep: Callable[[], None]) -> Iterator[None]:
+def keep_failure(
+    model_dir: str, keep: Callable[[], None], place: settings.Place | None = None
+) -> Iterator[None]:
     """Write down where a run fails at a loss or gradient that is not finite, and say what to do.
 
-    `keep` is called first: the first checkpoint of the run is what the step is replayed from.
+    Args:
+      model_dir: of the run.
+      keep: is called first: the first checkpoint of the run is what the step is replayed from.
+      place: of this process; None for one with one device.
 
     Raises:
-      UserError: as the run did, with the command that looks into the step.
+      UserError: as the run did, with the command that looks into the step where there is one.
     """
     path = os.path.join(model_dir, FILE)
     if tf.io.gfile.exists(path):
@@ -49,9 +64,10 @@ def keep_failure(model_dir: str, keep: Callable[[], None]) -> Iterator[None]:
             keep()
         if step is not None:
             atomic.write(path, json.dumps({"step": step, "error": str(error)}) + "\n")
-        if told is None:
+        if told is None or (place and place.cluster):
             raise
-        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        is_one = place is None or place.strategy == distribution.ONE
+        command = suggest_command(model_dir, told, tells_strategy=not is_one)
         raise checks.UserError(f"{error} To see the op and the rows: {command}") from error
 
 

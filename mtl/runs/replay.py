@@ -90,7 +90,7 @@ class _Replay(training.Training):
         super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
         self._last, self._fields = 0, dict[str, str]()
         self._make_hooks: Callable[..., Sequence[Any]] = lambda result, inputs: []
-        place, fix = self._place, "Add --gin_param \"Distribution.strategy = 'none'\"."
+        place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
         rule = "be one process with one device where a step is replayed"
         is_one = place.strategy == distribution.ONE and not place.cluster
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)

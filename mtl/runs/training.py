@@ -122,7 +122,7 @@ class Training:
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
             start = functools.partial(self._announce_start, context.evaluator, step)
-            with failures.keep_failure(self._model_dir, keep):
+            with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             balancing_picture.draw(self._model_dir)
             gates_picture.draw(self._model_dir)

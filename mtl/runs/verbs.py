@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, clip_audit, scoring, transfer
+from mtl import checks, clip_audit, distribution, scoring, transfer
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
@@ -225,7 +225,8 @@ def debug(
     with replay.open_step(experiment, model_dir, step) as replayed:
         found = findings.examine_step(replayed)
         run_directory.require_writable("--model_dir", folder)
-        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        is_told = experiment.distribution.strategy == distribution.ONE
+        command = failures.suggest_command(model_dir, step, tells_strategy=is_told)
         numbers = found.findings[0].rows.numbers if found.findings else ()
         where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
         return page.write(found, folder, command, where)

@@ -1,20 +1,23 @@
 """The record of a failure, and where rows lie in their split."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, distribution
+from mtl.distribution import settings, tf_config
 from mtl.runs import failures, places
 from tests import tiny
 
 MESSAGE = "Losses and gradients must be finite, got NaN or infinity at step 12 in 3 of them: loss."
 
 
-def fail(model_dir, error, kept):
-    with pytest.raises(type(error)) as told, failures.keep_failure(str(model_dir), kept):
+def fail(model_dir, error, kept, *place):
+    keeping = failures.keep_failure(str(model_dir), kept, *place)
+    with pytest.raises(type(error)) as told, keeping:
         raise error
     return str(told.value)
 
@@ -35,6 +38,24 @@ def test_a_record_that_is_to_blame_is_told_alone_and_the_step_is_kept(tmp_path):
     error.__cause__ = tf.errors.InvalidArgumentError(None, None, MESSAGE)
     said = fail(tmp_path, error, lambda: pytest.fail("its folder is taken back"))
     assert said == str(error) and failures.read_step(str(tmp_path)) == 12
+
+
+def test_the_command_can_be_pasted_into_a_shell(tmp_path):
+    folder = tmp_path / "my runs"
+    folder.mkdir()
+    command = fail(folder, checks.UserError(MESSAGE), lambda: None).partition("rows: ")[2]
+    expected = ["python", "-m", "launch.debug", "--model_dir", str(folder), "--step", "12"]
+    assert shlex.split(command) == expected
+    several = settings.Place(distribution.MIRRORED, ("/gpu:0", "/gpu:1"))
+    command = fail(folder, checks.UserError(MESSAGE), lambda: None, several).partition("rows: ")[2]
+    assert shlex.split(command) == [*expected, "--gin_param", "Distribution.strategy = 'none'"]
+
+
+def test_no_command_is_told_where_a_step_is_not_replayed(tmp_path):
+    cluster = tf_config.Cluster(jobs={"chief": ["a:1"], "worker": ["b:1"]}, job="chief", index=0)
+    place = settings.Place(distribution.WORKERS, ("/cpu:0",), cluster)
+    assert fail(tmp_path, checks.UserError(MESSAGE), lambda: None, place) == MESSAGE
+    assert failures.read_step(str(tmp_path)) == 12
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"step": "x"}', '{"step": null}'])

@@ -8,7 +8,6 @@ failures.read_step("runs/a")                      # 1234, or None
 import contextlib
 import json
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -18,17 +17,11 @@ from mtl import checks, distribution
 from mtl.checkpoints import run_directory
 from mtl.distribution import settings
 from mtl.files import atomic
+from mtl.optimization import finite
 
 FILE = "failure.json"
 # Quoted for a shell: a step is replayed by one process with one device.
 ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
-_NOT_FINITE = re.compile(r"must be finite, got NaN or infinity at step (\d+) in ")
-
-
-def find_step(message: str) -> int | None:
-    """Return the step at which a loss or gradient was not finite, by the message of `Update`."""
-    found = _NOT_FINITE.search(message)
-    return int(found.group(1)) if found else None
 
 
 def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
@@ -57,9 +50,9 @@ def keep_failure(
     try:
         yield
     except checks.UserError as error:
-        told = find_step(str(error))
+        told = finite.find_step(str(error))
         # A record that is to blame is told of instead, and the step stands in what ended the run.
-        step = find_step(str(error.__cause__)) if told is None else told
+        step = finite.find_step(str(error.__cause__)) if told is None else told
         if told is not None:
             keep()
         if step is not None:

@@ -27,6 +27,7 @@ from mtl.compat import debugger
 from mtl.debugging import findings, step_dump
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
+from mtl.optimization import finite
 from mtl.runs import diagnosis, failures, training
 from mtl.step import training_loop
 
@@ -242,7 +243,7 @@ class _Replay(training.Training):
         except tf.errors.InvalidArgumentError as error:
             if is_reached and is_reached():
                 raise _StepError(error) from error
-            failed = failures.find_step(error.message)
+            failed = finite.find_step(error.message)
             if failed is None:
                 raise
             rule = f"be at most {failed}, where the run fails"

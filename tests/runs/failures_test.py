@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from mtl import checks, distribution
 from mtl.distribution import settings, tf_config
+from mtl.optimization import finite
 from mtl.runs import failures, places
 from tests import tiny
 
@@ -38,6 +39,17 @@ def test_a_record_that_is_to_blame_is_told_alone_and_the_step_is_kept(tmp_path):
     error.__cause__ = tf.errors.InvalidArgumentError(None, None, MESSAGE)
     said = fail(tmp_path, error, lambda: pytest.fail("its folder is taken back"))
     assert said == str(error) and failures.read_step(str(tmp_path)) == 12
+
+
+def test_the_step_is_read_from_what_the_assertion_says():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        values = tf.constant([np.nan], tf.float64)
+        checked = finite.Checked({"sign": values[0]}, values, [tf.Variable(1.0)])
+        assertion = checked.assertion(tf.constant(1234567, tf.int64))
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            session.run(assertion)
+    assert finite.find_step(error.value.message) == 1234567
+    assert finite.find_step("no") is None
 
 
 def test_the_command_can_be_pasted_into_a_shell(tmp_path):

@@ -40,6 +40,7 @@ def main() -> None:
     """Print what the flags ask for."""
     is_one = SUMMARY.value != bool(TENSOR.value)
     checks.require(is_one, "launch.inspect", "have one of --summary and --tensor", TENSOR.value)
+    _refuse_ignored()
     checks.one_of("--mode", MODE.value, inspection.MODES)
     checks.at_least("--limit", LIMIT.value, 1)
     both = ROWS.value and SPLIT.value
@@ -75,6 +76,16 @@ def main() -> None:
     else:
         print(f"{name}, {value.dtype} {list(value.shape)}")
         print(values.draw_table(value, batch.size))
+
+
+def _refuse_ignored() -> None:
+    """Refuse flags that do nothing beside --summary or beside a pattern."""
+    rule, what = "be left out with --summary", (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)
+    if not SUMMARY.value:
+        rule, what = "be left out with a pattern, which lists names", (OUTPUT,)
+        what = what if "*" in TENSOR.value else ()
+    for flag in what:
+        checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
 
 
 if __name__ == "__main__":

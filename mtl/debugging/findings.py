@@ -28,7 +28,7 @@ class Replayed:
     """A step that was run once more.
 
     Attributes:
-      step: the global step before it.
+      step: the global step when it begins.
       dump: its tensors.
       before: those of the step before, None where there is no checkpoint of it.
       graph: that ran.

@@ -3,10 +3,10 @@
 with replay.open_step(experiment, "runs/a", step=1234) as replayed:
     findings.examine_step(replayed)
 
-A run goes on from a checkpoint to the bit, so the step comes out as it was: the checkpoint before
-it is copied, training goes on up to two steps before its end as it did, and the last two steps run
-one by one, with the graph optimizer off, so that each op keeps its name. The run itself is not
-touched.
+A run goes on from a checkpoint to the bit, so the step comes out as it was. The last checkpoint
+before it is copied. Training goes on from there, as it did, to the step before. That step and the
+step itself run one by one, with the graph optimizer off, so that each op keeps its name. The run
+itself is not touched.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def open_step(
     Args:
       experiment: that of the run.
       model_dir: of the run.
-      step: the global step before the one that is looked at, as the message of a failure tells it.
+      step: the global step when it begins, as the message of a failure tells it.
 
     Raises:
       UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run

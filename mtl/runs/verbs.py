@@ -198,7 +198,7 @@ def debug(
     Args:
       experiment: that of the run.
       model_dir: of the run.
-      step: the global step before it; where the run failed by default.
+      step: the global step when it begins; where the run failed by default.
       prompt: open tfdbg in the terminal at this step, and write nothing.
 
     Returns:

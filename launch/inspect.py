@@ -80,11 +80,12 @@ def main() -> None:
 
 def _refuse_ignored() -> None:
     """Refuse flags that do nothing beside --summary or beside a pattern."""
-    rule, what = "be left out with --summary", (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)
-    if not SUMMARY.value:
-        rule, what = "be left out with a pattern, which lists names", (OUTPUT,)
-        what = what if "*" in TENSOR.value else ()
-    for flag in what:
+    ignored: tuple[flags.FlagHolder, ...] = ()
+    if SUMMARY.value:
+        rule, ignored = "be left out with --summary", (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)
+    elif "*" in TENSOR.value:
+        rule, ignored = "be left out with a pattern, which lists names", (OUTPUT,)
+    for flag in ignored:
         checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
 
 

@@ -63,13 +63,14 @@ def main() -> None:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
     else:
         batch = inspection.read_split(experiment, SPLIT.value, LIMIT.value)
-    graph = (batch, MODE.value, CHECKPOINT.value)
-    if "*" in TENSOR.value:
-        found = inspection.list_tensors(experiment, model_dir, TENSOR.value, *graph)
-        checks.require(bool(found), "--tensor", "match a name", TENSOR.value)
-        print("\n".join(" ".join(line) for line in found))
-        return
-    name, value = inspection.read_tensor(experiment, model_dir, TENSOR.value, *graph)
+    opened = inspection.open_graph(experiment, model_dir, batch, MODE.value, CHECKPOINT.value)
+    with opened as graph:
+        if "*" in TENSOR.value:
+            found = graph.list_tensors(TENSOR.value)
+            checks.require(bool(found), "--tensor", "match a name", TENSOR.value)
+            print("\n".join(" ".join(line) for line in found))
+            return
+        name, value = graph.read(TENSOR.value)
     if OUTPUT.value:
         values.save(OUTPUT.value, {name: value})
         print(f"Wrote {name}, {value.dtype} {list(value.shape)}: {OUTPUT.value}", file=sys.stderr)

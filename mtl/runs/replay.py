@@ -89,8 +89,7 @@ class _Replay(training.Training):
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(experiment.run, precision=plain)
         super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
-        self._step, self._last, self._fields = step, 0, dict[str, str]()
-        self._make_hooks: Callable[..., Sequence[Any]] = lambda result, inputs: []
+        self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
         rule = "be one process with one device where a step is replayed"
         is_one = place.strategy == distribution.ONE and not place.cluster
@@ -217,12 +216,16 @@ class _Replay(training.Training):
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
         """Train; with the graph optimizer off where it is asked whether the step is reached."""
-        self._make_hooks, self._last = make_hooks, last
+        # The schedules of the model go by the experiment, which keeps its number of steps.
+        self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         config = debugger.plain_session(config) if is_reached else config
         checkpoint = os.path.join(self._model_dir, f"model.ckpt-{first}")
         inputs = self._input_state()
-        training_hooks = functools.partial(self._build_hooks, None, checkpoint, None, inputs)
+
+        def training_hooks(result: training_loop.StepResult) -> dict[str, Any]:
+            return {"training_hooks": list(make_hooks(result, inputs))}
+
         estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
         input_fn = functools.partial(self._build_input, inputs, first)
         model, split = self._experiment.model, self._data.train_split
@@ -249,11 +252,6 @@ class _Replay(training.Training):
             rule = f"be at most {failed}, where the run fails"
             checks.fail("--step", rule, self._step)
 
-    @property
-    def _loop_settings(self) -> dict[str, Any] | None:
-        settings = super()._loop_settings
-        return settings and {**settings, "last_step": self._last}
-
     def _build_input(self, inputs, first, input_context=None):
         batch = super()._build_input(inputs, first, input_context)
         if not self._loop_settings:
@@ -264,9 +262,6 @@ class _Replay(training.Training):
                 if isinstance(value, tf.Tensor)
             }
         return batch
-
-    def _build_hooks(self, context, checkpoint, callbacks, inputs, result):
-        return {"training_hooks": list(self._make_hooks(result, inputs))}
 
     def _make_saving(
         self, result: training_loop.StepResult, inputs: input_state.InputState, first: int

@@ -15,8 +15,8 @@ from mtl.runs import verbs
 STEP = flags.DEFINE_integer(
     "step",
     None,
-    "The global step before the one to look at, as the message of a failure tells it. (default: "
-    "where the run failed)",
+    "The step to look at, as the message of a failure tells it: the global step when it begins. "
+    "(default: where the run failed)",
 )
 CLI = flags.DEFINE_boolean(
     "cli", False, "Whether to open tfdbg in the terminal at the step, in place of a page."

@@ -40,6 +40,7 @@ def main() -> None:
     """Print what the flags ask for."""
     is_one = SUMMARY.value != bool(TENSOR.value)
     checks.require(is_one, "launch.inspect", "have one of --summary and --tensor", TENSOR.value)
+    _refuse_ignored()
     checks.one_of("--mode", MODE.value, inspection.MODES)
     checks.at_least("--limit", LIMIT.value, 1)
     both = ROWS.value and SPLIT.value
@@ -62,19 +63,31 @@ def main() -> None:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
     else:
         batch = inspection.read_split(experiment, SPLIT.value, LIMIT.value)
-    graph = (batch, MODE.value, CHECKPOINT.value)
-    if "*" in TENSOR.value:
-        found = inspection.list_tensors(experiment, model_dir, TENSOR.value, *graph)
-        checks.require(bool(found), "--tensor", "match a name", TENSOR.value)
-        print("\n".join(" ".join(line) for line in found))
-        return
-    name, value = inspection.read_tensor(experiment, model_dir, TENSOR.value, *graph)
+    opened = inspection.open_graph(experiment, model_dir, batch, MODE.value, CHECKPOINT.value)
+    with opened as graph:
+        if "*" in TENSOR.value:
+            found = graph.list_tensors(TENSOR.value)
+            checks.require(bool(found), "--tensor", "match a name", TENSOR.value)
+            print("\n".join(" ".join(line) for line in found))
+            return
+        name, value = graph.read(TENSOR.value)
     if OUTPUT.value:
         values.save(OUTPUT.value, {name: value})
         print(f"Wrote {name}, {value.dtype} {list(value.shape)}: {OUTPUT.value}", file=sys.stderr)
     else:
         print(f"{name}, {value.dtype} {list(value.shape)}")
         print(values.draw_table(value, batch.size))
+
+
+def _refuse_ignored() -> None:
+    """Refuse flags that do nothing beside --summary or beside a pattern."""
+    ignored: tuple[flags.FlagHolder, ...] = ()
+    if SUMMARY.value:
+        rule, ignored = "be left out with --summary", (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)
+    elif "*" in TENSOR.value:
+        rule, ignored = "be left out with a pattern, which lists names", (OUTPUT,)
+    for flag in ignored:
+        checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Replayed:
     """A step that was run once more.
 
     Attributes:
-      step: the global step before it.
+      step: the global step when it begins.
       dump: its tensors.
       before: those of the step before, None where there is no checkpoint of it.
       graph: that ran.
@@ -170,7 +170,7 @@ def summarize_tensor(
     earlier = before.read_numbers(tensor) if before else ()
     return Summary(
         tensor,
-        values[0].dtype.name,
+        dump.find_type(tensor),
         values[0].shape,
         float(finite.min()) if finite.size else None,
         float(finite.max()) if finite.size else None,
@@ -222,19 +222,29 @@ def explain(
     made = dump.read_numbers(root.output)
     if not inputs or not made:
         return "it made what is not finite of nothing"
-    if made[0].dtype == np.float16:
-        return f"overflow of float16, whose greatest number is {_HALF:,.0f}"
-    last, largest = inputs[-1], max(_size(summary) for summary in inputs)
-    if kind in _DIVIDES and last.zeros:
-        is_nothing = any(np.isnan(value).any() for value in made)
-        return "0 divided by 0" if is_nothing else "a division by 0"
-    if kind in _AT_ZERO and any(summary.zeros for summary in inputs):
+    has_nan = any(np.isnan(value).any() for value in made)
+    if kind in _DIVIDES and inputs[-1].zeros:
+        return "0 divided by 0" if has_nan else "a division by 0"
+    if kind == "Log1p" and (inputs[0].least or 0) <= -1:
+        return _AT_ZERO["Log"] if inputs[0].least == -1 else _BELOW_ZERO["Log"]
+    judged = inputs[-1 if kind in _BY_SECOND else 0]
+    # A power above 0 of 0 is 0, and a whole power of a number below 0 is a number.
+    is_power, power = kind == "Pow", inputs[-1].least or 0
+    if kind in _AT_ZERO and judged.zeros and not (is_power and power >= 0):
         return _AT_ZERO[kind]
-    if kind in _BELOW_ZERO and any((summary.least or 0) < 0 for summary in inputs):
+    if kind in _BELOW_ZERO and (judged.least or 0) < 0 and not (is_power and not has_nan):
         return _BELOW_ZERO[kind]
+    largest = f"its largest input is {max(_size(summary) for summary in inputs):.3g}"
+    if not any(np.isinf(value).any() for value in made):
+        return f"NaN made of finite numbers: {largest}"
+    if kind in _POLES:
+        return f"infinity made of finite numbers: {largest}"
     if kind in _GROWS:
         return f"overflow of the exponential of {inputs[0].greatest:.4g}"
-    return f"overflow of {made[0].dtype.name}: its largest input is {largest:.3g}"
+    name = dump.find_type(root.output)
+    if name == "float16":
+        return f"overflow of float16, whose greatest number is {_HALF:,.0f}"
+    return f"overflow of {name}: {largest}"
 
 
 _DIVIDES = ("RealDiv", "Div", "TruncateDiv", "Xdivy")
@@ -244,18 +254,20 @@ _AT_ZERO = {
     "Inv": "the reciprocal of 0",
     "Rsqrt": "the reciprocal square root of 0",
     "SqrtGrad": "the gradient of the square root at 0",
-    "RsqrtGrad": "the gradient of the reciprocal square root at 0",
     "Pow": "0 to a power below 0",
     "Xlogy": "the logarithm of 0",
 }
 _BELOW_ZERO = {
     "Log": "the logarithm of a number below 0",
-    "Log1p": "the logarithm of a number below 0",
+    "Xlogy": "the logarithm of a number below 0",
     "Sqrt": "the square root of a number below 0",
     "Rsqrt": "the square root of a number below 0",
     "Pow": "a root of a number below 0",
 }
-_GROWS = ("Exp", "Expm1", "Sinh", "Cosh")
+_BY_SECOND = ("Xlogy",)
+# They are infinite at some numbers that are not large.
+_POLES = ("Atanh", "Digamma", "Erfinv", "Lgamma", "Ndtri", "Polygamma", "Xlog1py", "Zeta")
+_GROWS = ("Exp", "Expm1")
 
 
 def _find_variable(node: step_dump.Node) -> str:

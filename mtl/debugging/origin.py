@@ -30,13 +30,11 @@ class Origin:
     """Where an op comes from.
 
     Attributes:
-      kind: the type of the op.
       forward: the op that it belongs to the gradient of; "" where it is no gradient.
       part: its scope, such as head/digit or network/trunk/block_0; "" where it lies in none.
       lines: of code that made it, as "<file>:<line> in <function>: <text>": the user's, then ours.
     """
 
-    kind: str
     forward: str
     part: str
     lines: tuple[str, ...]
@@ -46,12 +44,12 @@ def find_origin(graph: tf.Graph, name: str) -> Origin:
     """Return where a node comes from, of a gradient where its forward op does."""
     operation = debugger.find_operation(graph, name)
     if operation is None:
-        return Origin("", "", find_part(name), ())
+        return Origin("", find_part(name), ())
     forward = debugger.forward_operation(operation)
     made = forward if forward is not None else operation
     lines = _list_lines(made)
     forward_name = forward.name if forward is not None else ""
-    return Origin(operation.type, forward_name, find_part(forward_name or name), lines)
+    return Origin(forward_name, find_part(forward_name or name), lines)
 
 
 def find_part(name: str) -> str:

@@ -5,12 +5,17 @@ rows.find_fields(dump, root, found.numbers, fields)       # ["age"]
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from mtl.debugging import roots as roots_lib
 from mtl.debugging import step_dump
+
+_IN_LOOP = "/body/_"
+# The loop over the slices of a batch, of `whole_batch`; one of the model lies in a part of it.
+_LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
 # By how much a row's largest value has to lie above that of the row in the middle to stand out.
 _STANDS_OUT = 1e3
@@ -111,29 +116,57 @@ def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str
         return False
     if node.kind in _BY_FIRST:
         return first in of_rows
-    if node.kind in _REDUCING:
-        axes = dump.read_any(others[0]) if others else None
-        # Axes may be counted from the end; that of rows is the first of at least two then.
-        values = dump.read_numbers(first)
-        rank = values[0].ndim if values else 0
-        return first in of_rows and axes is not None and not {0, -rank} & set(np.ravel(axes))
+    if node.kind in _ALONG_AXES:
+        return first in of_rows and bool(others) and not _is_along_rows(dump, first, others[0])
+    if node.kind == "ConcatV2":
+        joined = any(tensor in of_rows for tensor in node.inputs[:-1])
+        return joined and not _is_along_rows(dump, first, node.inputs[-1])
+    if node.kind == "GatherV2":
+        # Rows of a table are looked up by those of the batch; those of the batch are permuted.
+        along = _is_along_rows(dump, first, node.inputs[-1])
+        return node.inputs[1] in of_rows and first not in of_rows if along else first in of_rows
+    if node.kind == "GatherNd":
+        return node.inputs[1] in of_rows and first not in of_rows
+    if node.kind == "Tile":
+        repeats = dump.read_any(others[0])
+        return first in of_rows and repeats is not None and repeats.size > 0 and repeats[0] == 1
+    if node.kind in ("TopK", "TopKV2"):
+        return first in of_rows and len(dump.find_shape(first)) > 1
     if node.kind == "Transpose":
         order = dump.read_any(others[0])
         return first in of_rows and order is not None and order.size > 0 and order[0] == 0
     return any(tensor in of_rows for tensor in node.inputs)
 
 
+def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
+    """Return whether the first axis of a tensor is among some, or these are not known."""
+    found = dump.read_any(axes)
+    # Axes may be counted from the end; that of rows is the first of at least two then.
+    rank = len(dump.find_shape(tensor))
+    return found is None or bool({0, -rank} & set(np.ravel(found)))
+
+
 _READING = "IteratorGetNext"
 _BY_FIRST = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
-_REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
+_ALONG_AXES = (
+    *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
+    *("ReverseV2", "Cumsum", "Cumprod"),
+)
 _MIXING = (
     "BiasAddGrad",
     "Conv2DBackpropFilter",
     "DepthwiseConv2dNativeBackpropFilter",
+    "DynamicPartition",
+    "DynamicStitch",
+    "RandomShuffle",
     "ReadVariableOp",
+    "Roll",
+    "ScatterNd",
     "Shape",
     "UnsortedSegmentSum",
     "Unique",
+    "UniqueV2",
+    "Where",
 )
 
 
@@ -158,14 +191,20 @@ def _list_rows_that(
 ) -> tuple[int, ...]:
     """Return the rows that `tell` tells, [B, n] -> bool [B]."""
     found: list[int] = []
+    loops = tensor.count(_IN_LOOP)
+    is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
+    if is_of_slices and loops > 1:
+        return ()  # In a loop of the model's own, whose turns do not tell the slice.
     for turn, value in enumerate(dump.read_numbers(tensor)):
-        is_whole = slices == 1 or (len(value) % batch_size == 0 and "/body/_" not in tensor)
+        is_whole = slices == 1 or (len(value) % batch_size == 0 and not loops)
         size = batch_size if is_whole else batch_size // slices
+        if len(value) % size:
+            continue  # A loop may change the length of its tensors.
         each = tell(value.reshape(size, -1).astype(np.float64))
         # The first slice of a batch is built apart, the others are turns of a loop.
-        index = turn + 1 if "/body/_" in tensor else 0
-        found += [index * size + int(row) for row in np.flatnonzero(each)]
-    return tuple(dict.fromkeys(found))
+        start = (turn + 1) * size if is_of_slices else 0
+        found += [start + int(row) for row in np.flatnonzero(each)]
+    return tuple(dict.fromkeys(row for row in found if row < batch_size))
 
 
 def _are_bad(values: np.ndarray) -> np.ndarray:

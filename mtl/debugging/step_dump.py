@@ -85,25 +85,37 @@ class StepDump:
 
     def find_shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor; () where it was not made or is a scalar."""
-        value = self.read_any(tensor)
-        return () if value is None else value.shape
+        return self._forms[tensor][0] if tensor in self._forms else ()
 
-    @functools.cached_property
+    def find_type(self, tensor: str) -> str:
+        """Return the type of a tensor, such as bfloat16; "" where it was not made."""
+        return self._forms[tensor][1] if tensor in self._forms else ""
+
+    @property
     def bad(self) -> frozenset[str]:
         """The tensors with an entry that is NaN or infinite."""
-        return frozenset(
-            tensor
-            for tensor in self._data
-            if not all(np.isfinite(value).all() for value in self.read_numbers(tensor))
-        )
+        return self._scanned[1]
+
+    @property
+    def _forms(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self._scanned[0]
+
+    @functools.cached_property
+    def _scanned(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
+        """Return {tensor: (its shape, its type)}, and those that are bad: all are read once."""
+        forms, bad = {}, set()
+        for tensor, data in self._data.items():
+            values = [v for datum in data if isinstance(v := datum.get_tensor(), np.ndarray)]
+            if values:
+                forms[tensor] = (values[0].shape, values[0].dtype.name)
+            floats = [own for value in values if (own := _as_floats(value)) is not None]
+            if not all(np.isfinite(own).all() for own in floats):
+                bad.add(tensor)
+        return forms, frozenset(bad)
 
     def is_bad(self, tensor: str) -> bool:
         """Return whether an entry is NaN or infinite."""
         return tensor in self.bad
-
-    def is_made(self, tensor: str) -> bool:
-        """Return whether the step made this tensor."""
-        return tensor in self._data
 
     @functools.cached_property
     def readers(self) -> dict[str, list[str]]:
@@ -124,9 +136,8 @@ class StepDump:
             for node in self.readers.get(waiting.pop(), ()):
                 if node not in reached:
                     reached.add(node)
-                    waiting += [
-                        t for t in self._outputs_read(node) if within is None or t in within
-                    ]
+                    read = self._of_node.get(node, [])
+                    waiting += [t for t in read if within is None or t in within]
         return reached
 
     def list_leaders(self, node: str) -> dict[str, int]:
@@ -147,7 +158,7 @@ class StepDump:
         """{node: its place}, each after what it depends on; a loop is entered once."""
         placed: dict[str, int] = {}
         for name in self.nodes:
-            path = [(name, iter(self.nodes[name].inputs))] if name not in placed else []
+            path = [(name, iter(self._forward_inputs(name)))] if name not in placed else []
             entered = {name}
             while path:
                 node, inputs = path[-1]
@@ -158,11 +169,19 @@ class StepDump:
                     path.pop()
                 elif following not in entered:
                     entered.add(following)
-                    path.append((following, iter(self.nodes[following].inputs)))
+                    path.append((following, iter(self._forward_inputs(following))))
         return placed
 
-    def _outputs_read(self, node: str) -> list[str]:
-        return self._of_node.get(node, [])
+    def _forward_inputs(self, name: str) -> list[str]:
+        """Return the inputs of a node; where a loop begins, without what its turns hand on."""
+        node = self.nodes[name]
+        makers = (self.nodes.get(name_node(tensor)) for tensor in node.inputs)
+        pairs = zip(node.inputs, makers, strict=True)
+        return [
+            tensor
+            for tensor, maker in pairs
+            if node.kind != "Merge" or maker is None or maker.kind != "NextIteration"
+        ]
 
     @functools.cached_property
     def _of_node(self) -> dict[str, list[str]]:

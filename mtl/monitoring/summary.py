@@ -5,6 +5,7 @@ print(summary.of_training("runs/digits", {"sign/auc": 0.9, "global_step": 900}, 
 
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,13 +95,14 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
     }
     chosen = "best" if best else "latest"
     served = os.path.abspath(os.path.join(model_dir, "export", chosen))
-    python, told = _python(), doubts.read_all_doubts(model_dir)
+    python, told = shlex.quote(_python()), doubts.read_all_doubts(model_dir)
+    folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
     commands = (
-        f"{python} -m tensorboard.main --logdir {model_dir}",
-        f"{python} -m launch.report --model_dir {model_dir}",
-        f"{python} -m launch.predict --model_dir {model_dir} --checkpoint {chosen}",
-        f"{python} -m launch.evaluate --model_dir {model_dir} --checkpoint {chosen}",
-        f"docker run -p 8501:8501 -v {served}:/models/{model_name} -e MODEL_NAME={model_name} "
+        f"{python} -m tensorboard.main --logdir {folder}",
+        f"{python} -m launch.report --model_dir {folder}",
+        f"{python} -m launch.predict --model_dir {folder} --checkpoint {chosen}",
+        f"{python} -m launch.evaluate --model_dir {folder} --checkpoint {chosen}",
+        f"docker run -p 8501:8501 -v {mount} -e {shlex.quote(f'MODEL_NAME={model_name}')} "
         "tensorflow/serving",
     )
     return "\n".join(

@@ -7,6 +7,7 @@ update.Update.if_not_finite = "zero"      # takes such entries of gradients for 
 
 import dataclasses
 import functools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,9 @@ from mtl.layers import precision
 from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
 from mtl.variables import stacks
+
+# What the assertion says, which `find_step` reads.
+_BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at step ", " in "
 
 POLICIES = ("fail", "skip", "zero")
 
@@ -153,9 +157,9 @@ class Checked:
         def fail() -> tf.Operation:
             bad = tf.boolean_mask(tf.constant(names), ~self._are_finite())
             message = [
-                "Losses and gradients must be finite, got NaN or infinity at step ",
+                _BEFORE,
                 step,
-                " in ",
+                _AFTER,
                 tf.as_string(tf.size(bad)),
                 " of them: ",
                 tf.strings.reduce_join(bad[:_LISTED], separator=", "),
@@ -165,6 +169,12 @@ class Checked:
             return tf.debugging.Assert(False, [tf.strings.join(message)])
 
         return tf.cond(self.is_finite | unless, tf.no_op, fail)
+
+
+def find_step(message: str) -> int | None:
+    """Return the step that the message of a failed `Checked.assertion` tells; None of others."""
+    found = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
+    return int(found.group(1)) if found else None
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:

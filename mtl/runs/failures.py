@@ -8,33 +8,41 @@ failures.read_step("runs/a")                      # 1234, or None
 import contextlib
 import json
 import os
-import re
+import shlex
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, distribution
 from mtl.checkpoints import run_directory
+from mtl.distribution import settings
 from mtl.files import atomic
+from mtl.optimization import finite
 
 FILE = "failure.json"
-_NOT_FINITE = re.compile(r"must be finite, got NaN or infinity at step (\d+) in ")
+# Quoted for a shell: a step is replayed by one process with one device.
+ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 
 
-def find_step(message: str) -> int | None:
-    """Return the step at which a loss or gradient was not finite, by the message of `Update`."""
-    found = _NOT_FINITE.search(message)
-    return int(found.group(1)) if found else None
+def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
+    """Return the command that looks into a step; with its strategy, on one device in any case."""
+    command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
+    return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
 
 
 @contextlib.contextmanager
-def keep_failure(model_dir: str, keep: Callable[[], None]) -> Iterator[None]:
+def keep_failure(
+    model_dir: str, keep: Callable[[], None], place: settings.Place | None = None
+) -> Iterator[None]:
     """Write down where a run fails at a loss or gradient that is not finite, and say what to do.
 
-    `keep` is called first: the first checkpoint of the run is what the step is replayed from.
+    Args:
+      model_dir: of the run.
+      keep: is called first: the first checkpoint of the run is what the step is replayed from.
+      place: of this process; None for one with one device.
 
     Raises:
-      UserError: as the run did, with the command that looks into the step.
+      UserError: as the run did, with the command that looks into the step where there is one.
     """
     path = os.path.join(model_dir, FILE)
     if tf.io.gfile.exists(path):
@@ -42,16 +50,17 @@ def keep_failure(model_dir: str, keep: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except checks.UserError as error:
-        told = find_step(str(error))
+        told = finite.find_step(str(error))
         # A record that is to blame is told of instead, and the step stands in what ended the run.
-        step = find_step(str(error.__cause__)) if told is None else told
+        step = finite.find_step(str(error.__cause__)) if told is None else told
         if told is not None:
             keep()
         if step is not None:
             atomic.write(path, json.dumps({"step": step, "error": str(error)}) + "\n")
-        if told is None:
+        if told is None or (place and place.cluster):
             raise
-        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        is_one = place is None or place.strategy == distribution.ONE
+        command = suggest_command(model_dir, told, tells_strategy=not is_one)
         raise checks.UserError(f"{error} To see the op and the rows: {command}") from error
 
 

@@ -1,7 +1,8 @@
 """Values within a model for chosen rows, and its layers: what a graph holds, without training it.
 
 batch = inspection.read_split(experiment, "test", limit=4)
-values = inspection.read_tensor(experiment, "runs/a", "network/trunk/hidden_0/Relu", batch)
+with inspection.open_graph(experiment, "runs/a", batch) as graph:
+    name, values = graph.read("network/trunk/hidden_0/Relu")
 tree = inspection.summarize_model(experiment, "runs/a")
 """
 
@@ -101,58 +102,80 @@ def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) ->
     return Batch({name: found[name] for name in spec.features}, labels)
 
 
-def read_tensor(
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
-    name: str,
-    batch: Batch,
-    mode: str = "eval",
-    checkpoint: str = "latest",
-) -> tuple[str, np.ndarray]:
-    """Return a tensor of a graph for these rows, with its whole name.
+@dataclasses.dataclass(frozen=True)
+class OpenGraph:
+    """A graph of a run for some rows, with the values of a checkpoint.
 
-    Args:
-      experiment: that of the run.
-      model_dir: of the run.
-      name: of a tensor, an operation (its first output), a variable, or a scope (the last tensor
-        that leaves it).
-      batch: the rows.
-      mode: "eval", "predict", or "train": a step takes these rows as its whole batch, and nothing
-        is saved.
-      checkpoint: "latest", "best" or a path.
-
-    Raises:
-      UserError: there is no such tensor or checkpoint, or its value cannot be read.
+    Attributes:
+      graph: what was built.
+      session: that holds the values.
+      fed: {input: its value}.
     """
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
-    with _open_graph(experiment, model_dir, batch, mode, path) as (graph, session, fed):
-        tensor = _find_tensor(graph, name, fed)
+
+    graph: tf.Graph
+    session: tf.compat.v1.Session
+    fed: Mapping[Any, Any]
+
+    def read(self, name: str) -> tuple[str, np.ndarray]:
+        """Return a tensor for the rows, with its whole name.
+
+        Args:
+          name: of a tensor, an operation (its first output), a variable, or a scope (the last
+            tensor that leaves it).
+
+        Raises:
+          UserError: there is no such tensor, or its value cannot be read.
+        """
+        tensor = _find_tensor(self.graph, name, self.fed)
         try:
-            value = session.run(tensor, fed)
+            value = self.session.run(tensor, self.fed)
         except (tf.errors.InvalidArgumentError, TypeError) as error:
             reason = source_lib.explain_unreadable(error)
             checks.fail("--tensor", "have a value for these rows", name, f"{reason}.")
-    return tensor.name, np.asarray(value)
+        return tensor.name, np.asarray(value)
 
-
-def list_tensors(
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
-    pattern: str,
-    batch: Batch,
-    mode: str = "eval",
-    checkpoint: str = "latest",
-) -> list[tuple[str, str, str]]:
-    """Return (name, type, shape) of the tensors of a graph whose names match a pattern."""
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
-    with _open_graph(experiment, model_dir, batch, mode, path) as (graph, _, _):
-        tensors = [tensor for op in graph.get_operations() for tensor in op.outputs]
+    def list_tensors(self, pattern: str) -> list[tuple[str, str, str]]:
+        """Return (name, type, shape) of the tensors whose names match a pattern."""
+        tensors = [tensor for op in self.graph.get_operations() for tensor in op.outputs]
         return [
             (tensor.name, tensor.dtype.name, str(tensor.shape))
             for tensor in tensors
             if fnmatch.fnmatchcase(tensor.name, pattern)
             or fnmatch.fnmatchcase(tensor.op.name, pattern)
         ]
+
+
+@contextlib.contextmanager
+def open_graph(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    batch: Batch,
+    mode: str = "eval",
+    checkpoint: str = "latest",
+) -> Iterator[OpenGraph]:
+    """Open a graph of a run, of which nothing is saved.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      batch: the rows.
+      mode: "eval", "predict", or "train": a step takes these rows as its whole batch.
+      checkpoint: "latest", "best" or a path.
+
+    Raises:
+      UserError: there is no such checkpoint, or the rows do not fit the model.
+    """
+    path = run_directory.checkpoint_path(model_dir, checkpoint)
+    with (
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+        tf.Graph().as_default() as graph,
+    ):
+        tf1.train.create_global_step()
+        tf1.set_random_seed(experiment.run.seed)
+        made, fed = _build(experiment, model_dir, path, batch, mode)
+        creator = tf1.train.ChiefSessionCreator(made.scaffold, checkpoint_filename_with_path=path)
+        with contextlib.closing(creator.create_session()) as session:
+            yield OpenGraph(graph, session, fed)
 
 
 def summarize_model(
@@ -186,23 +209,6 @@ def summarize_model(
             variables = [v for v in tf1.global_variables() if v is not step]
             trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
             return layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
-
-
-@contextlib.contextmanager
-def _open_graph(
-    experiment: experiment_lib.Experiment, model_dir: str, batch: Batch, mode: str, path: str
-) -> Iterator[tuple[tf.Graph, tf.compat.v1.Session, dict[Any, Any]]]:
-    """Yield a graph, a session with the values of a checkpoint, and what to feed."""
-    with (
-        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
-        tf.Graph().as_default() as graph,
-    ):
-        tf1.train.create_global_step()
-        tf1.set_random_seed(experiment.run.seed)
-        made, fed = _build(experiment, model_dir, path, batch, mode)
-        creator = tf1.train.ChiefSessionCreator(made.scaffold, checkpoint_filename_with_path=path)
-        with contextlib.closing(creator.create_session()) as session:
-            yield graph, session, fed
 
 
 def _build(
@@ -241,7 +247,7 @@ def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedT
 
 
 def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
-    """Return the tensor that a name means, as `read_tensor` says."""
+    """Return the tensor that a name means, as `OpenGraph.read` says."""
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
     if name in variables:
         return variables[name]

@@ -18,23 +18,24 @@ _SECS = 10.0
 def find_places(
     data: pipeline.Pipeline, rows: Sequence[Mapping[str, Any]], secs: float = _SECS
 ) -> dict[int, str]:
-    """Return {row: the first place in the training split with the same values}.
+    """Return {row: the first place in the training split with the same values in all fields}.
 
     The split is read record by record, for at most so many seconds: a row that was not met by then
-    has no place.
+    has no place, and neither has one that lacks a field of the spec: the others may be those of
+    many records.
 
     Args:
       data: of the run.
       rows: {field: value}, and its number in the batch as "row".
       secs: how long to look.
     """
-    if not rows:
-        return {}
-    fields = {name: field for name, field in data.spec.fields.items() if name in rows[0]}
+    fields = data.spec.fields
     numbers: dict[Hashable, list[int]] = {}
     for row in rows:
         numbers.setdefault(_make_key(row, fields), []).append(row["row"])
-    numbers.pop(None, None)  # What has no key is like no record.
+    numbers.pop(None, None)  # What has no key, or lacks a field, is like no record.
+    if not numbers:
+        return {}
     found: dict[int, str] = {}
     end = time.monotonic() + secs
     for place, values in data.source.scan(data.train_split, data.spec):

@@ -3,10 +3,10 @@
 with replay.open_step(experiment, "runs/a", step=1234) as replayed:
     findings.examine_step(replayed)
 
-A run goes on from a checkpoint to the bit, so the step comes out as it was: the checkpoint before
-it is copied, training goes on up to two steps before its end as it did, and the last two steps run
-one by one, with the graph optimizer off, so that each op keeps its name. The run itself is not
-touched.
+A run goes on from a checkpoint to the bit, so the step comes out as it was. The last checkpoint
+before it is copied. Training goes on from there, as it did, to the step before. That step and the
+step itself run one by one, with the graph optimizer off, so that each op keeps its name. The run
+itself is not touched.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from mtl.compat import debugger
 from mtl.debugging import findings, step_dump
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
-from mtl.runs import failures, training
+from mtl.optimization import finite
+from mtl.runs import diagnosis, failures, training
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
@@ -42,7 +43,7 @@ def open_step(
     Args:
       experiment: that of the run.
       model_dir: of the run.
-      step: the global step before the one that is looked at, as the message of a failure tells it.
+      step: the global step when it begins, as the message of a failure tells it.
 
     Raises:
       UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
@@ -70,7 +71,7 @@ def _prepare(
     """Yield a run that stands at the step before this one or at this one, and a scratch folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
-        replay = _Replay(experiment, os.path.join(scratch, "run"))
+        replay = _Replay(experiment, os.path.join(scratch, "run"), step)
         checkpoint = replay.find_checkpoint(model_dir, step)
         replay.copy(model_dir, checkpoint)
         first = run_directory.step_in_name(checkpoint)
@@ -81,16 +82,15 @@ def _prepare(
 
 
 class _Replay(training.Training):
-    """A training that goes on in a folder of its own, for some steps."""
+    """A training that goes on in a folder of its own, up to and with a step."""
 
-    def __init__(self, experiment: experiment_lib.Experiment, scratch: str):
+    def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
         # What XLA compiles is one op to the debugger.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(experiment.run, precision=plain)
         super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
-        self._last, self._fields = 0, dict[str, str]()
-        self._make_hooks: Callable[..., Sequence[Any]] = lambda result, inputs: []
-        place, fix = self._place, "Add --gin_param \"Distribution.strategy = 'none'\"."
+        self._step, self._fields = step, dict[str, str]()
+        place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
         rule = "be one process with one device where a step is replayed"
         is_one = place.strategy == distribution.ONE and not place.cluster
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
@@ -137,19 +137,15 @@ class _Replay(training.Training):
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
             return [self._make_saving(result, inputs, first)]
 
-        try:
-            self._train(first, last, make_hooks)
-        except tf.errors.InvalidArgumentError as error:
-            failed = failures.find_step(error.message)
-            if failed is None:
-                raise
-            rule = f"be at most {failed}, where the run fails"
-            checks.fail("--step", rule, last + 1)
+        self._train(first, last, make_hooks)
 
     def watch(self, first: int, step: int, folder: str) -> "_Watching":
         """Run one step after the other, up to and with `step`, and have the debugger write each.
 
-        A failure is no error.
+        A failure of `step` is no error.
+
+        Raises:
+          UserError: the step before fails.
         """
         made: list[_Watching] = []
 
@@ -157,13 +153,17 @@ class _Replay(training.Training):
             made.append(_Watching(result, folder))
             return [self._make_saving(result, inputs, first), *made]
 
-        with contextlib.suppress(tf.errors.InvalidArgumentError):
-            self._step_by_step(first, step + 1, make_hooks)
+        with contextlib.suppress(_StepError):
+            self._step_by_step(first, step + 1, make_hooks, lambda: made[0].step == step)
         (watching,) = made
         return watching
 
     def prompt(self, first: int, step: int) -> None:
-        """Run one step after the other, up to and with `step`, where tfdbg opens."""
+        """Run one step after the other, up to and with `step`, where tfdbg opens.
+
+        Raises:
+          UserError: the step before fails.
+        """
         counted = _Counting()
         prompt = debugger.Prompt(lambda: counted.step == step)
 
@@ -171,9 +171,9 @@ class _Replay(training.Training):
             return [self._make_saving(result, inputs, first), counted, prompt]
 
         try:
-            self._step_by_step(first, step + 1, make_hooks)
-        except tf.errors.InvalidArgumentError as error:
-            prompt.show_failure(error)
+            self._step_by_step(first, step + 1, make_hooks, lambda: counted.step == step)
+        except _StepError as failed:
+            prompt.show_failure(failed.error)
 
     def describe(self, watching: "_Watching", step: int) -> findings.Replayed:
         """Return the steps that were watched."""
@@ -198,33 +198,59 @@ class _Replay(training.Training):
         )
 
     def _step_by_step(
-        self, first: int, last: int, make_hooks: Callable[..., Sequence[Any]]
+        self,
+        first: int,
+        last: int,
+        make_hooks: Callable[..., Sequence[Any]],
+        is_reached: Callable[[], bool],
     ) -> None:
+        """Train with one step for each session call; `_StepError` where the last one fails."""
         self._run = dataclasses.replace(self._run, steps_per_call=1)
-        self._train(first, last, make_hooks, is_plain=True)
+        self._train(first, last, make_hooks, is_reached)
 
     def _train(
         self,
         first: int,
         last: int,
         make_hooks: Callable[..., Sequence[Any]],
-        is_plain: bool = False,
+        is_reached: Callable[[], bool] | None = None,
     ) -> None:
-        self._make_hooks, self._last = make_hooks, last
+        """Train; with the graph optimizer off where it is asked whether the step is reached."""
+        # The schedules of the model go by the experiment, which keeps its number of steps.
+        self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)
-        config = debugger.plain_session(config) if is_plain else config
+        config = debugger.plain_session(config) if is_reached else config
         checkpoint = os.path.join(self._model_dir, f"model.ckpt-{first}")
         inputs = self._input_state()
-        training_hooks = functools.partial(self._build_hooks, None, checkpoint, None, inputs)
+
+        def training_hooks(result: training_loop.StepResult) -> dict[str, Any]:
+            return {"training_hooks": list(make_hooks(result, inputs))}
+
         estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
         input_fn = functools.partial(self._build_input, inputs, first)
-        with tf_config.hide_cluster():
+        model, split = self._experiment.model, self._data.train_split
+        explained = diagnosis.explain_run_errors(self._data, model, checkpoint, split)
+        with explained, self._tell_failures(is_reached), tf_config.hide_cluster():
             tf.autograph.experimental.do_not_convert(estimator.train)(input_fn, max_steps=last)
 
-    @property
-    def _loop_settings(self) -> dict[str, Any] | None:
-        settings = super()._loop_settings
-        return settings and {**settings, "last_step": self._last}
+    @contextlib.contextmanager
+    def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
+        """Tell a failure of the step that is looked at from one of an earlier step.
+
+        Raises:
+          _StepError: the step that is looked at fails.
+          UserError: a loss or a gradient of an earlier one is not finite.
+        """
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            if is_reached and is_reached():
+                raise _StepError(error) from error
+            failed = finite.find_step(error.message)
+            if failed is None:
+                raise
+            rule = f"be at most {failed}, where the run fails"
+            checks.fail("--step", rule, self._step)
 
     def _build_input(self, inputs, first, input_context=None):
         batch = super()._build_input(inputs, first, input_context)
@@ -236,9 +262,6 @@ class _Replay(training.Training):
                 if isinstance(value, tf.Tensor)
             }
         return batch
-
-    def _build_hooks(self, context, checkpoint, callbacks, inputs, result):
-        return {"training_hooks": list(self._make_hooks(result, inputs))}
 
     def _make_saving(
         self, result: training_loop.StepResult, inputs: input_state.InputState, first: int
@@ -254,6 +277,14 @@ class _Replay(training.Training):
             keep=saving.ALL_CHECKPOINTS,
             evaluated=lambda: np.inf,
         )
+
+
+class _StepError(Exception):
+    """The step that is looked at failed, as it was expected to."""
+
+    def __init__(self, error: tf.errors.InvalidArgumentError):
+        super().__init__(error.message)
+        self.error = error
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):

@@ -129,7 +129,7 @@ class Training:
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
             start = functools.partial(self._announce_start, context.evaluator, step)
-            with failures.keep_failure(self._model_dir, keep):
+            with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             scalars = event_files.read_record(self._model_dir).curves
             for picture in (balancing_picture, gates_picture, sparsity_picture):

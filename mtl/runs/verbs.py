@@ -13,11 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, clip_audit, scoring, transfer
+from mtl import checks, clip_audit, distribution, scoring, transfer
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
-from mtl.debugging import findings, page
 from mtl.files import storage
 from mtl.runs import (
     checkpoint_audit,
@@ -28,7 +27,6 @@ from mtl.runs import (
     fitting,
     places,
     preparation,
-    replay,
     training,
 )
 from mtl.runs.evaluation import evaluate
@@ -200,7 +198,7 @@ def debug(
     Args:
       experiment: that of the run.
       model_dir: of the run.
-      step: the global step before it; where the run failed by default.
+      step: the global step when it begins; where the run failed by default.
       prompt: open tfdbg in the terminal at this step, and write nothing.
 
     Returns:
@@ -209,6 +207,10 @@ def debug(
     Raises:
       UserError: there is no such step, no checkpoint before it, or no state of the input.
     """
+    # Private parts of TensorFlow's debugger come with them, which no other verb shall depend on.
+    from mtl.debugging import findings, page
+    from mtl.runs import replay
+
     run_directory.checkpoint_path(model_dir, "latest")
     step = failures.read_step(model_dir) if step is None else step
     if step is None:
@@ -223,7 +225,8 @@ def debug(
     with replay.open_step(experiment, model_dir, step) as replayed:
         found = findings.examine_step(replayed)
         run_directory.require_writable("--model_dir", folder)
-        command = f"python -m launch.debug --model_dir {model_dir} --step {step}"
+        is_told = experiment.distribution.strategy == distribution.ONE
+        command = failures.suggest_command(model_dir, step, tells_strategy=is_told)
         numbers = found.findings[0].rows.numbers if found.findings else ()
         where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
         return page.write(found, folder, command, where)

@@ -80,6 +80,37 @@ def test_an_op_in_a_branch_or_a_loop_keeps_its_line(tmp_path):
     assert "tf.math.log(batch[index])" in origin.find_origin(step.graph, first.node.name).lines[0]
 
 
+@pytest.mark.parametrize("slices", [1, 2])
+def test_rows_in_a_loop_of_the_model_are_those_of_the_batch(slices, tmp_path):
+    def build(batch):
+        def inside(index, total):
+            return index + 1, total + tf.math.log(batch[: BATCH // slices], name="here")
+
+        with tf.name_scope("network"):
+            start = tf.zeros([BATCH // slices, 2])
+            return tf.reduce_sum(tf.while_loop(lambda i, _: i < 3, inside, [0, start])[1])
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    (root,) = step.find()
+    assert root.node.name.startswith("network/while/body/_")
+    assert rows.find_rows(step.dumps[-1], root, BATCH, slices).numbers == (1,)
+
+
+def test_a_loop_may_change_the_length_of_its_tensors(tmp_path):
+    def build(batch):
+        def inside(index, values):
+            return index + 1, tf.concat([1 + tf.abs(tf.math.log(values)), [[1.0, 1.0]]], 0)
+
+        shapes = [tf.TensorShape([]), tf.TensorShape([None, 2])]
+        ends = tf.while_loop(lambda i, _: i < 2, inside, [0, batch], shapes)
+        return tf.reduce_sum(ends[1])
+
+    step = Step(build, tmp_path, GOOD, ZERO)
+    (root, *_) = step.find()
+    assert root.node.kind == "Log"
+    assert rows.find_rows(step.dumps[-1], root, BATCH).numbers == (1,)
+
+
 def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
     def build(batch):
         kernel = tf1.get_variable("kernel", [2, BATCH], initializer=tf1.ones_initializer())
@@ -89,6 +120,72 @@ def test_a_kernel_with_as_many_rows_as_the_batch_has_no_rows(tmp_path):
     of_rows = rows.list_of_rows(Step(build, tmp_path, GOOD).dumps[-1], BATCH)
     assert {"MatMul:0", "IteratorGetNext:0"} <= of_rows
     assert not {"MatMul_1:0", "MatMul/ReadVariableOp:0"} & of_rows
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda b: tf.gather(b, tf.argsort(b[:, 0], direction="DESCENDING")),
+        lambda b: tf.gather(b, tf.constant([3, 2, 1, 0])),
+        lambda b: tf.concat([b, b], 0),
+        lambda b: tf.concat([b, b], -2),
+        lambda b: tf.tile(b, [2, 1]),
+        lambda b: tf.reverse(b, [0]),
+        lambda b: tf.cumsum(b, exclusive=True),
+        lambda b: tf.gather_nd(b, [[3], [2], [1], [0]]),
+        lambda b: tf.math.top_k(b[:, 1], 4).values,
+        lambda b: tf.random.shuffle(b),
+    ],
+)
+def test_rows_that_are_permuted_or_joined_are_none_of_the_batch(mix, tmp_path):
+    step = Step(lambda b: tf.reduce_sum(tf.math.log(mix(b))), tmp_path, ZERO)
+    (root,) = step.find(has_before=False)
+    assert root.output not in rows.list_of_rows(step.dumps[-1], BATCH)
+    assert not rows.find_rows(step.dumps[-1], root, BATCH).numbers
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda b: tf.gather(tf.constant([[9.0], [1.0], [2.0]]), tf.cast(b[:, 1] > 0, tf.int32)),
+        lambda b: tf.gather(b, [1, 0], axis=1),
+        lambda b: tf.gather(b, tf.argsort(b), batch_dims=1),
+        lambda b: tf.concat([b, b], 1),
+        lambda b: tf.tile(b, [1, 2]),
+        lambda b: tf.reverse(b, [-1]),
+        lambda b: tf.math.top_k(b, 2).values,
+    ],
+)
+def test_rows_that_keep_their_place_are_those_of_the_batch(keep, tmp_path):
+    dump = Step(lambda b: tf.reduce_sum(tf.identity(keep(b), "here")), tmp_path, ZERO).dumps[-1]
+    assert dump.nodes["here"].inputs[0] in rows.list_of_rows(dump, BATCH)
+
+
+@pytest.mark.parametrize(
+    "build, batch, cause",
+    [
+        (lambda b: tf.math.log(tf.cast(b, tf.float16)), ZERO, "the logarithm of 0"),
+        (lambda b: tf.exp(10 * tf.cast(b, tf.float16)), GOOD, "overflow of the exponential of 80"),
+        (lambda b: tf.square(40 * tf.cast(b, tf.float16)), GOOD, "overflow of float16, whose"),
+        (lambda b: tf.square(1e19 * tf.cast(b, tf.bfloat16)), GOOD, "overflow of bfloat16: its"),
+        (lambda b: tf.math.log1p(-b), GOOD, "the logarithm of a number below 0"),
+        (lambda b: tf.math.log1p(-b), [[1.0, 0.5]] * 4, "the logarithm of 0"),
+        (lambda b: tf.atanh(b), [[1.0, 0.5]] * 4, "infinity made of finite numbers: its largest"),
+        (lambda b: tf.acos(b), GOOD, "NaN made of finite numbers: its largest input is 8"),
+        (lambda b: tf.pow(1e30 * b, [[0.0, 2.0]]), GOOD, "overflow of float32: its largest"),
+        (lambda b: tf.pow(1e30 * b, [[-1.0, 2.0]]), GOOD, "overflow of float32: its largest"),
+        (lambda b: tf.pow(b, -1.0), ZERO, "0 to a power below 0"),
+        (lambda b: tf.pow(b - 4, 0.5), GOOD, "a root of a number below 0"),
+        (lambda b: tf.math.xlogy(b, b - 4), [[0.0, 1.0]] * 4, "the logarithm of a number below 0"),
+        (lambda b: tf.math.xlogy(b + 1, b), ZERO, "the logarithm of 0"),
+    ],
+)
+def test_the_cause_is_what_the_op_was_given(build, batch, cause, tmp_path):
+    step = Step(lambda b: tf.reduce_sum(tf.cast(build(b), tf.float32)), tmp_path, batch)
+    dump = step.dumps[-1]
+    (root,) = step.find(has_before=False)
+    inputs = [s for t in root.node.inputs if (s := findings.summarize_tensor(dump, None, t))]
+    assert findings.explain(root.node.kind, dump, root, inputs, "", {}).startswith(cause)
 
 
 def test_values_are_summed_up_and_compared_with_the_step_before(tmp_path):

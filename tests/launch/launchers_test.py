@@ -490,6 +490,16 @@ def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
         ("inspect", ("--tensor", "x", "--rows", "no.csv"), "--rows must be a file, got 'no.csv'"),
         ("inspect", ("--tensor", "x", "--output", "x.csv"), "--output must end in .npz"),
         ("inspect", ("--tensor", "x", "--limit", "0"), "--limit must be at least 1, got 0"),
+        ("inspect", ("--tensor", "*", "--output", "x.npz"), "--output must be left out with a pa"),
+        (
+            "inspect",
+            ("--summary", "--rows", "x.csv"),
+            "--rows must be left out with --summary, got",
+        ),
+        ("inspect", ("--summary", "--split", "test"), "--split must be left out with --summary"),
+        ("inspect", ("--summary", "--mode", "eval"), "--mode must be left out with --summary"),
+        ("inspect", ("--summary", "--limit", "4"), "--limit must be left out with --summary"),
+        ("inspect", ("--summary", "--checkpoint", "best"), "--checkpoint must be left out with"),
     ],
 )
 def test_what_cannot_be_looked_into(verb, args, says, run, launch):

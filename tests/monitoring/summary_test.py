@@ -1,3 +1,5 @@
+import shlex
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,12 @@ def test_the_summary_names_what_is_there(tmp_path):
     assert f"  best export      {tmp_path}/export/best/8\n" in text
     assert "best:/models/shop -e MODEL_NAME=shop tensorflow/serving" in text
     assert f"python -m launch.predict --model_dir {tmp_path} --checkpoint best" in text
+
+
+def test_commands_of_a_folder_with_spaces_can_be_pasted(tmp_path):
+    folder = tmp_path / "my runs"
+    (folder / "export" / "latest" / "9").mkdir(parents=True)
+    text = summary.of_training(str(folder), {"loss": 1.0, "global_step": 7}, 5, "shop")
+    commands = [shlex.split(line) for line in text.partition("Next:\n")[2].splitlines()]
+    assert all(str(folder) in command for command in commands[:4])
+    assert f"{folder}/export/latest:/models/shop" in commands[4]

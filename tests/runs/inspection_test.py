@@ -26,7 +26,8 @@ def run(tmp_path_factory):
 def read(run, name, mode="eval", limit=5, split="test"):
     made, model_dir = run
     batch = inspection.read_split(made, split, limit)
-    return inspection.read_tensor(made, model_dir, name, batch, mode)
+    with inspection.open_graph(made, model_dir, batch, mode) as graph:
+        return graph.read(name)
 
 
 def test_what_is_shown_is_what_is_predicted(run):
@@ -56,12 +57,12 @@ def test_rows_of_a_file_are_those_of_the_split(run, tmp_path):
     made, model_dir = run
     for mode in ("predict", "eval"):  # Labels that are absent are missing.
         batch = inspection.read_file(made, str(path), 5, with_labels=mode == "eval")
-        _, found = inspection.read_tensor(made, model_dir, "network/trunk", batch, mode)
+        with inspection.open_graph(made, model_dir, batch, mode) as graph:
+            _, found = graph.read("network/trunk")
         np.testing.assert_allclose(found, read(run, "network/trunk")[1], rtol=1e-6)
     batch = inspection.read_file(made, str(path), 2, with_labels=False)
-    names = [
-        n for n, _, _ in inspection.list_tensors(made, model_dir, "head/*/MatMul", batch, "predict")
-    ]
+    with inspection.open_graph(made, model_dir, batch, "predict") as graph:
+        names = [name for name, _, _ in graph.list_tensors("head/*/MatMul")]
     assert names == [f"head/{task}/logits/MatMul:0" for task in tiny.LABELS]
 
 

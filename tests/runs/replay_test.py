@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks import debugger
 from mtl import checks
@@ -71,12 +72,24 @@ def test_an_earlier_step_is_the_one_that_was_and_nothing_is_broken_in_it(broken)
     "step, says",
     [
         (-1, "--step must be at least 0"),
+        (6, "--step must be at most 5, where the run fails, got 6"),
         (7, "--step must be at most 5, where the run fails, got 7"),
     ],
 )
 def test_a_step_that_is_never_reached(step, says, broken):
     with pytest.raises(checks.UserError, match=says):
         verbs.debug(broken[0], str(broken[1]), step)
+
+
+def test_data_that_cannot_be_read_any_more_is_one_line(broken, monkeypatch):
+    def fail(*_):
+        raise tf.errors.DataLossError(None, None, "corrupted record")
+
+    monkeypatch.setattr(replay._Replay, "_build_input", fail)
+    monkeypatch.setattr(debugger.Arrays, "scan", lambda *_: iter([("gone", "it must be whole")]))
+    for step in (4, 5):  # Of which the second goes on to the step before at first.
+        with pytest.raises(checks.UserError, match="^gone: it must be whole"):
+            verbs.debug(broken[0], str(broken[1]), step)
 
 
 def test_a_step_before_all_checkpoints_and_a_run_that_has_not_failed(broken, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mtl import aligned
 from mtl.files import atomic
 
 _COLUMNS = 8
@@ -42,10 +43,7 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
 
 
 def _align(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines
-    )
+    return "\n".join(aligned.align_columns(lines, right=range(1, len(lines[0]))))
 
 
 def _shown(value: Any) -> str:

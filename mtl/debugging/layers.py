@@ -68,6 +68,7 @@ def read_tree(
     leading = {task: _list_leaders(tensors) for task, tensors in outputs.items()}
     flops = _count_flops(graph)
     scopes: dict[str, Scope] = {}
+    moving: set[str] = set()
     for variable in variables:
         name = patterns.variable_name(variable)
         if name.partition("/")[0] not in _TOPS:
@@ -75,16 +76,16 @@ def read_tree(
         shape = tuple(variable.shape.as_list())
         count, size = variable.shape.num_elements() or 0, variable.dtype.base_dtype.size
         own = _add(scopes, name)
-        own.variable, own.is_held = shape, name not in trained
+        own.variable = shape
         for scope in _list_above(scopes, name):
             scope.parameters += count
             scope.num_bytes += count * size
+            scope.is_held = True
+            if name in trained:
+                moving.add(scope.name)
     _read_operations(graph, scopes, flops, leading, list_followers(inputs))
-    for scope in scopes.values():
-        if scope.variable is None:
-            inside = [s for s in scopes.values() if s.name.startswith(f"{scope.name}/")]
-            held = [s.is_held for s in inside if s.variable is not None]
-            scope.is_held = bool(held) and all(held)
+    for name in moving:
+        scopes[name].is_held = False
     return [scopes[name] for name in _TOPS if name in scopes]
 
 
@@ -109,26 +110,15 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
         for operation in graph.get_operations()
         if operation.name.startswith(inside) and operation.name in followers
         for tensor in operation.outputs
-        if tensor.dtype.is_floating
-        and any(_is_outside(reader.name, inside) for reader in tensor.consumers())
+        if tensor.dtype.is_floating and _leaves(tensor, inside)
     ]
 
 
-def _list_made(graph: tf.Graph, scope: Scope, followers: Collection[str]) -> list[tf.Tensor]:
-    """Return the float tensors of a scope that nobody reads; none of a variable's."""
-    return [
-        tensor
-        for operation in graph.get_operations()
-        if scope.variable is None and operation.name in followers
-        if operation.name.startswith(f"{scope.name}/")
-        for tensor in operation.outputs
-        if tensor.dtype.is_floating
-    ]
-
-
-def _is_outside(name: str, inside: str) -> bool:
-    """Return whether an operation takes what leaves a scope; gradients take what is in it, too."""
-    return not name.startswith((inside, "balancing/", "update/")) and "gradients/" not in name
+def _leaves(tensor: tf.Tensor, inside: str) -> bool:
+    """Return whether a tensor leaves a scope; gradients take what is in it, too."""
+    within = (inside, "balancing/", "update/")
+    readers = [reader.name for reader in tensor.consumers()]
+    return any(not name.startswith(within) and "gradients/" not in name for name in readers)
 
 
 def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -179,20 +169,27 @@ def _read_operations(
             continue
         _add(scopes, "/".join(parts[:2]))
     tasks: dict[str, set[str]] = collections.defaultdict(set)
+    left, made = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
     for operation in graph.get_operations():
         if _INITIAL in operation.name:
             continue
+        own = {task for task, names in leading.items() if operation.name in names}
+        floats = [tensor for tensor in operation.outputs if tensor.dtype.is_floating]
         for scope in _list_above(scopes, operation.name):
-            own = {task for task, names in leading.items() if operation.name in names}
             # What leads to no prediction is not computed when it is served.
             scope.flops += flops.get(operation.name, 0) if own else 0
             tasks[scope.name] |= own
+            if operation.name in followers and operation.name != scope.name:
+                leaving = [tensor for tensor in floats if _leaves(tensor, f"{scope.name}/")]
+                left.update((scope.name, tensor) for tensor in leaving)
+                made.update((scope.name, tensor) for tensor in floats)
     for scope in scopes.values():
         scope.tasks = tuple(task for task in leading if task in tasks[scope.name])
-        left = find_outputs(graph, scope.name, followers) if scope.variable is None else []
-        left = left or _list_made(graph, scope, followers)
-        if left and left[-1].shape.rank is not None and "/" in scope.name:
-            scope.output = tuple(left[-1].shape.as_list())
+        # Nobody reads what a graph ends with.
+        last = left.get(scope.name, made.get(scope.name))
+        if last is not None and last.shape.rank is not None and "/" in scope.name:
+            is_variable = scope.variable is not None
+            scope.output = None if is_variable else tuple(last.shape.as_list())
 
 
 def list_followers(tensors: Iterable[tf.Tensor]) -> set[str]:

@@ -1,12 +1,14 @@
 """Histories whose events hold several values, such as the categories of a clicked item."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, histories, layers, spec
+from mtl import checks, features, histories, layers, networks, spec
+from mtl.optimization import optimizers
 from mtl.runs import verbs
 from tests import tiny
 from tests.clip_audit import norms_test
@@ -162,6 +164,14 @@ def test_ragged_and_padded_rows_are_served_alike(tmp_path):
     fillers = {"tags": b"b", spec.counts_name("tags"): 7}
     given = {name: rows[name] for name in ("x", "word", *fillers)}
     padding.assert_padding_changes_nothing(_make(), tmp_path, given, fillers)
+
+
+@pytest.mark.slow
+def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
+    plain = networks.SharedBottom(trunk=networks.MLP(layers=[8]))
+    descent = optimizers.SGD(learning_rate=0.05)
+    make = functools.partial(_make, network=plain, optimizer=descent)
+    tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
 @pytest.mark.slow

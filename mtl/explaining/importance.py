@@ -92,8 +92,7 @@ def measure(
     Raises:
       UserError: there are too few rows.
     """
-    rule = f"hold {FEWEST_ROWS} rows or more for permutation importance"
-    checks.require(held.size >= FEWEST_ROWS, f"split {held.split!r}", rule, held.size)
+    require_rows(held)
 
     def score(logits: dict[str, np.ndarray], places: np.ndarray) -> np.ndarray:
         chosen = {task: logits[task][places] for task in measured.logits}
@@ -116,6 +115,13 @@ def measure(
     return Importance(
         inputs, measured.metrics, base, np.reshape(drops, shape), np.reshape(errors, shape)
     )
+
+
+def require_rows(held: rows.Rows) -> None:
+    """Fail unless there are rows enough for an interval."""
+    rule = f"give {FEWEST_ROWS} rows or more"
+    fix = "--limit says how many are read at most."
+    checks.require(held.size >= FEWEST_ROWS, f"split {held.split!r}", rule, held.size, fix)
 
 
 def jackknife_error(without: np.ndarray) -> np.ndarray:
@@ -147,9 +153,7 @@ class _Pairs:
         ]
         self._before = np.stack([[score(plain, own) for own in kept] for kept in self._kept])
 
-    def compare(
-        self, predicted: Sequence[dict[str, np.ndarray]]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def compare(self, predicted: Sequence[dict[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the metrics before and after of R permutations, [G, R, M] each."""
         after = [
             [self._score(logits, own) for logits, own in zip(predicted, kept, strict=True)]

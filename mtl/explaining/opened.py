@@ -50,23 +50,27 @@ class Opened:
 
     def predict(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
         """Return the logits of all rows, {field: [N, ...]} -> {task: [N, C]}."""
-        return self._run(self.logits, features)
+        return self.compute(self.logits, features)
 
     def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
         """Return the encoded columns of all rows, {field: [N, ...]} -> {column: [N, D]}."""
-        return self._run(self.inputs, features)
+        return self.compute(self.inputs, features)
 
-    def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
-        """Return what a session is fed for rows."""
-        given = {self.features[name]: value for name, value in features.items()}
-        return {**given, **{self.labels[name]: value for name, value in labels.items()}}
+    def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
 
-    def _run(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        They go through in batches of an evaluation, since the size of a batch may change last bits.
+        """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))
             for part in rows_lib.Rows("", features, {}).split_up(self.batch_size)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
+
+    def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
+        """Return what a session is fed for rows."""
+        given = {self.features[name]: value for name, value in features.items()}
+        return {**given, **{self.labels[name]: value for name, value in labels.items()}}
 
 
 @contextlib.contextmanager
@@ -107,7 +111,9 @@ def open_model(
             made.append(_build(experiment, model_dir, (features, labels), add, is_trained))
             averaged = types.read_member(model.update, types.Update, "average")
             is_hidden = any(part.hides_weights for part in model.pruning)
-            scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+            scaffold = (
+                tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+            )
             return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
 
         features = {name: _make_input(name, value) for name, value in rows.features.items()}

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
-from mtl.runs import inspection
+from mtl.data import source as source_lib
+from mtl.runs import diagnosis, inspection
 
 tf1 = tf.compat.v1
 _Ragged = tf1.ragged.RaggedTensorValue
@@ -70,6 +71,24 @@ def read_rows(experiment: experiment_lib.Experiment, split: str | None, most: in
     """
     batch = inspection.read_split(experiment, split, most)
     return Rows(split or experiment.data.eval_split, batch.features, batch.labels)
+
+
+def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
+    """Yield the first batches of a split, as large as those of training; a lone one may be smaller.
+
+    Raises:
+      UserError: a record is bad.
+    """
+    data = experiment.data
+    with diagnosis.explain_run_errors(data, experiment.model, None, split):
+        found = source_lib.iterate(lambda: data.one_pass(split).take(most))
+        for number, batch in enumerate(found):
+            if isinstance(batch, Exception):
+                raise batch
+            one = Rows(split, *batch)
+            if number and one.size < data.batch_size:
+                return
+            yield one
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:

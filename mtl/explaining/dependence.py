@@ -46,7 +46,8 @@ class Dependence(NamedTuple):
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
     """Return the values to ask for: the most frequent ones, or quantiles of a number.
 
-    Each of them occurs, and what is no number (NaN, infinity) is none of them.
+    Each of them occurs, and what is no number (NaN, infinity) is none of them. Where most rows hold
+    one number, quantiles of the different numbers are asked for, too.
     """
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
@@ -55,7 +56,11 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
         return distinct[np.argsort(-counts, kind="stable")[:MOST_VALUES]]
     if len(distinct) <= MOST_POINTS:
         return distinct
-    return np.unique(np.quantile(values, _SHARES, method="inverted_cdf"))
+    grid = np.unique(np.quantile(values, _SHARES, method="inverted_cdf"))
+    if len(grid) >= MOST_POINTS // 2:
+        return grid
+    others = np.quantile(distinct, _SHARES[::2], method="inverted_cdf")
+    return np.unique(np.concatenate([grid, others]))
 
 
 def compute(

@@ -26,7 +26,7 @@ from mtl.monitoring import summary
 from mtl.reports import blocks, figures
 
 # On the page; the tables as CSV hold all.
-_MOST_TASKS = 20
+_MOST_TASKS = explanation.MOST_TASKS
 _MOST_INPUTS = 60
 _MOST_BARS = 15
 _MOST_COLUMNS = 12
@@ -43,7 +43,8 @@ _ALONE = (
 _IMPORTANCE = (
     "How much worse each metric gets where the values of a field are permuted among the rows: the "
     "mean of {repeats} permutations, with its 95% interval over rows and permutations. Above 0 the "
-    "model needs the field; where the interval holds 0, chance may have done it."
+    "model needs the field; where the interval holds 0, chance may have done it, and all others "
+    "stand out."
 )
 _PREDICTIONS = (
     "What each field adds to a prediction, on the way from {baseline} to the row, by integrated "

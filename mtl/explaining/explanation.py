@@ -26,8 +26,8 @@ from mtl.explaining import (
 
 # Of the fields that matter most, there is partial dependence.
 _MOST_FIELDS = 4
-# One backward pass each.
-MOST_COMPARED = 20
+# A backward pass each; of importance there are all.
+MOST_TASKS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,8 @@ class _Work:
     def build(self, model: opened.Opened) -> _Built:
         """Build what is needed beside the model."""
         heads = {task: model.heads[task] for task in self._tasks}
-        said = {t: outputs.describe_output(head, model.logits[t]) for t, head in heads.items()}
+        few = self._tasks[:MOST_TASKS]
+        said = {task: outputs.describe_output(heads[task], model.logits[task]) for task in few}
         known = {task: output for task, output in said.items() if output is not None}
         paths = {t: attributions.build_gradients(one, model.inputs) for t, one in known.items()}
         return _Built(
@@ -170,7 +171,13 @@ class _Work:
         built: _Built = model.extra
         self.outputs = built.outputs
         self._check_classes()
-        for task in self._tasks:
+        few = self._tasks[:MOST_TASKS]
+        if len(few) < len(self._tasks):
+            self.left_out.append(
+                f"Predictions, partial dependence and gradients: of {len(self._tasks)} tasks these "
+                f"are of the first {len(few)}; --tasks names others."
+            )
+        for task in few:
             if task not in built.outputs:
                 kind = type(model.heads[task]).__name__
                 self.left_out.append(
@@ -210,8 +217,8 @@ class _Work:
             )
 
     def _explain_rows(self, model: opened.Opened, built: _Built) -> None:
-        for task in self._tasks:
-            if task in built.outputs and task not in built.gradients:
+        for task in built.outputs:
+            if task not in built.gradients:
                 self.left_out.append(
                     f"Predictions of {task}: no gradient goes from its head to the columns."
                 )
@@ -274,7 +281,7 @@ class _Work:
 
     def compare_gradients(self, model_dir: str, path: str) -> None:
         """Compare the gradients of the tasks, where there are several."""
-        tasks = self._tasks[:MOST_COMPARED]
+        tasks = self._tasks[:MOST_TASKS]
         if self._asked.batches == 0:
             return
         if len(tasks) < 2:
@@ -296,8 +303,3 @@ class _Work:
         for number, task in enumerate(tasks):
             if found.counts[0, number, number] == 0:
                 self.left_out.append(f"Gradients of {task}: no batch has one other than 0.")
-        if len(tasks) < len(self._tasks):
-            self.left_out.append(
-                f"Gradients: the first {len(tasks)} of {len(self._tasks)} tasks are compared; "
-                "--tasks names others."
-            )

@@ -19,7 +19,7 @@ rather than too narrow: where rows and values alone vary, by a factor of sqrt(1 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +33,11 @@ NUM_GROUPS = 20
 _QUANTILE = 2.093
 FEWEST_ROWS = 2 * NUM_GROUPS
 
-Measure = Callable[[dict[str, np.ndarray], np.ndarray], np.ndarray]
-"""Measures M metrics of some rows: predictions of all N rows, places [K] -> [M]."""
+Predictions = Mapping[str, np.ndarray]
+"""{task: [N, ...]} of all rows."""
+
+Measure = Callable[[Predictions, np.ndarray], np.ndarray]
+"""Measures M metrics of some rows: predictions, places [K] -> [M]."""
 
 
 class Importance(NamedTuple):
@@ -94,27 +97,22 @@ def measure(
     """
     require_rows(held)
 
-    def score(logits: dict[str, np.ndarray], places: np.ndarray) -> np.ndarray:
+    def score(logits: Predictions, places: np.ndarray) -> np.ndarray:
         chosen = {task: logits[task][places] for task in measured.logits}
         return measured.measure(model.session, chosen, rows.take(held.labels, places))
 
-    everything = np.arange(held.size)
-    plain = model.predict(held.features)
-    base = score(plain, everything)
-    groups = _deal_rows(held.size)
-    pairs = _Pairs(score, groups, orders, plain)
-    drops, errors = [], []
+    paired = Paired(score, model.predict(held.features), orders)
+    changes, errors = [], []
     for number, one in enumerate(inputs):
         progress(f"permuting {one.name}, {number + 1} of {len(inputs)}")
-        predicted = [model.predict(held.permute(one.fields, order)) for order in orders]
-        found = [measured.worsening(base, score(logits, everything)) for logits in predicted]
-        without = measured.worsening(*pairs.compare(predicted))  # [G, R, M]
-        drops.append(np.mean(found, 0))
-        errors.append(jackknife_error(without.mean(1)))
+        change, error = paired.compare(
+            [model.predict(held.permute(one.fields, order)) for order in orders]
+        )
+        changes.append(change)
+        errors.append(error)
     shape = [len(inputs), len(measured.metrics)]
-    return Importance(
-        inputs, measured.metrics, base, np.reshape(drops, shape), np.reshape(errors, shape)
-    )
+    drop = -np.reshape(changes, shape) * measured.signs
+    return Importance(inputs, measured.metrics, paired.base, drop, np.reshape(errors, shape))
 
 
 def require_rows(held: rows.Rows) -> None:
@@ -124,42 +122,50 @@ def require_rows(held: rows.Rows) -> None:
     checks.require(held.size >= FEWEST_ROWS, f"split {held.split!r}", rule, held.size, fix)
 
 
-def jackknife_error(without: np.ndarray) -> np.ndarray:
+class Paired:
+    """Compares predictions for permuted rows with those for the rows as they are.
+
+    Both scores are those of the same rows, so that what a row adds to both of them drops out.
+
+    Args:
+      score: measures M metrics of some of N rows.
+      plain: the predictions for the rows as they are.
+      orders: [R, N].
+
+    Attributes:
+      base: the metrics of `plain`, [M].
+    """
+
+    def __init__(self, score: Measure, plain: Predictions, orders: np.ndarray):
+        self._score, self._everything = score, np.arange(orders.shape[1])
+        groups = _deal_rows(orders.shape[1])
+        self._kept = [
+            [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
+            for g in range(NUM_GROUPS)
+        ]
+        self.base = score(plain, self._everything)
+        self._before = np.stack([[score(plain, own) for own in kept] for kept in self._kept])
+
+    def compare(self, predicted: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean change of the metrics over R orders, and its standard error, [M] each."""
+        found = [self._score(logits, self._everything) - self.base for logits in predicted]
+        after = [
+            [self._score(logits, own) for logits, own in zip(predicted, kept, strict=True)]
+            for kept in self._kept
+        ]
+        return np.mean(found, 0), _find_error((np.stack(after) - self._before).mean(1))
+
+
+def _find_error(without: np.ndarray) -> np.ndarray:
     """Return the standard errors of M values, from what they are without each group, [G, M]."""
     count = len(without)
-    distances = without - without.mean(0)
-    return np.sqrt((count - 1) / count * np.sum(distances**2, 0))
+    return np.sqrt((count - 1) / count * np.sum((without - without.mean(0)) ** 2, 0))
 
 
 def _deal_rows(num_rows: int) -> np.ndarray:
     """Return the group of each row, [N]: of equal size, and at random, as rows come in an order."""
     groups = np.arange(num_rows) % NUM_GROUPS
     return np.random.default_rng(0).permutation(groups)
-
-
-class _Pairs:
-    """The rows, each with the one whose values it is given, without those of one group.
-
-    Both scores are those of the same rows, so that what a row adds to both of them drops out.
-    """
-
-    def __init__(
-        self, score: Measure, groups: np.ndarray, orders: np.ndarray, plain: dict[str, np.ndarray]
-    ):
-        self._score = score
-        self._kept = [
-            [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
-            for g in range(NUM_GROUPS)
-        ]
-        self._before = np.stack([[score(plain, own) for own in kept] for kept in self._kept])
-
-    def compare(self, predicted: Sequence[dict[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the metrics before and after of R permutations, [G, R, M] each."""
-        after = [
-            [self._score(logits, own) for logits, own in zip(predicted, kept, strict=True)]
-            for kept in self._kept
-        ]
-        return self._before, np.stack(after)
 
 
 def rank_inputs(found: Importance) -> list[int]:

@@ -17,6 +17,9 @@ _WIDTH, _RIGHT, _TOP, _BOTTOM = 360, 14, 6, 20
 _NAMES, _LETTERS, _LETTER = 118, 20, 5.6
 _BAR, _ROW = 10, 17
 _MOST_TOLD = 8
+# Ticks that are closer would lie over each other.
+_APART = 30
+_WIDEST = 56
 
 
 class Bar(NamedTuple):
@@ -43,7 +46,9 @@ def draw_bars(title: str, bars: Sequence[Bar], note: str = "") -> figures.Figure
 
     bottom = _TOP + _ROW * len(bars)
     parts = [f'<path class="axis" d="M{place(0):.1f} {_TOP}V{bottom}"/>']
-    for value in {low, 0.0, high}:
+    for value in sorted({low, 0.0, high}):
+        if value and abs(place(value) - place(0)) < _APART:
+            continue
         anchor = "end" if value == high and high > 0 else "middle"
         parts.append(_text(place(value), bottom + 14, f"{value:.3g}", anchor))
     for number, bar in enumerate(bars):
@@ -74,7 +79,7 @@ def draw_matrix(
 ) -> figures.Figure:
     """Draw values in [-1, 1], [R, C], each as strong as it is large, those below 0 in red."""
     left, top = _NAMES, _TOP + _measure(columns)
-    width = (_WIDTH - left - _RIGHT) / max(len(columns), 1)
+    width = min((_WIDTH - left - _RIGHT) / max(len(columns), 1), _WIDEST)
     height = min(max(width, 14), 26)
     parts = []
     for j, name in enumerate(columns):

@@ -1,7 +1,6 @@
 """The metrics of the heads for given logits and labels, again and again, in one graph.
 
 scores = scores_lib.build_scores(heads, logits, labels)          # where the graph is built
-scores.choose(names)                                             # {task: [Metric, ...]}
 values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], one for each of `metrics`
 """
 
@@ -64,10 +63,10 @@ class Scores:
         session.run(self.update, fed)
         return np.asarray(session.run(list(self.values)), np.float64)
 
-    def worsening(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """Return by how much metrics are worse after than before, [..., M] each."""
-        signs = [1.0 if metric.is_higher_better else -1.0 for metric in self.metrics]
-        return (before - after) * np.asarray(signs)
+    @property
+    def signs(self) -> np.ndarray:
+        """1 where a higher value is better, -1 where a lower one is, [M]."""
+        return np.asarray([1.0 if metric.is_higher_better else -1.0 for metric in self.metrics])
 
 
 def build_scores(

@@ -101,7 +101,9 @@ def measure(
         chosen = {task: logits[task][places] for task in measured.logits}
         return measured.measure(model.session, chosen, rows.take(held.labels, places))
 
-    paired = Paired(score, model.predict(held.features), orders)
+    plain = model.predict(held.features)
+    base = measured.measure(model.session, plain, held.labels, model.batch_size)
+    paired = Paired(score, plain, orders)
     changes, errors = [], []
     for number, one in enumerate(inputs):
         progress(f"permuting {one.name}, {number + 1} of {len(inputs)}")
@@ -112,7 +114,7 @@ def measure(
         errors.append(error)
     shape = [len(inputs), len(measured.metrics)]
     drop = -np.reshape(changes, shape) * measured.signs
-    return Importance(inputs, measured.metrics, paired.base, drop, np.reshape(errors, shape))
+    return Importance(inputs, measured.metrics, base, drop, np.reshape(errors, shape))
 
 
 def require_rows(held: rows.Rows) -> None:
@@ -131,9 +133,6 @@ class Paired:
       score: measures M metrics of some of N rows.
       plain: the predictions for the rows as they are.
       orders: [R, N].
-
-    Attributes:
-      base: the metrics of `plain`, [M].
     """
 
     def __init__(self, score: Measure, plain: Predictions, orders: np.ndarray):
@@ -143,12 +142,12 @@ class Paired:
             [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
             for g in range(NUM_GROUPS)
         ]
-        self.base = score(plain, self._everything)
+        self._base = score(plain, self._everything)
         self._before = np.stack([[score(plain, own) for own in kept] for kept in self._kept])
 
     def compare(self, predicted: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean change of the metrics over R orders, and its standard error, [M] each."""
-        found = [self._score(logits, self._everything) - self.base for logits in predicted]
+        found = [self._score(logits, self._everything) - self._base for logits in predicted]
         after = [
             [self._score(logits, own) for logits, own in zip(predicted, kept, strict=True)]
             for kept in self._kept

@@ -16,6 +16,7 @@ import tensorflow as tf
 from mtl import compat, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
+from mtl.distribution import resources, tf_config
 from mtl.explaining import rows as rows_lib
 from mtl.runs import diagnosis, fitting
 from mtl.step import summaries
@@ -121,10 +122,14 @@ def open_model(
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
+        # As an Estimator's, whose last bits depend on what the graph optimizer does.
+        with tf_config.hide_cluster():
+            config = compat.estimator.RunConfig(tf_random_seed=experiment.run.seed)
+        own = experiment.distribution.resources.session_config()
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,
-            config=experiment.distribution.resources.session_config(),
+            config=resources.configure_session(config, own).session_config,
         )
         with contextlib.closing(creator.create_session()) as session:
             yield dataclasses.replace(made[0], session=session)

@@ -55,12 +55,20 @@ class Scores:
         session: tf.compat.v1.Session,
         logits: Mapping[str, np.ndarray],
         labels: rows_lib.Values,
+        batch_size: int | None = None,
     ) -> np.ndarray:
-        """Return the metrics of rows, {task: [N, C]} and {field: [N, ...]} -> [M] float64."""
-        fed: dict[Any, Any] = {self.logits[task]: logits[task] for task in self.logits}
-        fed |= {self.labels[name]: labels[name] for name in self.labels}
+        """Return the metrics of rows, {task: [N, C]} and {field: [N, ...]} -> [M] float64.
+
+        They are taken in at once, or in batches: where these are as large as in an evaluation, last
+        bits are the same, too.
+        """
+        values = {name: labels[name] for name in self.labels}
+        together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
         session.run(self.start)
-        session.run(self.update, fed)
+        for part in together.split_up(batch_size) if batch_size else [together]:
+            fed: dict[Any, Any] = {self.logits[task]: own for task, own in part.features.items()}
+            fed |= {self.labels[name]: own for name, own in part.labels.items()}
+            session.run(self.update, fed)
         return np.asarray(session.run(list(self.values)), np.float64)
 
     @property

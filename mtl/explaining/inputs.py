@@ -36,13 +36,16 @@ def list_inputs(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[In
     """Return what can be permuted: each field that a column reads, in the order of the spec.
 
     Fields with several values a row that one column reads are one input: entry by entry they tell
-    of the same things, such as the items of a history and their times.
+    of the same things, such as the items of a history and their times. A cross combines them all
+    and needs no such order.
     """
     read = [tuple(fields) for own in columns for fields in own.columns.values()]
+    crossed = [part for part in columns if isinstance(part, features_lib.Crossed)]
+    apart = [tuple(fields) for own in crossed for fields in own.columns.values()]
     several = {name for name, field in spec.feature_fields.items() if field.shape}
     joined = {name: name for name in spec.features}  # The first field of those that go together.
     for fields in read:
-        own = [field for field in fields if field in several]
+        own = [field for field in fields if field in several and fields not in apart]
         for one, other in itertools.pairwise(own):
             old, new = joined[other], joined[one]
             joined = {name: new if first == old else first for name, first in joined.items()}

@@ -15,6 +15,7 @@ from absl import flags
 
 from launch import app
 from mtl import checks, scoring
+from mtl.checkpoints import run_directory
 from mtl.explaining import describe, explanation, settings, tables
 from mtl.reports import report
 
@@ -69,13 +70,18 @@ def main() -> None:
     output = OUTPUT.value or os.path.join(model_dir, "explained")
     is_page = output.endswith(".html")
     folder = os.path.dirname(output) if is_page else output
+    is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
+    is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
+    fits = is_free and (is_named or tf.io.gfile.isdir(output))
+    checks.require(fits, "--output", "end in .html or be a folder", output)
     paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
     files = [*app.GIN_FILE.value, *experiment.files_read]
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
         guard.check(path)
+    # Before what takes long.
+    run_directory.require_writable("--output", folder or ".")
     found = explanation.explain_run(experiment, model_dir, asked, _tell_progress())
-    tf.io.gfile.makedirs(folder or ".")
     report.write(paths[0], describe.describe(found))
     print(f"Explained: {paths[0]}")
     for path in () if is_page else tables.write_tables(folder, found):

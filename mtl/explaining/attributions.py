@@ -93,7 +93,9 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
     """Build the gradients of a head by the encoded columns; None if it depends on none of them."""
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)
-    found = tf.gradients(tf.reduce_sum(value), list(inputs.values()))
+    columns = list(inputs.values())
+    # A column may be made of another one, as a history is of its target; here it stands alone.
+    found = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
     gradients = {
         column: tf.convert_to_tensor(gradient)
         for column, gradient in zip(inputs, found, strict=True)

@@ -252,7 +252,10 @@ class _Work:
     ) -> None:
         if not built.outputs:
             return
-        for field in self._asked.dependence or self._choose_fields(chosen):
+        fields = self._asked.dependence or self._choose_fields(chosen)
+        if not fields:
+            self.left_out.append("Partial dependence: no field has one value a row.")
+        for field in fields:
             self._progress(f"partial dependence on {field}")
             values = self._held.features[field]
             if getattr(values, "row_splits", None) is not None or np.ndim(values) != 1:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.explaining import attributions, outputs, rows
+from mtl.explaining import attributions, opened, outputs, rows
 
 NO_ROWS = rows.Rows("test", {}, {})
 
@@ -91,6 +91,23 @@ def test_a_jump_is_not_complete_and_is_said_to_be_not(by_hand):
 
     found = explain(by_hand, build, encoded, steps=64)
     assert abs(found.residual) > 4 and not found.is_complete
+
+
+def test_a_column_that_is_made_of_another_one_stands_alone():
+    encoded = columns(6, 2)
+    encoded["made"] = 3 * encoded["c0"]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        first = tf.compat.v1.placeholder(tf.float32, [None, 2])
+        inputs = {"c0": first, "made": 3 * first}
+        logits = inputs["c0"][:, :1] + inputs["made"][:, 1:] ** 2
+        made = opened.Opened(session, {}, {}, {}, inputs, {"task": logits}, 16)
+        output = outputs.Output("task", ["x"], "value", logits, "value", logits)
+        built = attributions.build_gradients(output, inputs)
+        baseline = attributions.make_baseline(encoded, "zeros")
+        found = attributions.explain_row(made, built, NO_ROWS, encoded, baseline, 0, 0, steps=50)
+    np.testing.assert_allclose(found.columns["c0"], encoded["c0"][0, 0], rtol=1e-5)
+    np.testing.assert_allclose(found.columns["made"], encoded["made"][0, 1] ** 2, rtol=1e-5)
+    assert found.is_complete
 
 
 def test_zeros_are_a_baseline_and_columns_without_influence_are_left_out(by_hand):

@@ -62,12 +62,14 @@ def _draw_row(
     left = [value for _, value in order[_MOST_COLUMNS:]]
     if left:
         bars.append(pictures.Bar(f"{len(left)} others", sum(left)))
-    drawn = [pictures.draw_bars(f"{_name(one)}: what fields add", bars)]
-    for column, details in one.details.items():
-        if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS:
-            title = f"{_name(one)}: what the pixels of {column} add"
-            drawn.append(pictures.draw_pixels(title, details.sum(-1)))
-    return drawn
+    pixels = [
+        pictures.draw_pixels(f"{_name(one)}: what pixels of {column} add", details.sum(-1))
+        for column, details in one.details.items()
+        if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS
+    ]
+    if pixels and len(bars) == 1:
+        return pixels
+    return [pictures.draw_bars(f"{_name(one)}: what fields add", bars), *pixels]
 
 
 def _add_columns(found: explanation.Explanation, one: attributions.Attribution) -> dict[str, float]:

@@ -5,6 +5,7 @@ python -m launch.explain --model_dir runs/adult --rows 0,17 --class income='>50K
 python -m launch.explain --model_dir runs/adult --tasks income --group age,education --output out/
 """
 
+import logging
 import os
 import sys
 import time
@@ -18,6 +19,8 @@ from mtl import checks, scoring
 from mtl.checkpoints import run_directory
 from mtl.explaining import describe, explanation, settings, tables
 from mtl.reports import report
+
+_log = logging.getLogger("mtl.explaining")
 
 _DEFAULTS = settings.Settings()
 _PAGE = "explain.html"
@@ -106,7 +109,7 @@ def _read_settings() -> settings.Settings:
         fields=FIELDS.value,
         groups=[[name.strip() for name in group.split(",")] for group in GROUP.value],
         repeats=REPEATS.value,
-        rows=[int(row) for row in ROWS.value],
+        rows=list(dict.fromkeys(map(int, ROWS.value))),
         classes=classes,
         steps=STEPS.value,
         baseline=BASELINE.value,
@@ -123,7 +126,7 @@ def _tell_progress() -> Callable[[str], None]:
         nonlocal last
         if time.monotonic() - last >= _SECONDS:
             last = time.monotonic()
-            print(f"Explaining: {line}", file=sys.stderr)
+            _log.info("Explaining: %s", line)
 
     return tell
 

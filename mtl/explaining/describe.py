@@ -16,6 +16,11 @@ from mtl.explaining import (
 )
 from mtl.reports import blocks
 
+_TRAINED = (
+    "The model was trained on these rows: what it learned of them by heart counts as importance, "
+    "and says little of other rows."
+)
+
 
 def describe(found: explanation.Explanation) -> blocks.Page:
     """Return the page."""
@@ -40,8 +45,12 @@ def _lead(found: explanation.Explanation) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     tasks, rows = found.tasks, found.held
     more = f" and {len(tasks) - 12} more" if len(tasks) > 12 else ""
-    return [
+    is_whole = rows.size < found.asked.limit
+    which = f"All {rows.size:,} rows" if is_whole else f"The first {rows.size:,} rows"
+    lines = [
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
-        f"The first {rows.size:,} rows of the split {rows.split}, by {found.path}.",
-        f"Written on {today}.",
+        f"{which} of the split {rows.split}, by {found.path}.",
     ]
+    if rows.split == found.experiment.data.train_split:
+        lines.append(_TRAINED)
+    return [*lines, f"Written on {today}."]

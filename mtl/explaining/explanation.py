@@ -103,6 +103,7 @@ def explain_run(
     chosen = inputs.choose_inputs(listed, asked.fields, asked.groups)
     for field in asked.dependence:
         checks.one_of("--dependence", field, [name for one in listed for name in one.fields])
+    experiment.distribution.resources.take()
     held = rows.read_rows(experiment, asked.split, asked.limit)
     importance.require_rows(held)
     for row in asked.rows:

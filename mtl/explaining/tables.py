@@ -46,7 +46,7 @@ def _cell(value: Any) -> str:
 
 def list_importance(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
     """Yield a line for each input and metric."""
-    yield ("input", "task", "metric", "value", "drop", "standard_error", "low", "high")
+    yield ("input", "task", "metric", "value", "worse_by", "standard_error", "low", "high")
     one = found.importance
     if one is None:
         return

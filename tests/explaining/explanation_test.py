@@ -39,7 +39,7 @@ def test_all_numbers_are_in_the_tables_to_the_last_digit(found, tmp_path):
     read = [list(csv.DictReader(text.splitlines())) for text in texts]
     importance, attributions, dependence, gradients = read
     assert len(importance) == 7 * 6
-    drops = [float(line["drop"]) for line in importance]
+    drops = [float(line["worse_by"]) for line in importance]
     np.testing.assert_array_equal(drops, found.importance.drop.ravel())
     of_kind = [line for line in attributions if line["task"] == "kind"]
     total = sum(float(line["attribution"]) for line in of_kind)
@@ -68,6 +68,13 @@ def test_the_most_important_fields_are_drawn(found):
 def test_a_split_without_labels_is_refused(run):
     with pytest.raises(checks.UserError, match="split 'bare' must hold a label of a task"):
         explanation.explain_run(*run, settings.Settings(split="bare"))
+
+
+def test_rows_of_training_are_said_to_be_that(run, found):
+    trained = dataclasses.replace(found.held, split="train")
+    lead = describe.describe(dataclasses.replace(found, held=trained)).lead
+    assert "All 300 rows of the split train" in lead[1] and "by heart" in lead[2]
+    assert "by heart" not in " ".join(describe.describe(found).lead)
 
 
 def test_what_cannot_be_explained_is_said_in_a_line(run, monkeypatch):

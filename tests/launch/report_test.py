@@ -134,7 +134,7 @@ def test_a_run_is_explained_on_one_page_with_tables(trained, run):
     assert {line["input"] for line in lines} == {"age", "job"}
     of_auc = next(line for line in lines if (line["task"], line["metric"]) == ("rich", "auc"))
     assert float(of_auc["value"]) == best["value"]
-    exact = of_auc["drop"]
+    exact = of_auc["worse_by"]
     assert f'<data value="{exact}" title="{exact}">' in text
     for name in ("attributions", "dependence", "gradients"):
         assert len((folder / f"{name}.csv").read_text().splitlines()) > 1

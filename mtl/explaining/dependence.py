@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from mtl.explaining import opened, outputs, rows
 
@@ -41,6 +42,17 @@ class Dependence(NamedTuple):
     counts: Sequence[int]
     means: Mapping[str, np.ndarray]
     lines: Mapping[str, np.ndarray]
+
+
+def tell_unfit(values: Any, is_number: bool) -> str | None:
+    """Return why there is no grid for the values of a field in N rows; None if there is one."""
+    if isinstance(values, tf.compat.v1.ragged.RaggedTensorValue) or np.ndim(values) != 1:
+        return "it has several values a row, and no grid"
+    if len(make_grid(values, is_number)) < 2:
+        return "all rows hold the same value"
+    if not is_number and len(np.unique(values)) == len(values):
+        return "no value occurs twice"
+    return None
 
 
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:

@@ -6,8 +6,6 @@ found = explanation.explain_run(experiment, "runs/adult", settings.Settings(limi
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
@@ -259,19 +257,13 @@ class _Work:
         for field in fields:
             self._progress(f"partial dependence on {field}")
             values = self._held.features[field]
-            if getattr(values, "row_splits", None) is not None or np.ndim(values) != 1:
-                self.left_out.append(
-                    f"Partial dependence on {field}: it has several values a row, and no grid."
-                )
-                continue
             spec, columns = self._experiment.data.spec, self._experiment.model.columns
-            is_number = inputs.is_number(spec, columns, field, values)
-            grid = dependence.make_grid(values, is_number)
-            if len(grid) < 2:
-                self.left_out.append(
-                    f"Partial dependence on {field}: all rows hold the same value."
-                )
+            is_number = inputs.is_number(spec, columns, field)
+            why = dependence.tell_unfit(values, is_number)
+            if why:
+                self.left_out.append(f"Partial dependence on {field}: {why}.")
                 continue
+            grid = dependence.make_grid(values, is_number)
             said = list(built.outputs.values())
             found = dependence.compute(model, said, self._held, field, grid, is_number)
             self.dependences.append(found)

@@ -106,16 +106,15 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
     return {name: tuple(dict.fromkeys(walk(name))) for name in own}
 
 
-def is_number(
-    spec: spec_lib.Spec, columns: Sequence[types.Column], field: str, values: np.ndarray
-) -> bool:
+def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) -> bool:
     """Return whether the values of a field are in an order, and not names or ids.
 
     A whole number is in order if a column reads it as a number.
     """
-    if values.dtype.kind in "OSUb":
+    dtype = spec.feature_fields[field].dtype
+    if dtype in ("string", "bool"):
         return False
-    if spec.feature_fields[field].dtype == "float32":
+    if dtype == "float32":
         return True
     reading = [part for part in columns if any(field in f for f in part.columns.values())]
     return any(isinstance(part, _OF_NUMBERS) for part in reading)

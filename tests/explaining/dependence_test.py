@@ -68,6 +68,15 @@ def test_what_is_no_number_is_left_out():
     assert dependence.make_grid(values, is_number=True).tolist() == [1, 2]
 
 
+def test_a_field_without_a_grid_says_why():
+    words = np.array([b"a", b"b"], object)
+    assert "several values" in dependence.tell_unfit(np.zeros([5, 2]), True)
+    assert "the same value" in dependence.tell_unfit(np.array([np.nan, 1, 1]), True)
+    assert "occurs twice" in dependence.tell_unfit(words, False)
+    assert dependence.tell_unfit(np.repeat(words, 2), False) is None
+    assert dependence.tell_unfit(np.arange(3), True) is None
+
+
 def test_names_come_by_how_often_they_occur():
     values = np.array([b"b"] * 3 + [b"a"] * 5 + [b"c"], object)
     assert dependence.make_grid(values, is_number=False).tolist() == [b"a", b"b", b"c"]

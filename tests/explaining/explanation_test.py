@@ -77,7 +77,7 @@ def test_rows_of_training_are_said_to_be_that(run, found):
     assert "by heart" not in " ".join(describe.describe(found).lead)
 
 
-def test_what_cannot_be_explained_is_said_in_a_line(run, monkeypatch):
+def test_what_cannot_be_explained_is_said_in_a_line(run):
     """A task without labels, one whose predictions are nothing known, lists, a constant field."""
     experiment, folder = run
     splits = {name: dict(own) for name, own in conftest.SPLITS.items()}
@@ -86,6 +86,8 @@ def test_what_cannot_be_explained_is_said_in_a_line(run, monkeypatch):
     source = dataclasses.replace(experiment.data.source, splits=splits)
 
     class Odd(heads.Regression):
+        directions = {}
+
         def predictions(self, logits):
             return {}
 
@@ -102,6 +104,7 @@ def test_what_cannot_be_explained_is_said_in_a_line(run, monkeypatch):
     told = "\n".join(found.left_out)
     for line in (
         "Importance for kind: it has no label among these rows.",
+        "Importance for second: its head does not say of a metric which way is better.",
         "Predictions and partial dependence of second: Odd predicts no probability",
         "Partial dependence on items: it has several values a row",
         "Partial dependence on noise: all rows hold the same value.",

@@ -51,6 +51,7 @@ def test_a_field_is_filled_with_one_value_of_its_type(some):
     assert words.fill("w", b"longer")["w"].tolist() == [b"longer"] * 2
 
 
+@pytest.mark.medium
 def test_batches_are_as_large_as_in_training_and_the_rest_is_left_out(run):
     sizes = [one.size for one in rows.read_batches(run[0], "test", 20)]
     assert sizes == [64] * 4

@@ -1,19 +1,23 @@
-"""Shows the layers of a model, or the values of a tensor within it for some rows.
+"""Shows the layers of a model, the values of a tensor within it, or its code run eagerly on rows.
 
 python -m launch.inspect --gin_file gin_configs/experiments/digits_shared_bottom.gin --summary
 python -m launch.inspect --model_dir runs/digits --tensor network/trunk --split test --limit 4
 python -m launch.inspect --model_dir runs/adult --tensor 'head/*' --rows new.csv --mode predict
+python -m launch.inspect --model_dir runs/adult --eager --breakpoint
 """
 
+import bdb
+import functools
 import sys
 
 from absl import flags
 
 from launch import app
 from mtl import checks, scoring
-from mtl.debugging import layers, layers_picture, values
+from mtl import experiment as experiment_lib
+from mtl.debugging import breakpoints, layers, layers_picture, values
 from mtl.files import atomic
-from mtl.runs import inspection
+from mtl.runs import eager_pass, inspection
 
 CHECKPOINT = app.define_checkpoint()
 SUMMARY = flags.DEFINE_boolean(
@@ -24,6 +28,15 @@ TENSOR = flags.DEFINE_string(
     None,
     "A tensor of the graph, an operation, a variable, or a scope, whose last output is taken. A "
     "pattern with * lists the names that match.",
+)
+EAGER = flags.DEFINE_boolean(
+    "eager",
+    False,
+    "Whether to run the Python code of the model eagerly, where breakpoint() and print() see "
+    "values, and to compare it with the graph.",
+)
+BREAKPOINT = flags.DEFINE_boolean(
+    "breakpoint", False, "Whether --eager stops in pdb at the first line of the network."
 )
 MODE = flags.DEFINE_string("mode", "eval", "The graph: eval, predict (that is served) or train.")
 ROWS = flags.DEFINE_string(
@@ -38,8 +51,9 @@ OUTPUT = flags.DEFINE_string(
 
 def main() -> None:
     """Print what the flags ask for."""
-    is_one = SUMMARY.value != bool(TENSOR.value)
-    checks.require(is_one, "launch.inspect", "have one of --summary and --tensor", TENSOR.value)
+    asked = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
+    rule = "have one of --summary, --tensor and --eager"
+    checks.require(len(asked) == 1, "launch.inspect", rule, ", ".join(asked) or None)
     _refuse_ignored()
     checks.one_of("--mode", MODE.value, inspection.MODES)
     checks.at_least("--limit", LIMIT.value, 1)
@@ -53,16 +67,27 @@ def main() -> None:
         read = [*app.GIN_FILE.value, *experiment.files_read]
         scoring.Protection(files=read, model_dir=model_dir).check(OUTPUT.value)
     if SUMMARY.value:
-        tree = inspection.summarize_model(experiment, model_dir)
-        print(layers.draw_tree(tree, experiment.model.tasks))
-        if OUTPUT.value:
-            atomic.write(OUTPUT.value, layers_picture.draw(tree, experiment.model.tasks))
+        _show_layers(experiment, model_dir)
         return
     with_labels = MODE.value != "predict"
     if ROWS.value:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
     else:
         batch = inspection.read_split(experiment, SPLIT.value, LIMIT.value)
+    show = _show_code if EAGER.value else _show_tensor
+    show(experiment, model_dir, batch)
+
+
+def _show_layers(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    tree = inspection.summarize_model(experiment, model_dir)
+    print(layers.draw_tree(tree, experiment.model.tasks))
+    if OUTPUT.value:
+        atomic.write(OUTPUT.value, layers_picture.draw(tree, experiment.model.tasks))
+
+
+def _show_tensor(
+    experiment: experiment_lib.Experiment, model_dir: str, batch: inspection.Batch
+) -> None:
     opened = inspection.open_graph(experiment, model_dir, batch, MODE.value, CHECKPOINT.value)
     with opened as graph:
         if "*" in TENSOR.value:
@@ -79,15 +104,41 @@ def main() -> None:
         print(values.draw_table(value, batch.size))
 
 
+def _show_code(
+    experiment: experiment_lib.Experiment, model_dir: str, batch: inspection.Batch
+) -> None:
+    call = _call_under_pdb(experiment) if BREAKPOINT.value else eager_pass.CALL
+    try:
+        passed = eager_pass.run_eagerly(
+            experiment, model_dir, batch, MODE.value, CHECKPOINT.value, call
+        )
+    except bdb.BdbQuit:
+        print("Stopped.", file=sys.stderr)
+        return
+    if OUTPUT.value:
+        values.save(OUTPUT.value, passed.values)
+        print(f"Wrote {len(passed.values)} arrays: {OUTPUT.value}", file=sys.stderr)
+    else:
+        print(values.draw_fields(passed.values, batch.size))
+    print(f"Furthest from the graph: {passed.deviation:.2g} at {passed.furthest}", file=sys.stderr)
+
+
+def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
+    network = type(experiment.model.network).__call__
+    return functools.partial(breakpoints.call_under_pdb, stop_in=network)
+
+
 def _refuse_ignored() -> None:
-    """Refuse flags that do nothing beside --summary or beside a pattern."""
-    ignored: tuple[flags.FlagHolder, ...] = ()
+    """Refuse flags that do nothing beside the one that says what to show."""
+    ignored = []
     if SUMMARY.value:
-        rule, ignored = "be left out with --summary", (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)
-    elif "*" in TENSOR.value:
-        rule, ignored = "be left out with a pattern, which lists names", (OUTPUT,)
-    for flag in ignored:
-        checks.require(not flag.present, f"--{flag.name}", rule, flag.value)
+        ignored = [(flag, "--summary") for flag in (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)]
+    if TENSOR.value and "*" in TENSOR.value:
+        ignored.append((OUTPUT, "a pattern"))
+    if not EAGER.value:
+        ignored.append((BREAKPOINT, "all but --eager"))
+    for flag, beside in ignored:
+        checks.require(not flag.present, f"--{flag.name}", f"be left out with {beside}", flag.value)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class Run:
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
       precision: in which numbers, and by which compiler, the network of a training step computes.
       seed: of initial weights, shuffling and dropout.
+      check_numerics: whether every step checks that no op makes a NaN or infinity of finite inputs,
+        and the run ends at the first that does, whatever `Update.if_not_finite` says.
     """
 
     train_steps: int
@@ -44,11 +46,14 @@ class Run:
     micro_batches: int = 1
     precision: precision_lib.Precision = precision_lib.PLAIN
     seed: int = 1
+    check_numerics: bool = False
 
     def __post_init__(self):
         example = "be built, such as @precision.Precision()"
         checks.is_a("Run.precision", self.precision, precision_lib.Precision, example)
         checks.is_a("Run.seed", self.seed, int, "be an integer")
+        switch = self.check_numerics
+        checks.is_a("Run.check_numerics", switch, bool, "be True or False")
         counts = ["train_steps", "keep_checkpoints", "summary_steps"]
         counts += ["steps_per_call", "micro_batches"]
         if self.checkpoint_steps is not None:

@@ -2,13 +2,47 @@
 
 with eager.execute_eagerly():
     converter = tf.lite.TFLiteConverter.from_saved_model(path)
+with eager.execute_eagerly(), eager.create_variables({"network/kernel": array}):
+    outputs = model(inputs)                 # code of graph mode, with `tf1.get_variable`
 """
 
 import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.ops import variable_scope
+
+from mtl import checks
 
 
 def execute_eagerly() -> contextlib.AbstractContextManager[None]:
     """Run operations as they are called within it."""
     return context.eager_mode()
+
+
+@contextlib.contextmanager
+def create_variables(values: Mapping[str, np.ndarray]) -> Iterator[None]:
+    """Have eager code create variables with these values, and get them again, by their names.
+
+    Raises:
+      UserError: the code creates a variable of another name.
+    """
+
+    def create(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
+        name = settings["name"]
+        fix = "Keras names its weights otherwise in eager code: use tf1.get_variable."
+        is_known = name in values
+        checks.require(is_known, "the eager model", "create variables of the graph", name, fix)
+        return next_creator(**{**settings, "initial_value": values[name]})
+
+    with (
+        variable_scope.EagerVariableStore().as_default(),
+        tf.variable_creator_scope(create),
+        tf.compat.v1.variable_scope(
+            tf.compat.v1.get_variable_scope(), reuse=tf.compat.v1.AUTO_REUSE
+        ),
+    ):
+        yield

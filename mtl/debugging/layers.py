@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import aligned
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -94,14 +95,7 @@ def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
         lines += _lines(scope, "", tuple(tasks))
     total = [sum(getattr(s, what) for s in tree) for what in ("parameters", "num_bytes", "flops")]
     lines.append(("total", "", *(f"{number:,}" for number in total), ""))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if 2 <= i <= 4 else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(aligned.align_columns(lines, right=(2, 3, 4)))
 
 
 def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> list[tf.Tensor]:

@@ -6,11 +6,12 @@ values.save("runs/a/hidden.npz", {"network/trunk/hidden_0/Relu:0": array})
 
 import io
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from mtl import aligned
 from mtl.files import atomic
 
 _COLUMNS = 8
@@ -23,15 +24,26 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
     flat = value.reshape(rows, -1)
     lines = [[str(row), *map(_shown, itertools.islice(flat[row], columns))] for row in range(rows)]
     header = ["row", *map(str, range(min(columns, flat.shape[1])))]
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     more = f"\n{flat.shape[1] - columns:,} more columns" if flat.shape[1] > columns else ""
-    return (
-        "\n".join(
-            "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True))
-            for line in [header, *lines]
-        )
-        + more
-    )
+    return _align([header, *lines]) + more
+
+
+def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
+    """Return arrays as text: a line for each, with a column for each row, then single numbers."""
+    lines = [["", *(f"row {row}" for row in range(rows))]]
+    single = []
+    for name, value in arrays.items():
+        if value.ndim and len(value) == rows:
+            flat = value.reshape(rows, -1)
+            names = [name] if flat.shape[1] == 1 else [f"{name}[{i}]" for i in range(flat.shape[1])]
+            lines += [[n, *map(_shown, c)] for n, c in zip(names, flat.T, strict=True)]
+        else:
+            single.append([name, _shown(value[()])])
+    return "\n\n".join(_align(part) for part in (lines[len(lines) == 1 :], single) if part)
+
+
+def _align(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(aligned.align_columns(lines, right=range(1, len(lines[0]))))
 
 
 def _shown(value: Any) -> str:

@@ -167,6 +167,8 @@ def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> t
 
     If they come of a convolution, scale its kernel instead, where that is less work.
     """
+    if tf.executing_eagerly():  # There, no tensor knows where it comes from.
+        return values * scale
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
@@ -239,7 +241,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     """
     if not training or rate == 0:
         return inputs
-    with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
+    with draws.draw_without_xla():
         drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.make_step_seed(name))
     return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
@@ -258,7 +260,7 @@ def gumbel_softmax(
     scores = tf.cast(logits, tf.float32)
     if training:
         count = math.prod(logits.shape[1:])
-        with tf.xla.experimental.jit_scope(compile_ops=False):  # XLA would draw others.
+        with draws.draw_without_xla():
             drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
         # Numbers in [0, 1) have steps of 2^-23: from the middle of one a logarithm is finite.
         gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))

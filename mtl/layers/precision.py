@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import ambient, checks, types
-from mtl.step import step_state
+from mtl.step import draws, step_state
 
 tf1 = tf.compat.v1
 
@@ -216,7 +216,7 @@ def _current_step() -> _Step:
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
     """Create a variable with the initial values it has without XLA, which would draw others."""
-    with tf.xla.experimental.jit_scope(compile_ops=False):
+    with draws.draw_without_xla():
         return next_creator(**settings)
 
 

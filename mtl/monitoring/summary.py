@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from mtl import aligned
 from mtl.checkpoints import run_directory
 from mtl.monitoring import doubts, sparsity_picture
 
@@ -44,8 +45,7 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
     """Return a table of the metrics `shown`, a row for each {name: metrics}."""
     lines = [["", *shown]]
     lines += [[name, *(shorten(metrics[own]) for own in shown)] for name, metrics in found.items()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return "\n".join(f"  {line}" for line in aligned.align_columns(lines))
 
 
 def describe_evaluation(

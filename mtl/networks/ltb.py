@@ -117,8 +117,8 @@ class LTB(types.Network):
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
         least = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
-        # XLA would draw other numbers, and so would another slice or replica.
-        with tf.xla.experimental.jit_scope(compile_ops=False), draws.draw_for_slice(0):
+        # Another slice or replica would draw other numbers.
+        with draws.draw_without_xla(), draws.draw_for_slice(0):
             drawn = tf.stack(
                 [
                     tf.random.stateless_uniform(

@@ -5,15 +5,16 @@ update.Update.if_not_finite = "skip"      # moves nothing, and counts such steps
 update.Update.if_not_finite = "zero"      # takes such entries of gradients for 0, and counts them
 """
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import types
+from mtl import ambient, types
 from mtl.layers import precision
 from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
@@ -26,6 +27,10 @@ POLICIES = ("fail", "skip", "zero")
 
 # So many names are listed; a NaN spreads, and the first in graph order say where it came from.
 _LISTED = 5
+
+
+Check = Callable[[Sequence[tf.Tensor], tf.Tensor, tf.Tensor | bool], tf.Operation]
+"""(losses and values of gradients, step, whether all may pass) -> the op that fails otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +75,12 @@ def guard_update(
         # An overflow is no fault of the run: such a step is skipped under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
+    if check := _CHECK.get():
+        values = gradients_lib.list_values(gradients)
+        before.append(check([*losses.values(), *values], step, overflows))
     if policy == "fail":
-        before.append(checked.assertion(step, overflows))
+        with tf.control_dependencies(before):  # The check tells more of a step that both refuse.
+            before.append(checked.assertion(step, overflows))
     elif policy == "skip":
         # This takes in an overflow, whose gradients are not finite either.
         moves = checked.is_finite
@@ -156,19 +165,28 @@ class Checked:
 
         def fail() -> tf.Operation:
             bad = tf.boolean_mask(tf.constant(names), ~self._are_finite())
-            message = [
-                _BEFORE,
-                step,
-                _AFTER,
-                tf.as_string(tf.size(bad)),
-                " of them: ",
-                tf.strings.reduce_join(bad[:_LISTED], separator=", "),
-                ". Lower the learning rate, "
-                "clip the gradient, or look for such values in the data.",
-            ]
-            return tf.debugging.Assert(False, [tf.strings.join(message)])
+            return fail_at(step, bad, "them")
 
         return tf.cond(self.is_finite | unless, tf.no_op, fail)
+
+
+def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
+    """Fail when run, with the step, a string scalar, and the first of the names of what is bad."""
+    message = [
+        _BEFORE,
+        step,
+        _AFTER,
+        tf.as_string(tf.size(bad)),
+        f" of {noun}: ",
+        tf.strings.reduce_join(bad[:_LISTED], separator=", "),
+        ". Lower the learning rate, clip the gradient, or look for such values in the data.",
+    ]
+    return tf.debugging.Assert(False, [tf.strings.join(message)])
+
+
+def check_before_update(check: Check) -> contextlib.AbstractContextManager[Check | None]:
+    """Have updates that are built within it run a check before they move anything."""
+    return _CHECK.set(check)
 
 
 def find_step(message: str) -> int | None:
@@ -196,3 +214,6 @@ def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
     new = total.read_value() + number
     step_state.assign_with_update(total, new)
     return new
+
+
+_CHECK: ambient.Ambient[Check | None] = ambient.Ambient("check of a step", default=None)

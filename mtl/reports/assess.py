@@ -3,7 +3,7 @@
 matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
 wrong = assess.count_confusions(rows)                    # {(true, predicted): weight}
 points = assess.trace_roc(rows)                          # [(false positive rate, recall), ...]
-worst = assess.compare_slices(rows, {"job": jobs})
+worst = assess.compare_slices(rows.error, rows.weight, {"job": jobs})
 """
 
 import itertools
@@ -131,17 +131,17 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
 
 
 def compare_slices(
-    rows: held_out.Rows, fields: Mapping[str, np.ndarray]
+    errors: np.ndarray, weights: np.ndarray, fields: Mapping[str, np.ndarray]
 ) -> tuple[list[Slice], int]:
     """Return slices, the one furthest above all other rows first, and how many there are.
 
     A slice is the rows that share a value of one field, or a quarter of its numbers. Of a field of
     two slices the worse one says what the other would.
     """
-    labelled = (rows.weight > 0) & np.isfinite(rows.error)
+    labelled = (weights > 0) & np.isfinite(errors)
     found = []
     for field, values in fields.items():
-        error, weight = rows.error[labelled], rows.weight[labelled]
+        error, weight = errors[labelled], weights[labelled]
         slices = [_compare(field, *one, error, weight) for one in _slice(values[labelled])]
         known = sorted((one for one in slices if one), key=lambda one: -one.deviations)
         found += known[:1] if len(slices) == 2 else known

@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from mtl import aligned
 from mtl.files import atomic
 from mtl.monitoring import summary
 from mtl.reports import comparison, record, settings
@@ -59,7 +60,7 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
     """Return rows as columns; where those are too wide, each row as a block of lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
-        return "\n".join("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(f"  {line}" for line in aligned.align_columns(rows))
     header, *others = rows
     label = max(map(len, header[1:]))
     blocks = []

@@ -18,9 +18,11 @@ from mtl import types
 from mtl.compat import eager
 from mtl.data import pipeline
 from mtl.runs import diagnosis, estimators, fitting
+from mtl.scoring import kept as kept_lib
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7
+_UNLABELLED = ("log_density", "score")
 
 
 class Rows(NamedTuple):
@@ -44,6 +46,27 @@ class Rows(NamedTuple):
     weight: np.ndarray
 
 
+class Labels(NamedTuple):
+    """What a head of several labels a row says.
+
+    Attributes:
+      entries: each label of each row, [N C], of kind "binary".
+      errors: the mean error of each row, over its labels by their weights, [N].
+      weights: the sum of the weights of each row, [N].
+    """
+
+    entries: Rows
+    errors: np.ndarray
+    weights: np.ndarray
+
+
+class Unlabelled(NamedTuple):
+    """What a head without a label says: the name of its number, and the number of each row, [N]."""
+
+    name: str
+    values: np.ndarray
+
+
 class Seen(NamedTuple):
     """What a pass saw.
 
@@ -52,12 +75,16 @@ class Seen(NamedTuple):
       is_whole: whether the split has no more.
       tasks: {task: what its head says}, of heads whose predictions have one of the kinds.
       fields: {feature of one value a row: its values, [N]}.
+      labels: {task: what its head says}, of heads of several labels a row.
+      unlabelled: {task: what its head says}, of densities and scores.
     """
 
     rows: int
     is_whole: bool
     tasks: dict[str, Rows]
     fields: dict[str, np.ndarray]
+    labels: dict[str, Labels] = {}
+    unlabelled: dict[str, Unlabelled] = {}
 
 
 def predict_rows(
@@ -70,11 +97,10 @@ def predict_rows(
     """
     data, model = experiment.data, experiment.model
     single = [name for name, field in data.spec.feature_fields.items() if not field.shape]
-    labelled = [name for name, field in data.spec.label_fields.items() if not field.shape]
-    keep = [*single, *labelled]
+    keep = [*single, *_list_labels(experiment)]
     limit = math.ceil(most_rows / data.batch_size)
     kept: dict[str, list[np.ndarray]] = {name: [] for name in single}
-    found: dict[str, list[Rows]] = {}
+    found: dict[str, list[Any]] = {}
     rows = batches = 0
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
         estimator = estimators.build_estimator(experiment, model_dir, checkpoint, keep)
@@ -90,18 +116,30 @@ def predict_rows(
             for name in single:
                 kept[name].append(batch[name])
             with eager.execute_eagerly():  # Between two batches Estimator's graph is the default.
-                labels = {name: tf.constant(batch[name]) for name in labelled}
+                labels = {
+                    name: kept_lib.read_batch(batch, name) for name in keep if name not in single
+                }
                 for head in heads:
                     said = _read(head, batch, labels)
                     if said is not None:
                         found.setdefault(head.name, []).append(said)
         is_whole = batches < limit or next(predicted, None) is None
+    joined = {task: _join(parts) for task, parts in found.items()}
     return Seen(
         rows=rows,
         is_whole=is_whole,
-        tasks={task: _join(parts) for task, parts in found.items()},
+        tasks={task: own for task, own in joined.items() if isinstance(own, Rows)},
         fields={name: np.concatenate(parts) for name, parts in kept.items() if parts},
+        labels={task: own for task, own in joined.items() if isinstance(own, Labels)},
+        unlabelled={task: own for task, own in joined.items() if isinstance(own, Unlabelled)},
     )
+
+
+def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
+    """Return the labels of one value a row, and those of heads of several."""
+    fields = experiment.data.spec.label_fields
+    several = [getattr(head, "field", None) for head in experiment.model.heads]
+    return [name for name, field in fields.items() if not field.shape or name in several]
 
 
 def _batches(data: pipeline.Pipeline, limit: int) -> tf.data.Dataset:
@@ -109,17 +147,24 @@ def _batches(data: pipeline.Pipeline, limit: int) -> tf.data.Dataset:
     return batches.map(lambda features, labels: {**features, **labels})
 
 
-def _read(head: types.Head, batch: Mapping[str, Any], labels: types.Tensors) -> Rows | None:
+def _read(
+    head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
+) -> Rows | Labels | Unlabelled | None:
     """Return what a head says of a batch; None of one whose predictions are of no known kind."""
-    if not isinstance(head, types.WeighingHead) or head.field not in labels:
-        return None
     said = {
         name.removeprefix(f"{head.name}/"): value
         for name, value in batch.items()
         if name.startswith(f"{head.name}/")
     }
+    for name in _UNLABELLED:
+        if name in said and not isinstance(head, types.ExampleHead):
+            return Unlabelled(name, said[name])
+    if not isinstance(head, types.WeighingHead) or head.field not in labels:
+        return None
     target, present = (tensor.numpy() for tensor in head.targets(labels[head.field]))
     weight = head.row_weights(labels).numpy()
+    if target.ndim == 2 and {"probabilities", "multi_hot"} <= said.keys():
+        return _read_labels(head, said, labels)
     if target.ndim != 1 or present.ndim != 1:
         return None
     target = np.where(present, target, 0)
@@ -140,6 +185,20 @@ def _read(head: types.Head, batch: Mapping[str, Any], labels: types.Tensors) -> 
     return None
 
 
+def _read_labels(
+    head: types.WeighingHead, said: Mapping[str, Any], labels: types.Tensors
+) -> Labels:
+    score = said["probabilities"]
+    _, target, weight = head.examples(tf.zeros(score.shape), labels)
+    target, weight = target.numpy(), weight.numpy()
+    true = np.where(target > 0.5, score, 1 - score)
+    flat = (x.reshape(-1) for x in (target, said["multi_hot"], score, true, weight))
+    entries = _rows(BINARY, *flat)
+    total = weight.sum(1)
+    errors = np.where(weight > 0, entries.error.reshape(weight.shape) * weight, 0).sum(1)
+    return Labels(entries, np.divide(errors, total, where=total > 0, out=0 * errors), total)
+
+
 def _rows(
     kind: str, target: Any, predicted: Any, score: Any, true: Any, weight: np.ndarray
 ) -> Rows:
@@ -147,6 +206,16 @@ def _rows(
     return Rows(kind, target.astype(np.int64), predicted, np.asarray(score), error, weight)
 
 
-def _join(parts: list[Rows]) -> Rows:
-    columns = zip(*(part[1:] for part in parts), strict=True)
-    return Rows(parts[0].kind, *(np.concatenate(column) for column in columns))
+def _join(parts: list[Any]) -> Any:
+    """Return what was read of all batches, joined column by column."""
+    first, columns = parts[0], zip(*parts, strict=True)
+    return type(first)(
+        *(
+            _join(list(own))
+            if isinstance(own[0], Rows)
+            else own[0]
+            if isinstance(own[0], str)
+            else np.concatenate(own)
+            for own in columns
+        )
+    )

@@ -23,6 +23,7 @@ _MOST_SLICES = 8
 _FAR = 2.0
 # The share of slices that chance alone puts further above the others than this.
 _BY_CHANCE = 0.025
+_LOSS = "log loss"
 
 
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
@@ -144,30 +145,43 @@ def tell_evaluation(
     told += say_chosen(run, chosen)
     for head in run.experiment.model.heads:
         if head.name in chosen:
-            rows = seen.tasks.get(head.name) if seen else None
-            told += [blocks.Heading(head.name), *_tell_head(run, head, rows, seen)]
+            told += [blocks.Heading(head.name), *_tell_head(run, head, seen)]
     others = [name for name in run.metrics if "/" not in name]
     told += [blocks.Heading("all tasks"), _tell_metrics(run, others, "")]
     return told
 
 
-def _tell_head(
-    run: record.Run, head: types.Head, rows: held_out.Rows | None, seen: held_out.Seen | None
-) -> list:
+def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) -> list:
     prefix = f"{head.name}/"
     names = [name for name in run.metrics if name.startswith(prefix)]
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
-    if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
-        told: list = [table]
-    else:
-        pictures = blocks.Figures(_draw_head(rows))
-        told = [blocks.Side([table], [pictures, *_tell_confusion(head, rows)])]
-        told += _tell_slices(rows, seen)
+    pictures, slices = _picture_head(head, seen) if seen else ([], [])
+    told: list = [blocks.Side([table], pictures) if pictures else table, *slices]
     if recalls:
         title = f"Recall of {len(recalls)} classes"
         told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
     return told
+
+
+def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
+    """Return what is drawn of a head's predictions, and the slices of the rows; none of no rows."""
+    if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
+        what = unlabelled.name.replace("_", " ")
+        title = f"share of rows whose {what} is at most"
+        return [blocks.Figures([_draw_shares(title, unlabelled.values)])], []
+    labels = seen.labels.get(head.name)
+    rows = labels.entries if labels else seen.tasks.get(head.name)
+    if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
+        return [], []
+    pictures = [blocks.Figures(_draw_head(rows, of_all="of all labels, " if labels else ""))]
+    if labels:
+        line = "Pictures and table count each label of a row by itself."
+        confusion = [_count_confusion(rows, ["0", "1"]), blocks.Text(line, "note")]
+        return [*pictures, *confusion], _tell_slices(labels.errors, labels.weights, seen, _LOSS)
+    what = "distance" if rows.kind == held_out.NUMBER else _LOSS
+    slices = _tell_slices(rows.error, rows.weight, seen, what)
+    return [*pictures, *_tell_confusion(head, rows)], slices
 
 
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
@@ -187,8 +201,8 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
     return blocks.Table(header, rows)
 
 
-def _draw_head(rows: held_out.Rows) -> list[figures.Figure]:
-    """Draw how far scores can be relied on, and the ROC of two classes."""
+def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
+    """Draw how far scores can be relied on, and the ROC of two classes; `of_all` says of what."""
     bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
@@ -196,11 +210,11 @@ def _draw_head(rows: held_out.Rows) -> list[figures.Figure]:
         title = "mean label by predicted number, in tenths of the rows"
         return [figures.draw_lines(title, lines), _draw_errors(rows)]
     what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
-    title = f"reliability: {what} by probability"
+    title = f"reliability: {of_all}{what} by probability"
     drawn = [figures.draw_lines(title, {what: bins}, is_share=True)]
     corners = assess.trace_roc(rows) if rows.kind == held_out.BINARY else []
     if corners:
-        title = "ROC: recall by false positive rate"
+        title = f"ROC: {of_all}recall by false positive rate"
         drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
     return drawn
 
@@ -212,16 +226,24 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
     if len(names) > _MOST_CLASSES:
         return [_tell_confusions(names, assess.count_confusions(rows))]
+    return [_count_confusion(rows, names)]
+
+
+def _count_confusion(rows: held_out.Rows, names: Sequence[str]) -> blocks.Matrix:
     counts = assess.count_confusion(rows, len(names))
-    return [blocks.Matrix("Confusion: rows by true and predicted class", names, counts)]
+    return blocks.Matrix("Confusion: rows by true and predicted class", names, counts)
 
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
-    """Draw the share of rows whose error is at most so large."""
-    errors = np.sort(rows.error[(rows.weight > 0) & np.isfinite(rows.error)])
-    shares = (np.arange(len(errors)) + 1) / len(errors)
-    points = list(zip(errors.tolist(), shares.tolist(), strict=True))
-    return figures.draw_lines("share of rows whose error is at most", {"share": points})
+    return _draw_shares("share of rows whose error is at most", rows.error[rows.weight > 0])
+
+
+def _draw_shares(title: str, values: np.ndarray) -> figures.Figure:
+    """Draw the share of rows whose value is at most so large."""
+    values = np.sort(values[np.isfinite(values)])
+    shares = (np.arange(len(values)) + 1) / len(values)
+    points = list(zip(values.tolist(), shares.tolist(), strict=True))
+    return figures.draw_lines(title, {"share": points})
 
 
 def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float]) -> blocks.Table:
@@ -232,16 +254,13 @@ def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float
     return blocks.Table(["true", "predicted", "rows"], rows, caption)
 
 
-def _tell_slices(rows: held_out.Rows, seen: held_out.Seen | None) -> list:
-    if seen is None:
-        return []
-    slices, number = assess.compare_slices(rows, seen.fields)
+def _tell_slices(errors: np.ndarray, weights: np.ndarray, seen: held_out.Seen, what: str) -> list:
+    slices, number = assess.compare_slices(errors, weights, seen.fields)
     far = [one for one in slices if one.deviations > _FAR]
     few = far[:_MOST_SLICES]
     if not far:
         line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
         return [blocks.Text(line, "note")] if line else []
-    what = "distance" if rows.kind == held_out.NUMBER else "log loss"
     table = blocks.Table(
         ["field", "value", "rows", f"mean {what}", "of all others", "standard errors above"],
         [_tell_slice(one) for one in few],

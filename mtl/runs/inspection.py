@@ -25,6 +25,7 @@ from mtl.data import source as source_lib
 from mtl.debugging import layers
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import readers
+from mtl.step import training_loop
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -110,11 +111,14 @@ class OpenGraph:
       graph: what was built.
       session: that holds the values.
       fed: {input: its value}.
+      outputs: {name: tensor}: the predictions; of an evaluation the loss, and of training what a
+        step lets watch.
     """
 
     graph: tf.Graph
     session: tf.compat.v1.Session
     fed: Mapping[Any, Any]
+    outputs: Mapping[str, tf.Tensor]
 
     def read(self, name: str) -> tuple[str, np.ndarray]:
         """Return a tensor for the rows, with its whole name.
@@ -172,10 +176,10 @@ def open_graph(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
-        made, fed = _build(experiment, model_dir, path, batch, mode)
+        made, fed, outputs = _build(experiment, model_dir, path, batch, mode)
         creator = tf1.train.ChiefSessionCreator(made.scaffold, checkpoint_filename_with_path=path)
         with contextlib.closing(creator.create_session()) as session:
-            yield OpenGraph(graph, session, fed)
+            yield OpenGraph(graph, session, fed, outputs)
 
 
 def summarize_model(
@@ -213,7 +217,7 @@ def summarize_model(
 
 def _build(
     experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
-) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any]]:
+) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
     """Build the graph of a mode on inputs of the size of the batch, which are fed."""
     fed: dict[Any, Any] = {}
     features = {name: _input(name, value, fed) for name, value in batch.features.items()}
@@ -221,16 +225,26 @@ def _build(
     if mode == "train":
         statistics = fitting.load_statistics(model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
-        precision = experiment.run.precision
-        made = model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
-    else:
-        key = (
-            compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
+        watched: dict[str, tf.Tensor] = {}
+
+        def watch(result: training_loop.StepResult) -> dict[str, Any]:
+            watched.update({name: result[name] for name in result.names})
+            return {}
+
+        made = model.model_fn(
+            features,
+            labels,
+            mode,
+            statistics=statistics,
+            precision=experiment.run.precision,
+            training_hooks=watch,
         )
-        estimator = estimators.build_estimator(experiment, model_dir, path)
-        given = labels if mode == "eval" else None
-        made = estimator.model_fn(features, given, key, estimator.config)
-    return made, fed
+        return made, fed, watched
+    key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
+    estimator = estimators.build_estimator(experiment, model_dir, path)
+    given = labels if mode == "eval" else None
+    made = estimator.model_fn(features, given, key, estimator.config)
+    return made, fed, made.predictions or {"loss": made.loss}
 
 
 def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:

@@ -18,6 +18,7 @@ from mtl import checkpoints, checks, compat, distribution
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, input_state, mismatch, run_directory, saving
 from mtl.clip_audit import recording
+from mtl.debugging import numerics
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
@@ -225,6 +226,8 @@ class Training:
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.
+        if self._run.check_numerics:
+            model_fn = numerics.check_steps(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
         model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and is_warm:

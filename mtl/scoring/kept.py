@@ -4,7 +4,7 @@ model_fn = kept.keep_fields(model_fn, ["id"], spec.features)    # of an Estimato
 rows = kept.restore_rows(estimator.predict(...))          # {"id": b"r7", "income/probability": 0.2}
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,12 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
             field = name.removesuffix(_LENGTH)
             row[field] = row[field][:length]
         yield row
+
+
+def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
+    """Return a kept field of a batch of predictions as the tensor that it was."""
+    values, lengths = tf.constant(batch[name]), batch.get(name + _LENGTH)
+    return values if lengths is None else tf.RaggedTensor.from_tensor(values, lengths)
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:

@@ -55,6 +55,13 @@ def draw_again(number: int) -> Iterator[list[str]]:
         yield names
 
 
+def draw_without_xla() -> contextlib.AbstractContextManager[None]:
+    """Leave what is drawn within it to TensorFlow's kernels: XLA would draw other numbers."""
+    if tf.executing_eagerly():  # XLA compiles graphs alone.
+        return contextlib.nullcontext()
+    return tf.xla.experimental.jit_scope(compile_ops=False)
+
+
 def make_step_seed(name: str) -> tf.Tensor:
     """Make a seed [2] int32 of the run, the scope with `name`, the slice and the step.
 

@@ -7,11 +7,12 @@ print(made.table())                                      # one line a variable
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
+from mtl import aligned
 from mtl.transfer import source as source_lib
 
 OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
@@ -95,16 +96,9 @@ class Plan:
         told = {name for entry in self.entries for name in (entry.name, entry.source)}
         unused = [name for name in self.source.shapes if name not in told]
         rows += [("not used", name, str(list(self.source.shapes[name])), "") for name in unused]
-        return "\n".join([self.summary(), "", *_aligned(rows)])
+        return "\n".join([self.summary(), "", *aligned.align_columns(rows)])
 
 
 def _shortened(names: Sequence[str]) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + rest
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import networks
+from mtl import checks, networks
+from mtl.compat import eager
 from mtl.serving import dead_units, folding, graphs
 from mtl.step import emitted, replicas
 from tests.conformance.networks import NETWORKS, draw_column
@@ -217,6 +218,22 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(trained, ser
     first, second = served.values
     for task in row.tasks:
         np.testing.assert_array_equal(first[task], second[task])
+
+
+def test_eager_code_computes_what_the_graph_does(network, served, row):
+    """So `launch.inspect --eager` shows it."""
+    served.session.run(served.initializer)
+    expected, values = served.session.run([served.towers, dict(served.variables)])
+    with tf.Graph().as_default(), eager.execute_eagerly(), eager.create_variables(values):
+        inputs = {column: tf.constant(value) for column, value in _inputs(row).items()}
+        if row.name.endswith("_keras"):
+            with pytest.raises(checks.UserError, match="Keras names its weights otherwise"):
+                _run_network(network, inputs, row.tasks, training=False)
+            return
+        towers = _run_network(network, inputs, row.tasks, training=False)
+        for task in row.tasks:
+            scale = max(1, np.abs(expected[task]).max())
+            np.testing.assert_allclose(towers[task], expected[task], rtol=0, atol=1e-6 * scale)
 
 
 def test_no_row_depends_on_another_outside_of_training(served, row):

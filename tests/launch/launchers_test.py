@@ -25,7 +25,8 @@ PREDICT_FLAGS |= {"concurrency", "deadline_secs", "retries"}
 PREDICT_FLAGS |= {"escape_formulas", "tls", "ca_file", "token_file", "token_env"}
 EXPORT_FLAGS = {"export_dir", "onnx", "tflite", "tflite_weights", "compare"}
 DEBUG_FLAGS = {"step", "cli"}
-INSPECT_FLAGS = {"summary", "tensor", "mode", "rows", "split", "limit", "output"}
+INSPECT_FLAGS = {"summary", "tensor", "eager", "breakpoint", "mode"}
+INSPECT_FLAGS |= {"rows", "split", "limit", "output"}
 PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
 REPORT_FLAGS = {"output", "rows"}
 EXPLAIN_FLAGS = {"output", "split", "limit", "tasks", "fields", "group", "repeats", "rows", "class"}
@@ -487,7 +488,9 @@ def test_a_loss_that_is_not_finite_is_one_line(tmp_path, launch):
         ("debug", ("--step", "-3"), "--step must be at least 0, got -3"),
         ("debug", ("--step", "x"), "flag --step=x"),
         ("debug", ("--step", "400"), "--step must be less than Run.train_steps, 20, got 400"),
-        ("inspect", (), "launch.inspect must have one of --summary and --tensor"),
+        ("inspect", (), "launch.inspect must have one of --summary, --tensor and --ea"),
+        ("inspect", ("--summary", "--eager"), "--eager, got '--summary, --eager'"),
+        ("inspect", ("--tensor", "x", "--breakpoint"), "be left out with all but --eager"),
         ("inspect", ("--tensor", "head/rihc"), "got 'head/rihc'. Did you mean 'head/rich'?"),
         ("inspect", ("--tensor", "*rihc*"), "--tensor must match a name, got '*rihc*'"),
         ("inspect", ("--tensor", "x", "--mode", "evil"), "--mode must be one of eval, predict"),

@@ -103,7 +103,9 @@ def test_a_slice_with_large_errors_comes_first():
     ones = np.ones(900)
     rows = held_out.Rows("binary", ones, ones, ones / 2, error, ones)
     ages = rng.normal(size=900)
-    slices, number = assess.compare_slices(rows, {"job": job, "age": ages, "one": ones})
+    slices, number = assess.compare_slices(
+        rows.error, rows.weight, {"job": job, "age": ages, "one": ones}
+    )
     assert number == 3 + 4 and slices[0].field == "job" and slices[0].value == "smith"
     members = job == b"smith"
     one, other = error[members], error[~members]
@@ -117,7 +119,7 @@ def test_of_two_slices_only_the_worse_one_is_told():
     error = np.r_[np.random.default_rng(0).normal(size=100), np.full(100, 9.0)]
     sex = np.repeat(np.array([b"f", b"m"], object), 100)
     rows = held_out.Rows("binary", error, error, error, error, np.ones(200))
-    slices, _ = assess.compare_slices(rows, {"sex": sex})
+    slices, _ = assess.compare_slices(rows.error, rows.weight, {"sex": sex})
     assert [one.value for one in slices] == ["m"]
 
 
@@ -129,6 +131,6 @@ def test_missing_numbers_are_a_slice(values):
     error = rng.random(600) + 5.0 * np.isnan(age)
     ones = np.ones(600)
     rows = held_out.Rows("binary", ones, ones, ones, error, ones)
-    slices, number = assess.compare_slices(rows, {"age": age})
+    slices, number = assess.compare_slices(rows.error, rows.weight, {"age": age})
     assert (slices[0].value, slices[0].rows) == ("missing", 100)
     assert number == 1 + min(values, 4)

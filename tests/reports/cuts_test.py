@@ -65,9 +65,8 @@ def test_slices_that_are_far_worse():
     rng = np.random.default_rng(0)
     fields = {f"field_{i}": rng.integers(0, 2, 2000) for i in range(12)}
     error = sum(fields.values()) + rng.random(2000)
-    ones = np.ones(2000)
-    rows = held_out.Rows("number", ones, ones, ones, error, ones)
-    told = row_sections._tell_slices(rows, held_out.Seen(2000, True, {}, fields))
+    seen = held_out.Seen(2000, True, {}, fields)
+    told = row_sections._tell_slices(error, np.ones(2000), seen, "distance")
     assert _lines(told) == ["8 of 12 such slices are shown."]
 
 

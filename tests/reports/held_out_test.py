@@ -1,11 +1,13 @@
 """One pass over held-out rows, beside what the run's own evaluation says of them."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from mtl.reports import held_out, report, splits
+from mtl import heads
+from mtl.reports import held_out, page, report, splits
 from mtl.runs import verbs
 from tests import tiny
 
@@ -41,6 +43,44 @@ def test_a_part_of_the_rows_is_called_a_part(trained):
     made, folder, _ = trained
     seen = held_out.predict_rows(made, folder, f"{folder}/model.ckpt-10", 32)
     assert seen.rows == 32 and not seen.is_whole
+
+
+def test_heads_of_several_labels_and_of_none(tmp_path):
+    """Labels come as an array, of which some are missing, and as lists."""
+    splits_ = {}
+    for split, own in tiny.SPLITS.items():
+        signs = (own["x"][:, :2] > 0).astype(np.int64)
+        signs[::5, 0] = -1
+        lists = [[b"abc"[c : c + 1] for c in np.flatnonzero(row > 0)] for row in own["x"]]
+        splits_[split] = {"x": own["x"], "word": own["word"], "signs": signs, "lists": lists}
+    labels = {"signs": ("int64", (2,)), "lists": ("string", (None,))}
+    made = tiny.make(splits=splits_, train_steps=10)
+    own = [
+        heads.MultiLabel(name="signs", classes=2),
+        heads.MultiLabel(name="lists", classes=["a", "b", "c"]),
+        heads.GaussianMixture(name="usual", num_components=2),
+    ]
+    made = dataclasses.replace(
+        made,
+        data=dataclasses.replace(made.data, spec=dataclasses.replace(tiny.SPEC, labels=labels)),
+        model=dataclasses.replace(made.model, heads=own),
+    )
+    folder = str(tmp_path / "run")
+    metrics, _ = verbs.train(made, folder)
+    seen = held_out.predict_rows(made, folder, f"{folder}/model.ckpt-10", 1000)
+    assert not seen.tasks and set(seen.labels) == {"signs", "lists"}
+    for task, found in seen.labels.items():
+        mean = np.average(found.errors, weights=found.weights)
+        assert mean == pytest.approx(metrics[f"{task}/average_loss"], rel=1e-4)
+        right = found.entries.target == found.entries.predicted
+        rate = np.average(right, weights=found.entries.weight)
+        assert rate == pytest.approx(metrics[f"{task}/accuracy"], abs=1e-6)
+    assert seen.labels["signs"].weights.sum() == 48 * 2 - 10
+    log_density = seen.unlabelled["usual"].values
+    assert log_density.mean() == pytest.approx(metrics["usual/log_likelihood"], rel=1e-4)
+    text = page.render(report.describe_run(made, folder, 1000))
+    for says in ("ROC: of all labels", "whose log density is at most", "each label of a row"):
+        assert says in text
 
 
 def test_what_a_split_holds(trained):

@@ -1,0 +1,28 @@
+"""A function called under pdb, with a breakpoint where another one begins.
+
+values = breakpoints.call_under_pdb(run, stop_in=networks.MLP.__call__)
+"""
+
+import bdb
+import pdb
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Returned = TypeVar("_Returned")
+
+
+def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) -> _Returned:
+    """Call `run`, and stop in the terminal at the first line of `stop_in`.
+
+    Raises:
+      bdb.BdbQuit: the user ended it, or there is no terminal.
+    """
+    code = stop_in.__code__
+    first = min(line for *_, line in code.co_lines() if line and line > code.co_firstlineno)
+    debugger = pdb.Pdb(nosigint=True)
+    debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
+    returned: list[_Returned] = []
+    debugger.runcall(lambda: returned.append(run()))
+    if not returned:  # Some versions of Python end in silence.
+        raise bdb.BdbQuit
+    return returned[0]

@@ -1,0 +1,145 @@
+"""The Python code of a model, run eagerly on real rows, beside the graph that it builds.
+
+batch = inspection.read_split(experiment, "test", limit=4)
+passed = eager_pass.run_eagerly(experiment, "runs/a", batch)
+passed.values["income/probability"], passed.deviation
+
+Every tensor has a value there: a breakpoint, or a print, within a network or a head shows it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import experiment as experiment_lib
+from mtl.compat import eager
+from mtl.runs import diagnosis, fitting, inspection
+from mtl.step import draws, row_draws
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+_STEP = "global_step"
+
+Values = dict[str, tf.Tensor]
+Call = Callable[[Callable[[], Values]], Values]
+"""Calls the model's code, such as under a debugger, and returns what it returned."""
+
+CALL: Call = lambda run: run()  # noqa: E731
+"""Calls it as it is."""
+
+
+class Passed(NamedTuple):
+    """What the code computed.
+
+    Attributes:
+      values: {name: array}: `<task>/<prediction>`, but in training, and `<task>/loss` where there
+        are labels.
+      deviation: how far the furthest value is from that of the graph, over the larger of 1 and
+        that value; infinite where texts or classes differ.
+      furthest: its name.
+    """
+
+    values: Mapping[str, np.ndarray]
+    deviation: float
+    furthest: str
+
+
+def run_eagerly(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    batch: inspection.Batch,
+    mode: str = "eval",
+    checkpoint: str = "latest",
+    call: Call = CALL,
+) -> Passed:
+    """Run the code of a model from features to losses, with the weights of a checkpoint.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      batch: the rows.
+      mode: "eval", "predict", or "train": normalised and dropped out as in the step that comes
+        next, with these rows as its whole batch. Nothing is updated.
+      checkpoint: "latest", "best" or a path.
+      call: calls the code.
+
+    Raises:
+      UserError: there is no such checkpoint, the rows do not fit, or the code runs in graphs alone.
+    """
+    is_training = mode == "train"
+    if is_training:
+        rule = "be None where the rows of a training step are run eagerly"
+        mixing = experiment.model.mixing
+        checks.require(mixing is None, "MultiTaskModel.mixing", rule, mixing)
+    of_graph: dict[str, np.ndarray] = {}
+    weights: dict[str, np.ndarray] = {}
+    for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
+        opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
+        with opened as graph:
+            variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+            weights.update(graph.session.run(variables))
+            of_graph.update(graph.session.run(dict(graph.outputs), graph.fed))
+    statistics = fitting.load_statistics(model_dir)
+    model = experiment.model.fitted(statistics)
+
+    def build(features: Any, labels: Any) -> tuple[Any, Any]:
+        with row_draws.know_rows(features), draws.draw_for_slice(0):
+            return model.build_outputs(features, statistics, is_training).logits, labels
+
+    def run() -> Values:
+        rows = _constants(batch.features), _constants(batch.labels)
+        logits, labels = experiment.run.precision.wrap_step(build)(*rows)
+        found = {} if is_training else _predict(model.heads, logits)
+        if mode != "predict":
+            found |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in model.heads}
+        return found
+
+    with (
+        diagnosis.explain_run_errors(experiment.data, model, None),
+        tf.Graph().as_default() as scratch,  # It holds the collections, and the seed of draws.
+    ):
+        tf1.set_random_seed(experiment.run.seed)
+        with eager.execute_eagerly(), eager.create_variables(weights):
+            step = tf1.get_variable(_STEP, [], tf.int64)
+            scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
+            values = {name: np.asarray(value) for name, value in call(run).items()}
+    if mode == "eval":  # The graph of an evaluation has the sum alone.
+        values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads])
+    return _compare(values, of_graph)
+
+
+def _predict(heads: Sequence[types.Head], logits: types.Tensors) -> Values:
+    return {
+        f"{head.name}/{name}": value
+        for head in heads
+        for name, value in head.predictions(logits[head.name]).items()
+    }
+
+
+def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    def constant(value: Any) -> tf.Tensor | tf.RaggedTensor:
+        if isinstance(value, tf1.ragged.RaggedTensorValue):
+            inner = constant(value.values)
+            return tf.RaggedTensor.from_row_splits(inner, value.row_splits)
+        return tf.constant(value)
+
+    return {name: constant(value) for name, value in fields.items()}
+
+
+def _compare(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
+    """Return the values with how far they are from those of the graph, as `Passed` says."""
+    apart = {name: _measure(values[name], of_graph[name]) for name in values if name in of_graph}
+    furthest = max(apart, key=lambda name: apart[name])
+    return Passed(values, apart[furthest], furthest)
+
+
+def _measure(value: np.ndarray, of_graph: np.ndarray) -> float:
+    if np.asarray(value).dtype.kind != "f":
+        return 0.0 if np.array_equal(value, of_graph) else float("inf")
+    apart = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))
+    same = (value == of_graph) | (np.isnan(value) & np.isnan(of_graph))
+    return float(np.max(np.where(same, 0, apart), initial=0))

@@ -19,7 +19,7 @@ _BAR, _ROW = 10, 17
 _MOST_TOLD = 8
 # Ticks that are closer would lie over each other.
 _APART = 30
-_WIDEST = 56
+_WIDEST, _NARROW, _SLANT = 56, 20, 50
 
 
 class Bar(NamedTuple):
@@ -78,14 +78,20 @@ def draw_matrix(
     note: str = "",
 ) -> figures.Figure:
     """Draw values in [-1, 1], [R, C], each as strong as it is large, those below 0 in red."""
-    left, top = _NAMES, _TOP + _measure(columns)
-    width = min((_WIDTH - left - _RIGHT) / max(len(columns), 1), _WIDEST)
+    longest = max((len(_cut(name)) for name in columns), default=0) * _LETTER
+    # Names of narrow columns stand upright, as slanted ones would lie over each other.
+    angle = _SLANT if (_WIDTH - _NAMES) / max(len(columns), 1) >= _NARROW else 90
+    turn = math.radians(angle)
+    left, top = _NAMES, _TOP + 10 + longest * math.sin(turn)
+    right = max(_RIGHT, longest * math.cos(turn))
+    width = min((_WIDTH - left - right) / max(len(columns), 1), _WIDEST)
     height = min(max(width, 14), 26)
     parts = []
     for j, name in enumerate(columns):
         x, y = left + (j + 0.5) * width + 3, top - 5
         told = html.escape(_cut(name))
-        parts.append(f'<text transform="translate({x:.1f} {y:.1f}) rotate(-50)">{told}</text>')
+        place = f"translate({x:.1f} {y:.1f}) rotate(-{angle})"
+        parts.append(f'<text transform="{place}">{told}</text>')
     for i, name in enumerate(rows):
         y = top + i * height
         parts.append(_text(left - 6, y + height / 2 + 4, _cut(name), "end"))
@@ -93,7 +99,8 @@ def draw_matrix(
             parts += _draw_cell(float(values[i][j]), left + j * width, y, width, height)
             if len(columns) <= _MOST_TOLD and math.isfinite(values[i][j]):
                 middle = left + (j + 0.5) * width
-                parts.append(_text(middle, y + height / 2 + 4, f"{values[i][j]:.2f}", "middle"))
+                told = _text(middle, y + height / 2 + 4, f"{values[i][j]:.2f}", "middle")
+                parts.append(told.replace("<text", '<text class="told"', 1))
     return figures.Figure(title, _wrap(title, top + height * len(rows) + 6, parts), [], note)
 
 
@@ -128,12 +135,6 @@ def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
     frame = f'width="{size * width:.1f}" height="{size * height:.1f}"'
     parts.append(f'<rect class="axis" x="{left:.1f}" y="{_TOP}" {frame}/>')
     return figures.Figure(title, _wrap(title, _TOP + size * height + 8, parts), [])
-
-
-def _measure(columns: Sequence[str]) -> float:
-    """Return how much room the slanted names of columns take."""
-    longest = max((len(_cut(name)) for name in columns), default=0)
-    return 10 + longest * _LETTER * 0.77
 
 
 def _cut(name: str) -> str:

@@ -19,6 +19,7 @@ _VERBS = (
     "evaluate",
     "predict",
     "report",
+    "explain",
     "compare",
     "export",
     "prune",

@@ -92,17 +92,25 @@ def draw_lines(
     mark: float | None = None,
     may_be_log: bool = False,
     is_share: bool = False,
+    behind: Sequence[Points] = (),
+    from_zero: bool = True,
 ) -> Figure:
-    """Draw {name: [(x, y), ...]}; where `is_share`, both are in [0, 1] and meet on the diagonal."""
+    """Draw {name: [(x, y), ...]}; where `is_share`, both are in [0, 1] and meet on the diagonal.
+
+    Lines `behind` the others are thin and have no name. The first axis begins at 0 or before,
+    unless `from_zero` is False.
+    """
     drawn = dict(list(lines.items())[:MOST_LINES])
-    xs = [x for points in drawn.values() for x, _ in points] or [0]
-    ys = [y for points in drawn.values() for _, y in points] or [0]
-    across = _Axis(0, 1) if is_share else _span(min(0, *xs), max(xs), 0)
+    everything = [*drawn.values(), *behind]
+    xs = [x for points in everything for x, _ in points] or [0]
+    ys = [y for points in everything for _, y in points] or [0]
+    across = _Axis(0, 1) if is_share else _span(min([0] * from_zero + xs), max(xs), 0)
     is_log = may_be_log and min(ys) > 0 and max(ys) > _LOG_FACTOR * min(ys)
     up = _Axis(0, 1) if is_share else _span_log(ys) if is_log else _span(min(ys), max(ys), 0.06)
     parts = [_grid(across, up)]
     if is_share:
         parts.append(_path(((0, 0), (1, 1)), across, up, "diagonal"))
+    parts += [_path(points, across, up, "line thin") for points in behind]
     if mark is not None and across.low <= mark <= across.high:
         x = _LEFT + across.place(mark) * _PLOT_WIDTH
         parts.append(f'<path class="mark" d="M{x:.1f} {_TOP}v{_PLOT_HEIGHT}"/>')

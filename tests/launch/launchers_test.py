@@ -29,6 +29,8 @@ INSPECT_FLAGS = {"summary", "tensor", "eager", "breakpoint", "mode"}
 INSPECT_FLAGS |= {"rows", "split", "limit", "output"}
 PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
 REPORT_FLAGS = {"output", "rows"}
+EXPLAIN_FLAGS = {"output", "split", "limit", "tasks", "fields", "group", "repeats", "rows", "class"}
+EXPLAIN_FLAGS |= {"steps", "baseline", "dependence", "batches"}
 COMPARE_FLAGS = {"model_dirs", "runs", "metric", "csv", "html"}
 
 # gRPC needs a package that the extra "dev" installs.
@@ -77,7 +79,9 @@ def metrics(text):
     return found
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "warm_start", "prune", "report", "debug", "inspect"])
+@pytest.mark.parametrize(
+    "verb", [*VERBS, "warm_start", "prune", "report", "explain", "debug", "inspect"]
+)
 def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     for flag in ("--help", "-h", "--helpfull"):
         result = launch(verb, flag)
@@ -90,6 +94,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     expected |= {"attacked"} if verb == "evaluate" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
     of_verb |= {"debug": DEBUG_FLAGS, "inspect": INSPECT_FLAGS, "report": REPORT_FLAGS}
+    of_verb |= {"explain": EXPLAIN_FLAGS}
     expected |= of_verb.get(verb, set())
     assert set(names) == expected and len(names) == len(expected)
     assert f"python -m launch.{verb} --" in result.out

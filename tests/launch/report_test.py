@@ -1,4 +1,4 @@
-"""`launch.report` and `launch.compare` on runs of the toy, and what can be typed wrong."""
+"""`launch.report`, `compare` and `explain` on runs of the toy, and what can be typed wrong."""
 
 import csv
 import json
@@ -13,6 +13,7 @@ from tests.reports import page_test
 
 pytestmark = pytest.mark.slow
 
+EXPLAIN = ("explain", "--model_dir", "runs/a")
 CLASSES = "level/heads.MultiClass.classes = ['low', '<script>alert(1)</script>', 'high']"
 
 
@@ -116,6 +117,39 @@ def test_runs_side_by_side(trained, run):
     assert int(first["parameters"]) > 100 and int(first["export_bytes"]) > 1000
 
 
+def test_a_run_is_explained_on_one_page_with_tables(trained, run):
+    few = ("--repeats", "2", "--batches", "3", "--steps", "16")
+    before = launchers_test.files(trained / "runs" / "a" / "best")
+    result = run("explain", "--model_dir", "runs/a", "--checkpoint", "best", *few)
+    assert result.code == 0 and result.out == "Explained: runs/a/explained/explain.html\n", result
+    assert launchers_test.files(trained / "runs" / "a" / "best") == before
+    folder = trained / "runs" / "a" / "explained"
+    text = (folder / "explain.html").read_text()
+    page_test.assert_stands_alone(text)
+    assert "<script>" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    for title in ("Which fields matter", "Single predictions", "Partial dependence", "Gradients"):
+        assert f"<h2>{title}" in text
+    best = json.loads((trained / "runs" / "a" / "best" / "best.json").read_text())
+    lines = list(csv.DictReader((folder / "importance.csv").open()))
+    assert {line["input"] for line in lines} == {"age", "job"}
+    of_auc = next(line for line in lines if (line["task"], line["metric"]) == ("rich", "auc"))
+    assert float(of_auc["value"]) == best["value"]
+    exact = of_auc["worse_by"]
+    assert f'<data value="{exact}" title="{exact}">' in text
+    for name in ("attributions", "dependence", "gradients"):
+        assert len((folder / f"{name}.csv").read_text().splitlines()) > 1
+
+
+def test_a_page_alone_is_written_for_what_is_asked_for(trained, run):
+    args = ("--tasks", "rich", "--fields", "age", "--dependence", "job", "--rows", "7")
+    result = run("explain", "--model_dir", "runs/a", *args, "--output", "one/why.html")
+    assert result.code == 0, result
+    assert "Left out: Gradients: there is one task" in result.err
+    assert [path.name for path in (trained / "one").iterdir()] == ["why.html"]
+    text = (trained / "one" / "why.html").read_text()
+    assert "<h3>Row 7</h3>" in text and "<h3>rich</h3>" in text and "<h3>level</h3>" not in text
+
+
 def test_a_folder_of_runs_in_the_order_of_a_metric(run):
     result = run("compare", "--runs", "runs", "--metric", "level/average_loss")
     assert result.code == 0, result
@@ -134,6 +168,26 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
             ("report", "--model_dir", "runs/a", "--output", "runs/a/best/x.html"),
             "--output must be none of the run's own files",
         ),
+        (("explain",), "--model_dir must name the folder of a run"),
+        ((*EXPLAIN, "--tasks", "ritch"), "Did you mean 'rich'?"),
+        ((*EXPLAIN, "--fields", "agee"), "Did you mean 'age'?"),
+        ((*EXPLAIN, "--group", "age"), "--group must hold several fields"),
+        ((*EXPLAIN, "--dependence", "jobb"), "Did you mean 'job'?"),
+        ((*EXPLAIN, "--split", "tset"), "Did you mean 'test'?"),
+        ((*EXPLAIN, "--limit", "39"), "split 'test' must give 40 rows or more, got 39"),
+        ((*EXPLAIN, "--limit", "0"), "--limit must be at least 1"),
+        ((*EXPLAIN, "--repeats", "0"), "--repeats must be at least 1"),
+        ((*EXPLAIN, "--rows", "2,x"), "--rows must hold places from 0 on, got 'x'"),
+        ((*EXPLAIN, "--rows", "40"), "--rows must be below 40"),
+        ((*EXPLAIN, "--class", "level"), "--class must be TASK=CLASS"),
+        ((*EXPLAIN, "--class", "levle=low"), "Did you mean 'level'?"),
+        ((*EXPLAIN, "--class", "level=lo"), "Did you mean 'low'?"),
+        ((*EXPLAIN, "--baseline", "men"), "Did you mean 'mean'?"),
+        ((*EXPLAIN, "--checkpoint", "worst"), "--checkpoint must be 'latest', 'best' or a path"),
+        ((*EXPLAIN, "--output", "runs/a/best"), "--output must be none of the run's own files"),
+        ((*EXPLAIN, "--output", "data/train.csv"), "--output must end in .html or be a folder"),
+        ((*EXPLAIN, "--output", "why.pdf"), "--output must end in .html or be a folder"),
+        ((*EXPLAIN, "--output", "data/train.csv/x"), "--output must be a folder that can"),
         (("compare", "runs/a"), "the folders must be two runs or more"),
         (("compare", "runs/a", "runs/a/"), "the folders must be named once each"),
         (("compare", "runs/a", "runs/bb"), "Did you mean 'b'?"),

@@ -1,0 +1,135 @@
+"""Explains a trained model: which fields matter, single predictions, dependence, gradients.
+
+python -m launch.explain --model_dir runs/adult --checkpoint best
+python -m launch.explain --model_dir runs/adult --rows 0,17 --class income='>50K' --output why.html
+python -m launch.explain --model_dir runs/adult --tasks income --group age,education --output out/
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import flags
+
+from launch import app
+from mtl import checks, scoring
+from mtl.checkpoints import run_directory
+from mtl.explaining import describe, explanation, settings, tables
+from mtl.reports import report
+
+_log = logging.getLogger("mtl.explaining")
+
+_DEFAULTS = settings.Settings()
+_PAGE = "explain.html"
+# A line to standard error at most so often.
+_SECONDS = 3.0
+
+CHECKPOINT = app.define_checkpoint()
+SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
+LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "How many rows, from the first on.")
+OUTPUT = flags.DEFINE_string(
+    "output",
+    None,
+    "A page that ends in .html, or a folder, which also gets the tables as CSV. (default: the "
+    "folder explained in --model_dir)",
+)
+TASKS = flags.DEFINE_list("tasks", [], "The tasks, with commas between them. (default: all)")
+FIELDS = flags.DEFINE_list("fields", [], "The fields that are permuted. (default: all)")
+GROUP = flags.DEFINE_multi_string(
+    "group", [], "Fields, with commas between them, that are also permuted together. Repeatable."
+)
+REPEATS = flags.DEFINE_integer("repeats", _DEFAULTS.repeats, "How often a field is permuted.")
+ROWS = flags.DEFINE_list(
+    "rows",
+    [str(row) for row in _DEFAULTS.rows],
+    "The rows whose predictions are explained, by their places from 0 on.",
+)
+CLASS = flags.DEFINE_multi_string(
+    "class",
+    [],
+    "TASK=CLASS: the class that is explained, in place of the one with the largest logit. "
+    "Repeatable.",
+)
+STEPS = flags.DEFINE_integer("steps", _DEFAULTS.steps, "The points of integrated gradients.")
+BASELINE = flags.DEFINE_string(
+    "baseline", _DEFAULTS.baseline, "Where they begin: mean, of the encoded rows, or zeros."
+)
+DEPENDENCE = flags.DEFINE_list(
+    "dependence", [], "The fields of partial dependence. (default: the most important ones)"
+)
+BATCHES = flags.DEFINE_integer(
+    "batches", _DEFAULTS.batches, "How many batches gradients are compared on; 0 for none."
+)
+
+
+def main() -> None:
+    """Write the page, and the tables, that the flags describe."""
+    checks.require(bool(app.MODEL_DIR.value), "--model_dir", "name the folder of a run", None)
+    asked = _read_settings()
+    experiment, model_dir = app.load()
+    output = OUTPUT.value or os.path.join(model_dir, "explained")
+    is_page = output.endswith(".html")
+    folder = os.path.dirname(output) if is_page else output
+    is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
+    is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
+    fits = is_free and (is_named or tf.io.gfile.isdir(output))
+    checks.require(fits, "--output", "end in .html or be a folder", output)
+    paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
+    files = [*app.GIN_FILE.value, *experiment.files_read]
+    guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
+    for path in paths:
+        guard.check(path)
+    # Before what takes long.
+    run_directory.require_writable("--output", folder or ".")
+    found = explanation.explain_run(experiment, model_dir, asked, _tell_progress())
+    report.write(paths[0], describe.describe(found))
+    print(f"Explained: {paths[0]}")
+    for path in () if is_page else tables.write_tables(folder, found):
+        print(f"  {path}", file=sys.stderr)
+    for line in found.left_out:
+        print(f"  Left out: {line}", file=sys.stderr)
+
+
+def _read_settings() -> settings.Settings:
+    classes = {}
+    for given in CLASS.value:
+        task, sign, name = given.partition("=")
+        checks.require(bool(sign and task), "--class", "be TASK=CLASS", given)
+        classes[task] = name
+    for row in ROWS.value:
+        checks.require(row.strip().isdecimal(), "--rows", "hold places from 0 on", row)
+    return settings.Settings(
+        checkpoint=CHECKPOINT.value,
+        split=SPLIT.value,
+        limit=LIMIT.value,
+        tasks=TASKS.value,
+        fields=FIELDS.value,
+        groups=[[name.strip() for name in group.split(",")] for group in GROUP.value],
+        repeats=REPEATS.value,
+        rows=list(dict.fromkeys(map(int, ROWS.value))),
+        classes=classes,
+        steps=STEPS.value,
+        baseline=BASELINE.value,
+        dependence=DEPENDENCE.value,
+        batches=BATCHES.value,
+    )
+
+
+def _tell_progress() -> Callable[[str], None]:
+    """Return what writes a line now and then to standard error, of what takes long."""
+    last = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS:
+            last = time.monotonic()
+            _log.info("Explaining: %s", line)
+
+    return tell
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,1 @@
+"""What a trained model looks at, task by task: importance, attributions, dependence, gradients."""

@@ -1,0 +1,301 @@
+"""All that is explained of a checkpoint, computed once: what `describe` tells and `tables` writes.
+
+found = explanation.explain_run(experiment, "runs/adult", settings.Settings(limit=2000))
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from mtl import checks, types
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.explaining import (
+    attributions,
+    dependence,
+    gradients,
+    importance,
+    inputs,
+    opened,
+    outputs,
+    rows,
+    scores,
+    settings,
+)
+
+# Of the fields that matter most, there is partial dependence.
+_MOST_FIELDS = 4
+# A backward pass each; of importance there are all.
+MOST_TASKS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What was found.
+
+    Attributes:
+      experiment: of the run.
+      model_dir: of the run.
+      path: of the checkpoint.
+      asked: the settings.
+      held: the rows.
+      tasks: those that are explained.
+      fields: {column: the fields that it is made of}.
+      importance: of the inputs; None if no task has a metric or a label.
+      attributions: of the chosen rows, task by task.
+      dependences: field by field.
+      outputs: {task: (names, kind)} of what partial dependence shows.
+      similarity: of the gradients; None if they are not compared.
+      left_out: a line for each thing that cannot be explained.
+    """
+
+    experiment: experiment_lib.Experiment
+    model_dir: str
+    path: str
+    asked: settings.Settings
+    held: rows.Rows
+    tasks: Sequence[str]
+    fields: Mapping[str, Sequence[str]]
+    importance: importance.Importance | None
+    attributions: Sequence[attributions.Attribution]
+    dependences: Sequence[dependence.Dependence]
+    outputs: Mapping[str, tuple[Sequence[str], str]]
+    similarity: gradients.Similarity | None
+    left_out: Sequence[str]
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint."""
+        return run_directory.step_saved(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    """What the graph holds beside the model."""
+
+    scores: scores.Scores
+    weights: types.Tensors
+    outputs: Mapping[str, outputs.Output]
+    gradients: Mapping[str, attributions.Gradients]
+
+
+def explain_run(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    asked: settings.Settings,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Explanation:
+    """Explain a checkpoint of a run; nothing is written.
+
+    Raises:
+      UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
+        no task has a label among them.
+    """
+    data, model = experiment.data, experiment.model
+    path = run_directory.checkpoint_path(model_dir, asked.checkpoint)
+    for task in asked.tasks:
+        checks.one_of("--tasks", task, model.tasks)
+    tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]
+    for task in asked.classes:
+        checks.one_of("--class", task, tasks)
+    listed = inputs.list_inputs(data.spec, model.columns)
+    chosen = inputs.choose_inputs(listed, asked.fields, asked.groups)
+    for field in asked.dependence:
+        checks.one_of("--dependence", field, [name for one in listed for name in one.fields])
+    experiment.distribution.resources.take()
+    held = rows.read_rows(experiment, asked.split, asked.limit)
+    importance.require_rows(held)
+    for row in asked.rows:
+        rule = f"be below {held.size}, the number of rows that are read"
+        checks.require(row < held.size, "--rows", rule, row, "--limit says how many.")
+    work = _Work(experiment, asked, held, tasks, progress)
+    with opened.open_model(experiment, model_dir, path, held, work.build) as opening:
+        work.explain(opening, chosen)
+    work.compare_gradients(model_dir, path)
+    unread = inputs.list_unread(data.spec, model.columns)
+    if unread:
+        work.left_out.append(f"No column reads {', '.join(unread)}: the model knows nothing of it.")
+    return Explanation(
+        experiment=experiment,
+        model_dir=model_dir,
+        path=path,
+        asked=asked,
+        held=held,
+        tasks=tasks,
+        fields=inputs.fields_of_columns(model.columns),
+        importance=work.importance,
+        attributions=work.attributions,
+        dependences=work.dependences,
+        outputs={task: (one.names, one.kind) for task, one in work.outputs.items()},
+        similarity=work.similarity,
+        left_out=work.left_out,
+    )
+
+
+class _Work:
+    """The parts of an explanation, one after the other."""
+
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        asked: settings.Settings,
+        held: rows.Rows,
+        tasks: Sequence[str],
+        progress: Callable[[str], None],
+    ):
+        self._experiment, self._asked, self._held = experiment, asked, held
+        self._tasks, self._progress = tasks, progress
+        self.left_out: list[str] = []
+        self.outputs: Mapping[str, outputs.Output] = {}
+        self.importance: importance.Importance | None = None
+        self.attributions: list[attributions.Attribution] = []
+        self.dependences: list[dependence.Dependence] = []
+        self.similarity: gradients.Similarity | None = None
+
+    def build(self, model: opened.Opened) -> _Built:
+        """Build what is needed beside the model."""
+        heads = {task: model.heads[task] for task in self._tasks}
+        few = self._tasks[:MOST_TASKS]
+        said = {task: outputs.describe_output(heads[task], model.logits[task]) for task in few}
+        known = {task: output for task, output in said.items() if output is not None}
+        paths = {t: attributions.build_gradients(one, model.inputs) for t, one in known.items()}
+        return _Built(
+            scores=scores.build_scores(model.heads, model.logits, model.labels, self._tasks),
+            weights={task: head.label_weight(model.labels) for task, head in heads.items()},
+            outputs=known,
+            gradients={task: built for task, built in paths.items() if built is not None},
+        )
+
+    def explain(self, model: opened.Opened, chosen: Sequence[inputs.Input]) -> None:
+        """Explain by what the graph holds."""
+        built: _Built = model.extra
+        self.outputs = built.outputs
+        self._check_classes()
+        few = self._tasks[:MOST_TASKS]
+        if len(few) < len(self._tasks):
+            self.left_out.append(
+                f"Predictions, partial dependence and gradients: of {len(self._tasks)} tasks these "
+                f"are of the first {len(few)}; --tasks names others."
+            )
+        for task in few:
+            if task not in built.outputs:
+                kind = type(model.heads[task]).__name__
+                self.left_out.append(
+                    f"Predictions and partial dependence of {task}: {kind} predicts no "
+                    "probability, value, density or score."
+                )
+        self._measure_importance(model, built, chosen)
+        self._explain_rows(model, built)
+        self._compute_dependence(model, built, chosen)
+
+    def _check_classes(self) -> None:
+        for task, name in self._asked.classes.items():
+            names = self.outputs[task].names if task in self.outputs else ()
+            checks.one_of(f"--class of task {task!r}", name, names)
+
+    def _measure_importance(
+        self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]
+    ) -> None:
+        fed = model.feed({}, self._held.labels)
+        weights = model.session.run(dict(built.weights), fed)
+        lacking = [task for task, weight in weights.items() if not weight > 0]
+        where, rule = f"split {self._held.split!r}", "hold a label of a task among its first rows"
+        checks.require(len(lacking) < len(weights), where, rule, self._held.size)
+        without = [task for task in self._tasks if task not in built.scores.logits]
+        for task in lacking:
+            self.left_out.append(f"Importance for {task}: it has no label among these rows.")
+        for task in without:
+            self.left_out.append(
+                f"Importance for {task}: its head does not say of a metric which way is better."
+            )
+        if built.scores.metrics:
+            orders = importance.draw_orders(
+                self._held.size, self._asked.repeats, self._experiment.run.seed
+            )
+            self.importance = importance.measure(
+                model, built.scores, self._held, chosen, orders, self._progress
+            )
+
+    def _explain_rows(self, model: opened.Opened, built: _Built) -> None:
+        for task in built.outputs:
+            if task not in built.gradients:
+                self.left_out.append(
+                    f"Predictions of {task}: no gradient goes from its head to the columns."
+                )
+        chosen = list(self._asked.rows)
+        if not chosen or not built.gradients:
+            return
+        self._progress("integrated gradients")
+        encoded = model.encode(self._held.features)
+        baseline = attributions.make_baseline(encoded, self._asked.baseline)
+        explained = {task: one.output.explained for task, one in built.gradients.items()}
+        values = model.compute(explained, self._held.take(chosen).features)
+        for place, row in enumerate(chosen):
+            for task, own in built.gradients.items():
+                wanted = self._asked.classes.get(task)
+                places = attributions.choose_places(values[task], own.output.names, wanted)
+                self.attributions.append(
+                    attributions.explain_row(
+                        model,
+                        own,
+                        self._held,
+                        encoded,
+                        baseline,
+                        row,
+                        int(places[place]),
+                        self._asked.steps,
+                    )
+                )
+
+    def _compute_dependence(
+        self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]
+    ) -> None:
+        if not built.outputs:
+            return
+        fields = self._asked.dependence or self._choose_fields(chosen)
+        if not fields:
+            self.left_out.append("Partial dependence: no field has one value a row.")
+        for field in fields:
+            self._progress(f"partial dependence on {field}")
+            values = self._held.features[field]
+            spec, columns = self._experiment.data.spec, self._experiment.model.columns
+            is_number = inputs.is_number(spec, columns, field)
+            why = dependence.tell_unfit(values, is_number)
+            if why:
+                self.left_out.append(f"Partial dependence on {field}: {why}.")
+                continue
+            grid = dependence.make_grid(values, is_number)
+            said = list(built.outputs.values())
+            found = dependence.compute(model, said, self._held, field, grid, is_number)
+            self.dependences.append(found)
+
+    def _choose_fields(self, chosen: Sequence[inputs.Input]) -> list[str]:
+        """Return the most important fields of one value a row."""
+        shapes = {name: field.shape for name, field in self._experiment.data.spec.fields.items()}
+        order = importance.rank_inputs(self.importance) if self.importance else range(len(chosen))
+        single = [chosen[i].fields[0] for i in order if len(chosen[i].fields) == 1]
+        return [field for field in single if not shapes[field]][:_MOST_FIELDS]
+
+    def compare_gradients(self, model_dir: str, path: str) -> None:
+        """Compare the gradients of the tasks, where there are several."""
+        tasks = self._tasks[:MOST_TASKS]
+        if self._asked.batches == 0:
+            return
+        if len(tasks) < 2:
+            self.left_out.append("Gradients: there is one task, and nothing to compare it with.")
+            return
+        self._progress("gradients")
+        add = gradients.build(tasks)
+        opening = opened.open_model(
+            self._experiment, model_dir, path, self._held, add, is_trained=True
+        )
+        with opening as model:
+            split, most = self._held.split, self._asked.batches
+            batches = rows.read_batches(self._experiment, split, most)
+            found = gradients.compare(model, tasks, batches, self._progress)
+        if len(found.places) == 1:
+            self.left_out.append("Gradients: no trainable variable is reached by two tasks.")
+            return
+        self.similarity = found
+        for number, task in enumerate(tasks):
+            if found.counts[0, number, number] == 0:
+                self.left_out.append(f"Gradients of {task}: no batch has one other than 0.")

@@ -1,0 +1,141 @@
+"""What of a row can be explained: fields, fields that belong together, and the columns they reach.
+
+found = inputs.list_inputs(spec, columns)            # one for each field, or for an aligned history
+inputs.choose_inputs(found, ["age"], [["age", "job"]])
+inputs.fields_of_columns(columns)                    # {"numeric_age": ("age",)}
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import features as features_lib
+from mtl import spec as spec_lib
+from mtl.features import numeric
+
+# Columns that read a field as a number, where a whole number might be an id as well.
+_OF_NUMBERS = (numeric.Numbers, features_lib.Bucketized)
+
+
+class Input(NamedTuple):
+    """Fields that are permuted together.
+
+    Attributes:
+      name: what tables call it.
+      fields: one, several of a history, or those of a group.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+
+
+def list_inputs(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[Input]:
+    """Return what can be permuted: each field that a column reads, in the order of the spec.
+
+    Fields with several values a row that one column reads are one input: entry by entry they tell
+    of the same things, such as the items of a history and their times. A cross combines them all
+    and needs no such order.
+    """
+    read = [tuple(fields) for own in columns for fields in own.columns.values()]
+    crossed = [part for part in columns if isinstance(part, features_lib.Crossed)]
+    apart = [tuple(fields) for own in crossed for fields in own.columns.values()]
+    several = {name for name, field in spec.feature_fields.items() if field.shape}
+    joined = {name: name for name in spec.features}  # The first field of those that go together.
+    for fields in read:
+        own = [field for field in fields if field in several and fields not in apart]
+        for one, other in itertools.pairwise(own):
+            old, new = joined[other], joined[one]
+            joined = {name: new if first == old else first for name, first in joined.items()}
+    used = {field for fields in read for field in fields}
+    found: dict[str, list[str]] = {}
+    for name in spec.features:
+        if name in used:
+            found.setdefault(joined[name], []).append(name)
+    return [Input(" + ".join(fields), tuple(fields)) for fields in found.values()]
+
+
+def list_unread(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[str]:
+    """Return the features that no column reads."""
+    used = {field for own in columns for fields in own.columns.values() for field in fields}
+    return [name for name in spec.features if name not in used]
+
+
+def choose_inputs(
+    found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
+) -> list[Input]:
+    """Return the inputs of these fields, or all of them, and an input for each group beside them.
+
+    Raises:
+      UserError: a field is unknown, or no column reads it.
+    """
+    places = {field: one for one in found for field in one.fields}
+    for name in fields:
+        checks.one_of("--fields", name, places)
+    chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
+    for group in groups:
+        for name in group:
+            checks.one_of("--group", name, places)
+        checks.unique("--group", group)
+        checks.require(len(group) > 1, "--group", "hold several fields", list(group))
+        # What belongs together is permuted together in a group, too.
+        own = dict.fromkeys(field for name in group for field in places[name].fields)
+        chosen.append(Input(" + ".join(own), tuple(own)))
+    return list(dict.fromkeys(chosen))
+
+
+def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, ...]]:
+    """Return the fields that each encoded column is made of: {column: fields}.
+
+    Those of the columns that it reads are among them, such as the target of a history.
+    """
+    own = dict(itertools.chain.from_iterable(part.columns.items() for part in columns))
+    reads = {
+        name: types.read_member(part, types.Column, "reads_columns")
+        for part in columns
+        for name in part.columns
+    }
+
+    def walk(name: str) -> Iterator[str]:
+        yield from own[name]
+        for other in reads[name]:
+            yield from walk(other)
+
+    return {name: tuple(dict.fromkeys(walk(name))) for name in own}
+
+
+def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) -> bool:
+    """Return whether the values of a field are in an order, and not names or ids.
+
+    A whole number is in order if a column reads it as a number.
+    """
+    dtype = spec.feature_fields[field].dtype
+    if dtype in ("string", "bool"):
+        return False
+    if dtype == "float32":
+        return True
+    reading = [part for part in columns if any(field in f for f in part.columns.values())]
+    return any(isinstance(part, _OF_NUMBERS) for part in reading)
+
+
+def tell_value(value: Any) -> str:
+    """Return the value of a field of one row as text of a table."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace") or "(empty)"
+    if isinstance(value, np.ndarray) and value.ndim:
+        few = ", ".join(tell_value(one) for one in value.reshape(-1)[:4])
+        sizes = " × ".join(map(str, value.shape))
+        return f"[{few}]" if value.size <= 4 else f"[{few}, ...] ({sizes})"
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def read_row(features: Mapping[str, Any], row: int) -> dict[str, str]:
+    """Return what the fields of a row hold, as text: {field: value}."""
+    found = {}
+    for name, values in features.items():
+        splits = getattr(values, "row_splits", None)
+        one = values[row] if splits is None else values.values[splits[row] : splits[row + 1]]
+        found[name] = tell_value(one)
+    return found

@@ -1,0 +1,174 @@
+"""A checkpoint as a graph that is built once and fed rows: encoded columns, logits, gradients.
+
+with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
+    logits = model.predict(rows.features)                # {task: [N, C]}
+    columns = model.encode(rows.features)                # {column: [N, D]}
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import compat, types
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import given_files, mismatch
+from mtl.distribution import resources, tf_config
+from mtl.explaining import rows as rows_lib
+from mtl.runs import diagnosis, fitting
+from mtl.step import summaries
+from mtl.variables import averaging, stacks
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A graph of a run as evaluation computes it, with the values of a checkpoint.
+
+    Attributes:
+      session: holds the values.
+      heads: {task: its head}, as it was fitted.
+      features: {field: input [B, ...]}.
+      labels: the same.
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+      logits: {task: [B, C]}.
+      batch_size: how many rows go through at once, as many as in an evaluation.
+      extra: what else was built.
+    """
+
+    session: tf.compat.v1.Session
+    heads: Mapping[str, types.Head]
+    features: types.Tensors
+    labels: types.Tensors
+    inputs: types.Tensors
+    logits: types.Tensors
+    batch_size: int
+    extra: Any = None
+
+    def predict(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return the logits of all rows, {field: [N, ...]} -> {task: [N, C]}."""
+        return self.compute(self.logits, features)
+
+    def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return the encoded columns of all rows, {field: [N, ...]} -> {column: [N, D]}."""
+        return self.compute(self.inputs, features)
+
+    def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
+
+        They go through in batches of an evaluation, since the size of a batch may change last bits.
+        """
+        parts = [
+            self.session.run(dict(fetched), self.feed(part.features, {}))
+            for part in rows_lib.Rows("", features, {}).split_up(self.batch_size)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
+
+    def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
+        """Return what a session is fed for rows."""
+        given = {self.features[name]: value for name, value in features.items()}
+        return {**given, **{self.labels[name]: value for name, value in labels.items()}}
+
+
+@contextlib.contextmanager
+def open_model(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    path: str,
+    rows: rows_lib.Rows,
+    add: Callable[[Opened], Any] = lambda _: None,
+    is_trained: bool = False,
+) -> Iterator[Opened]:
+    """Open a checkpoint, of which nothing is written.
+
+    Args:
+      experiment: that of the run.
+      model_dir: of the run.
+      path: of the checkpoint.
+      rows: some, whose types and shapes the graph takes.
+      add: builds what else is needed, since the graph is closed when it is opened; what it returns
+        is `Opened.extra`.
+      is_trained: whether variables are those of a training: one for each task, and trainable only
+        where training moves them.
+
+    Raises:
+      UserError: the checkpoint does not fit the model, or rows cannot be encoded.
+    """
+    data, model = experiment.data, experiment.model
+    with (
+        diagnosis.explain_run_errors(data, model, path, rows.split),
+        tf.Graph().as_default(),
+    ):
+        tf1.train.create_global_step()
+        tf1.set_random_seed(experiment.run.seed)
+        given_files.check_unchanged(model.column_files, model_dir)
+        made: list[Opened] = []
+
+        def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
+            made.append(_build(experiment, model_dir, (features, labels), add, is_trained))
+            averaged = types.read_member(model.update, types.Update, "average")
+            is_hidden = any(part.hides_weights for part in model.pruning)
+            scaffold = (
+                tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+            )
+            return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
+
+        features = {name: _make_input(name, value) for name, value in rows.features.items()}
+        labels = {name: _make_input(name, value) for name, value in rows.labels.items()}
+        spec = mismatch.refuse_mismatch(build, path)(
+            features, labels, compat.estimator.ModeKeys.PREDICT
+        )
+        # As an Estimator's, whose last bits depend on what the graph optimizer does.
+        with tf_config.hide_cluster():
+            config = compat.estimator.RunConfig(tf_random_seed=experiment.run.seed)
+        own = experiment.distribution.resources.session_config()
+        creator = tf1.train.ChiefSessionCreator(
+            spec.scaffold or tf1.train.Scaffold(),
+            checkpoint_filename_with_path=path,
+            config=resources.configure_session(config, own).session_config,
+        )
+        with contextlib.closing(creator.create_session()) as session:
+            yield dataclasses.replace(made[0], session=session)
+
+
+def _build(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    given: tuple[types.Tensors, types.Tensors],
+    add: Callable[[Opened], Any],
+    is_trained: bool,
+) -> Opened:
+    statistics = fitting.load_statistics(model_dir)
+    model = experiment.model.fitted(statistics)
+
+    def build(features: Any, labels: Any) -> Any:
+        found = model.infer_activations(features, labels, statistics)
+        outputs = found.inputs, found.logits
+        size = experiment.data.batch_size
+        made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
+        return dataclasses.replace(made, extra=add(made)), {}
+
+    with summaries.drop_summaries():
+        if is_trained:
+            return model.held.wrap_step(build)(*given)[0]
+        # As an evaluation does, so that its numbers are the same.
+        with stacks.stack_tasks(model.stacks_tasks):
+            made, _ = build(*given)
+        stacks.add_saver()
+        return made
+
+
+def _make_input(name: str, value: Any) -> tf.Tensor | tf.RaggedTensor:
+    """Return an input of the graph for any number of rows."""
+    if isinstance(value, tf1.ragged.RaggedTensorValue):
+        return tf1.ragged.placeholder(_type_of(value), 1, [], name=name)
+    return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]], name=name)
+
+
+def _type_of(value: Any) -> tf.DType:
+    dtype = np.asarray(getattr(value, "values", value)).dtype
+    return tf.string if dtype.kind in "OSU" else tf.as_dtype(dtype)

@@ -1,0 +1,66 @@
+"""What of a head is explained: one number of a row, or one for each class.
+
+output = outputs.describe_output(head, logits)
+output.names, output.shown, output.explained          # ("a", "b"), [B, 2], [B, 2]
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl import types
+
+_NUMBERS = ("value", "predictions", "log_density", "score")
+_PROBABILITIES = ("probability", "logistic")
+
+
+class Output(NamedTuple):
+    """What a head says of a row, K numbers.
+
+    Attributes:
+      task: whose.
+      names: K, those of the classes where there are several.
+      kind: of `shown`: "probability", "value" and the like.
+      shown: as people read it, [B, K]: partial dependence.
+      scale: of `explained`: "logit", or the same as `kind`.
+      explained: as it adds up, [B, K]: integrated gradients.
+    """
+
+    task: str
+    names: Sequence[str]
+    kind: str
+    shown: tf.Tensor
+    scale: str
+    explained: tf.Tensor
+
+
+def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
+    """Return what a head says as numbers, [B, C] -> [B, K]; None if it is of no known kind.
+
+    Probabilities are explained as logits, where each class has one. What is neither a probability
+    nor a class is explained as it is: a value, the logarithm of a density, or a score.
+    """
+    said, size = head.predictions(logits), logits.shape[-1]
+    classes = [str(name) for name in types.read_member(head, types.Head, "class_names")]
+    for name in _PROBABILITIES:
+        if name in said and size == 1:
+            own = classes[-1:] or [name]
+            return Output(head.name, own, "probability", _widen(said[name]), "logit", logits)
+    for name in _NUMBERS:
+        if name in said and said[name].dtype.is_floating and said[name].shape.rank in (1, 2):
+            value = _widen(said[name])
+            count = value.shape[1]
+            if count is not None:
+                own = [name] if count == 1 else [f"{name} {number}" for number in range(count)]
+                return Output(head.name, own, name, value, name, value)
+    many = said.get("probabilities")
+    if many is not None and many.shape.rank == 2 and many.shape[1] == size:
+        own = classes if len(classes) == size else list(map(str, range(size)))
+        return Output(head.name, own, "probability", many, "logit", logits)
+    return None
+
+
+def _widen(values: tf.Tensor) -> tf.Tensor:
+    """[B] -> [B, 1]."""
+    return values[:, tf.newaxis] if values.shape.rank == 1 else values

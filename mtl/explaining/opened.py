@@ -16,9 +16,8 @@ import tensorflow as tf
 from mtl import compat, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
-from mtl.distribution import resources, tf_config
 from mtl.explaining import rows as rows_lib
-from mtl.runs import diagnosis, fitting
+from mtl.runs import diagnosis, estimators, fitting
 from mtl.step import summaries
 from mtl.variables import averaging, stacks
 
@@ -123,13 +122,10 @@ def open_model(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
         # As an Estimator's, whose last bits depend on what the graph optimizer does.
-        with tf_config.hide_cluster():
-            config = compat.estimator.RunConfig(tf_random_seed=experiment.run.seed)
-        own = experiment.distribution.resources.session_config()
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,
-            config=resources.configure_session(config, own).session_config,
+            config=estimators.build_config(experiment, model_dir).session_config,
         )
         with contextlib.closing(creator.create_session()) as session:
             yield dataclasses.replace(made[0], session=session)

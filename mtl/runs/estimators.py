@@ -38,15 +38,20 @@ def build_estimator(
         attack=experiment.attack if is_attacked else None,
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
-    with tf_config.hide_cluster():
-        config = compat.estimator.RunConfig(
-            model_dir=events or model_dir, tf_random_seed=experiment.run.seed
-        )
-    session_config = experiment.distribution.resources.session_config()
-    config = resources.configure_session(config, session_config)
+    config = build_config(experiment, events or model_dir)
     model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
     model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)
+
+
+def build_config(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> compat.estimator.RunConfig:
+    """Build the settings of an Estimator of one process, with those of its sessions."""
+    with tf_config.hide_cluster():
+        config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
+    own = experiment.distribution.resources.session_config()
+    return resources.configure_session(config, own)
 
 
 def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:

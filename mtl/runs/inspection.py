@@ -177,7 +177,11 @@ def open_graph(
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
         made, fed, outputs = _build(experiment, model_dir, path, batch, mode)
-        creator = tf1.train.ChiefSessionCreator(made.scaffold, checkpoint_filename_with_path=path)
+        # Sums of an Estimator's session would differ in their last bits from those of a plain one.
+        settings = estimators.build_config(experiment, model_dir).session_config
+        creator = tf1.train.ChiefSessionCreator(
+            made.scaffold, config=settings, checkpoint_filename_with_path=path
+        )
         with contextlib.closing(creator.create_session()) as session:
             yield OpenGraph(graph, session, fed, outputs)
 

@@ -7,6 +7,7 @@ experiment.Run.train_steps = 1000
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from mtl import checkpoints, checks, transfer, types
 from mtl import clip_audit as clip_audit_lib
@@ -82,6 +83,7 @@ class Experiment:
       clip_audit: records the gradients of samples in training; None records nothing.
       attack: what `launch.evaluate --attacked` moves inputs by, such as `auxiliary.Adversarial`;
         no other evaluation, and no training, knows of it.
+      trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
     """
 
     data: pipeline.Pipeline
@@ -94,6 +96,7 @@ class Experiment:
     serving: serving_lib.Serving = serving_lib.Serving()
     clip_audit: clip_audit_lib.ClipAudit | None = None
     attack: types.Attack | None = None
+    trackers: Sequence[types.Tracker] = ()
 
     def __post_init__(self):
         for name, kind in (
@@ -122,6 +125,7 @@ class Experiment:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
+        self._check_trackers()
         self.serving.check(self.data.spec, self.model.tasks)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
@@ -134,6 +138,16 @@ class Experiment:
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
+
+    def _check_trackers(self) -> None:
+        where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"
+        checks.is_a(where, self.trackers, (list, tuple), rule)
+        names = []
+        for tracker in self.trackers:
+            checks.has(where, tracker, ["start"], rule)
+            names.append(types.read_member(tracker, types.Tracker, "name"))
+            checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
+        checks.unique(where, names)
 
     @property
     def files_read(self) -> list[str]:

@@ -163,7 +163,7 @@ class Reporter:
     def _begin(self, run: types.RunDescription) -> types.TrackedRun | None:
         """Begin or go on with the run, as soon as the tracker can be reached; None if never."""
         while True:
-            is_last, run_id = self._is_closing, self.kept.read_id()
+            run_id = self.kept.read_id()
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
@@ -172,7 +172,7 @@ class Reporter:
                     return tracked
                 except Exception as error:
                     self._tell("the start of the run", error)
-            if is_last:
+            if self._is_closing:
                 return None
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, _AGAIN_SECS)

@@ -66,7 +66,14 @@ class WandB(types.Tracker):
     def start(self, run: types.RunDescription) -> "_Run":
         """Begin a run, or go on with the one of this id."""
         wandb = importlib.import_module("wandb")
-        settings: dict[str, Any] = {"console": "off", "silent": True}
+        settings: dict[str, Any] = {
+            "console": "off",
+            "silent": True,
+            # Python waits at its end for what wandb has begun.
+            "init_timeout": 0.8 * self.flush_secs,
+            "finish_timeout": 0.8 * self.flush_secs,
+            "finish_timeout_raises": True,
+        }
         if run.is_beside and self.mode == "online":
             # Two processes write to one run: neither may end it for the other.
             settings |= {"mode": "shared", "x_primary": bool(run.parameters)}

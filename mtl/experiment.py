@@ -33,6 +33,8 @@ class Run:
       micro_batches: into how many slices a batch is cut that go through the network one by one, to
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
       precision: in which numbers, and by which compiler, the network of a training step computes.
+      profile: [first, last]: profiles the steps between these two global steps, and writes where
+        their time and memory go; None profiles nothing.
       seed: of initial weights, shuffling and dropout.
     """
 
@@ -44,6 +46,7 @@ class Run:
     steps_per_call: int = 100
     micro_batches: int = 1
     precision: precision_lib.Precision = precision_lib.PLAIN
+    profile: Sequence[int] | None = None
     seed: int = 1
 
     def __post_init__(self):
@@ -57,6 +60,7 @@ class Run:
         for name in counts:
             checks.is_a(f"Run.{name}", getattr(self, name), int, "be an integer")
             checks.at_least(f"Run.{name}", getattr(self, name), 1)
+        self._check_profile()
         if self.checkpoint_secs is not None:
             checks.positive("Run.checkpoint_secs", self.checkpoint_secs)
         checks.require(
@@ -65,6 +69,20 @@ class Run:
             "set either checkpoint_steps or checkpoint_secs, the other to None",
             (self.checkpoint_steps, self.checkpoint_secs),
         )
+
+    def _check_profile(self) -> None:
+        if self.profile is None:
+            return
+        where, rule = "Run.profile", "be None or two steps, such as [100, 110]"
+        checks.is_a(where, self.profile, (list, tuple), rule)
+        checks.require(len(self.profile) == 2, where, rule, self.profile)
+        for step in self.profile:
+            checks.is_a(where, step, int, rule)
+        first, last = self.profile
+        checks.require(first >= 1, where, "begin at step 1 or later", self.profile)
+        checks.require(last - first >= 2, where, "span two steps or more, in order", self.profile)
+        rule = f"end at Run.train_steps, {self.train_steps}, or before"
+        checks.require(last <= self.train_steps, where, rule, self.profile)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ from mtl.monitoring import (
     sparsity_picture,
     tracked,
 )
+from mtl.profiling import advice
+from mtl.profiling import hook as profile_hook
 from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation, reporting
 from mtl.step import training_loop, whole_batch
 
@@ -65,9 +67,31 @@ class Training:
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run, self._group = experiment.run, group
+        self._profiling = self._plan_profile()
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
+
+    def _plan_profile(self) -> profile_hook.Profiling | None:
+        """Return what is profiled; None for nothing."""
+        run, model, place = self._run, self._experiment.model, self._place
+        if run.profile is None:
+            return None
+        rule, fix = (
+            "be None beside parameter servers",
+            "Steps of others come between its own there.",
+        )
+        checks.require(not place.has_servers, "Run.profile", rule, list(run.profile), fix)
+        every = getattr(model.surgery, "every_steps", None)
+        settings = advice.Settings(
+            steps_per_call=run.steps_per_call if self._loop_settings else 1,
+            may_repeat=place.strategy == distribution.ONE,
+            cache=self._data.cache,
+            combines=every == 1 and getattr(model.surgery, "on", "") == "parameters",
+            xla=run.precision.xla,
+        )
+        is_alone = place.cluster is None
+        return profile_hook.Profiling(run.profile, self._model_dir, settings, is_alone)
 
     def run(self) -> tuple[dict[str, Any], int]:
         """Train up to the last step.
@@ -189,9 +213,12 @@ class Training:
             if not place.is_chief:
                 context.beat.publish_phase(members.TRAINING)
             # A strategy would trace the step through AutoGraph, which garbles its errors.
-            tf.autograph.experimental.do_not_convert(members.train_estimator)(
-                place.cluster, estimator, spec
-            )
+            train = tf.autograph.experimental.do_not_convert(members.train_estimator)
+            try:
+                train(place.cluster, estimator, spec)
+            finally:
+                if self._profiling:
+                    self._profiling.close()
         return run_directory.step_of(self._model_dir) - first
 
     def _input_state(self) -> input_state.InputState:
@@ -225,6 +252,7 @@ class Training:
             experimental_max_worker_delay_secs=0,
         )
         config = resources.configure_session(config, session_config)
+        loop = self._loop_settings
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
@@ -233,13 +261,15 @@ class Training:
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
-            loop=self._loop_settings,
+            loop=loop,
             slices=self._run.micro_batches,
             precision=self._run.precision,
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
+        if self._profiling and loop:
+            model_fn = self._profiling.end_calls(model_fn, loop)
         # From the inside out; docs/follow_a_batch.md draws this stack.
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
         model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
@@ -330,6 +360,7 @@ class Training:
             return {"training_hooks": [saving_hook]}
         return {
             "training_chief_hooks": [
+                *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 progress.Progress(

@@ -112,7 +112,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
             self._start()
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
-            self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step, _r=1)
+            self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)
             self._trace.__enter__()
             if self._is_last and self._profiling.traces_ops:
                 options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)

@@ -14,9 +14,10 @@ from typing import Any
 from mtl.compat import xplane
 from mtl.profiling import memory, op_times, shares, words
 
-CALL = "train"
-"""What a session call is marked as, as TensorBoard's profiler expects it."""
+CALL = "session_call"
+"""What a session call is marked as. Estimator marks it too, but counts calls and not steps."""
 
+_NUMBER = "id"
 _BUSY = "ExecutorState::Process"
 _WAIT = "IteratorGetNextOp::DoCompute"
 _NEXT = "IteratorGetNext"
@@ -96,6 +97,7 @@ def read(
                 continue
             marks += [(e.start, e.end) for e in events if e.name == CALL]
             waits += [(e.start, e.end) for e in events if e.name == _WAIT]
+            events = _leave_out_input(events)
             busy += [(e.start, e.end) for e in events if e.name == _BUSY]
             ops += shares.cut_nested(_read_ops(events, attribution))
     marks.sort()
@@ -134,6 +136,16 @@ def read(
         has_gpu=has_gpu,
         held=held,
     )
+
+
+def _leave_out_input(events: Sequence[xplane.Event]) -> list[xplane.Event]:
+    """Return the events of a thread without those of the input, which runs beside the steps.
+
+    TensorFlow numbers what it runs for a dataset below 0.
+    """
+    runs = [event for event in events if event.name == _BUSY]
+    of_input = sorted((e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, 0)) < 0)
+    return [event for event in events if not _is_within(event.start, of_input)]
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:

@@ -20,6 +20,7 @@ from mtl.tracking import packages
 _STATES = {types.FINISHED: "FINISHED", types.FAILED: "FAILED", types.KILLED: "KILLED"}
 # MLflow takes no more at once.
 _AT_ONCE = 100
+_LOGIN = re.compile(r"//[^/@]*@")
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
@@ -58,9 +59,9 @@ class MLflow(types.Tracker):
 
     @property
     def destination(self) -> str:
-        """The server and the experiment."""
+        """The server, without a password in its address, and the experiment."""
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        return f"{uri} {self.experiment}".strip()
+        return f"{_LOGIN.sub('//', uri)} {self.experiment}".strip()
 
     def require(self) -> None:
         """Fail where MLflow is not installed."""

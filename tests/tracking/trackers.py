@@ -36,6 +36,11 @@ class Told(types.Tracker):
             time.sleep(0.01)
         self.said.append((what, *told))
 
+    def find(self, stream, step):
+        """The metrics of a step of a stream."""
+        logged = [one[2] for one in self.said if one[0] == "log" and one[1] == step]
+        return next(own for own in logged if next(iter(own)).startswith(f"{stream}/"))
+
     def steps(self, stream="train"):
         """The steps that were logged of a stream, in order."""
         return [

@@ -30,9 +30,16 @@ from mtl.monitoring import (
     sparsity_picture,
     tracked,
 )
-from mtl.profiling import advice
-from mtl.profiling import hook as profile_hook
-from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation, reporting
+from mtl.runs import (
+    diagnosis,
+    evaluation,
+    failures,
+    fitting,
+    members,
+    preparation,
+    profiled,
+    reporting,
+)
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -67,31 +74,11 @@ class Training:
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run, self._group = experiment.run, group
-        self._profiling = self._plan_profile()
+        loops = bool(self._loop_settings)
+        self._profiling = profiled.plan_profile(experiment, self._place, model_dir, loops)
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
-
-    def _plan_profile(self) -> profile_hook.Profiling | None:
-        """Return what is profiled; None for nothing."""
-        run, model, place = self._run, self._experiment.model, self._place
-        if run.profile is None:
-            return None
-        rule, fix = (
-            "be None beside parameter servers",
-            "Steps of others come between its own there.",
-        )
-        checks.require(not place.has_servers, "Run.profile", rule, list(run.profile), fix)
-        every = getattr(model.surgery, "every_steps", None)
-        settings = advice.Settings(
-            steps_per_call=run.steps_per_call if self._loop_settings else 1,
-            may_repeat=place.strategy == distribution.ONE,
-            cache=self._data.cache,
-            combines=every == 1 and getattr(model.surgery, "on", "") == "parameters",
-            xla=run.precision.xla,
-        )
-        is_alone = place.cluster is None
-        return profile_hook.Profiling(run.profile, self._model_dir, settings, is_alone)
 
     def run(self) -> tuple[dict[str, Any], int]:
         """Train up to the last step.

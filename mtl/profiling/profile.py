@@ -97,7 +97,7 @@ def read(
                 continue
             marks += [(e.start, e.end) for e in events if e.name == CALL]
             waits += [(e.start, e.end) for e in events if e.name == _WAIT]
-            events = _leave_out_input(events)
+            events = _keep_steps(events)
             busy += [(e.start, e.end) for e in events if e.name == _BUSY]
             ops += shares.cut_nested(_read_ops(events, attribution))
     marks.sort()
@@ -138,14 +138,21 @@ def read(
     )
 
 
-def _leave_out_input(events: Sequence[xplane.Event]) -> list[xplane.Event]:
-    """Return the events of a thread without those of the input, which runs beside the steps.
+def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
+    """Return what a thread did of the steps: the input runs ops as well, beside them.
 
-    TensorFlow numbers what it runs for a dataset below 0.
+    TensorFlow numbers what it runs for a dataset below 0. What began before the profile is not told
+    of, but the ops in it are: so an op counts that lies in what was begun for a step.
     """
     runs = [event for event in events if event.name == _BUSY]
-    of_input = sorted((e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, 0)) < 0)
-    return [event for event in events if not _is_within(event.start, of_input)]
+    of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
+    whole: list[shares.Interval] = []
+    for start, end in sorted(of_steps):
+        if not whole or start > whole[-1][1]:
+            whole.append((start, end))
+        elif end > whole[-1][1]:
+            whole[-1] = (whole[-1][0], end)
+    return [event for event in events if _is_within(event.start, whole)]
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:

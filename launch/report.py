@@ -12,6 +12,7 @@ from absl import flags
 from launch import app
 from mtl import checks, scoring
 from mtl.reports import report
+from mtl.runs import reporting
 
 OUTPUT = flags.DEFINE_string(
     "output", None, "The file to write, which ends in .html. (default: report.html in --model_dir)"
@@ -35,6 +36,9 @@ def main() -> None:
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
+    if experiment.trackers:
+        with reporting.go_on(experiment, model_dir) as reporters:
+            reporters.add_file(output)
     print(f"Report: {output}")
     print(f"  {size:,} bytes, {page.state}", file=sys.stderr)
 

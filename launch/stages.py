@@ -11,6 +11,7 @@ not trained again, and one that was interrupted goes on.
 
 import collections
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
@@ -36,12 +37,14 @@ class Stage:
       file: the gin file.
       params: bindings that come after it.
       model_dir: where it is trained.
+      group: what the trackers of all stages call them together.
       trusted: what the files may build.
     """
 
     file: str
     params: tuple[str, ...]
     model_dir: str
+    group: str = ""
     trusted: trust.Trusted = trust.EVERYTHING
 
     @property
@@ -68,7 +71,8 @@ class Stage:
     def train(self) -> tuple[dict[str, Any], int]:
         """Train what is left, and return the metrics and the number of steps."""
         experiment = self.load()
-        return verbs.train(experiment, self.model_dir, lambda: config.save(self.model_dir))
+        save = functools.partial(config.save, self.model_dir)
+        return verbs.train(experiment, self.model_dir, save, self.group)
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:
@@ -103,7 +107,8 @@ def plan(
     for file, name in zip(files, names, strict=True):
         earlier = {stage.name: stage.model_dir for stage in stages}
         bindings = (*places(file, earlier, trusted), *params)
-        stages.append(Stage(file, bindings, os.path.join(root, name), trusted))
+        group = os.path.basename(os.path.abspath(root))
+        stages.append(Stage(file, bindings, os.path.join(root, name), group, trusted))
     # A mistake in the last stage must not show after hours of the first.
     for stage in stages:
         stage.load()

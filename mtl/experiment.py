@@ -7,6 +7,7 @@ experiment.Run.train_steps = 1000
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from mtl import checkpoints, checks, transfer, types
 from mtl import clip_audit as clip_audit_lib
@@ -32,6 +33,8 @@ class Run:
       micro_batches: into how many slices a batch is cut that go through the network one by one, to
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
       precision: in which numbers, and by which compiler, the network of a training step computes.
+      profile: [first, last]: profiles the steps between these two global steps, and writes where
+        their time and memory go; None profiles nothing.
       seed: of initial weights, shuffling and dropout.
       check_numerics: whether every step checks that no op makes a NaN or infinity of finite inputs,
         and the run ends at the first that does, whatever `Update.if_not_finite` says.
@@ -45,6 +48,7 @@ class Run:
     steps_per_call: int = 100
     micro_batches: int = 1
     precision: precision_lib.Precision = precision_lib.PLAIN
+    profile: Sequence[int] | None = None
     seed: int = 1
     check_numerics: bool = False
 
@@ -61,6 +65,7 @@ class Run:
         for name in counts:
             checks.is_a(f"Run.{name}", getattr(self, name), int, "be an integer")
             checks.at_least(f"Run.{name}", getattr(self, name), 1)
+        self._check_profile()
         if self.checkpoint_secs is not None:
             checks.positive("Run.checkpoint_secs", self.checkpoint_secs)
         checks.require(
@@ -69,6 +74,20 @@ class Run:
             "set either checkpoint_steps or checkpoint_secs, the other to None",
             (self.checkpoint_steps, self.checkpoint_secs),
         )
+
+    def _check_profile(self) -> None:
+        if self.profile is None:
+            return
+        where, rule = "Run.profile", "be None or two steps, such as [100, 110]"
+        checks.is_a(where, self.profile, (list, tuple), rule)
+        checks.require(len(self.profile) == 2, where, rule, self.profile)
+        for step in self.profile:
+            checks.is_a(where, step, int, rule)
+        first, last = self.profile
+        checks.require(first >= 1, where, "begin at step 1 or later", self.profile)
+        checks.require(last - first >= 2, where, "span two steps or more, in order", self.profile)
+        rule = f"end at Run.train_steps, {self.train_steps}, or before"
+        checks.require(last <= self.train_steps, where, rule, self.profile)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +106,7 @@ class Experiment:
       clip_audit: records the gradients of samples in training; None records nothing.
       attack: what `launch.evaluate --attacked` moves inputs by, such as `auxiliary.Adversarial`;
         no other evaluation, and no training, knows of it.
+      trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
     """
 
     data: pipeline.Pipeline
@@ -99,6 +119,7 @@ class Experiment:
     serving: serving_lib.Serving = serving_lib.Serving()
     clip_audit: clip_audit_lib.ClipAudit | None = None
     attack: types.Attack | None = None
+    trackers: Sequence[types.Tracker] = ()
 
     def __post_init__(self):
         for name, kind in (
@@ -127,6 +148,7 @@ class Experiment:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
+        self._check_trackers()
         self.serving.check(self.data.spec, self.model.tasks)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
@@ -139,6 +161,16 @@ class Experiment:
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
+
+    def _check_trackers(self) -> None:
+        where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"
+        checks.is_a(where, self.trackers, (list, tuple), rule)
+        names = []
+        for tracker in self.trackers:
+            checks.has(where, tracker, ["start"], rule)
+            names.append(types.read_member(tracker, types.Tracker, "name"))
+            checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
+        checks.unique(where, names)
 
     @property
     def files_read(self) -> list[str]:

@@ -3,6 +3,7 @@
 print(summary.of_training("runs/digits", {"sign/auc": 0.9, "global_step": 900}, 900, "mtl"))
 """
 
+import json
 import math
 import os
 import shlex
@@ -91,6 +92,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         # Exports outlive a run that starts anew, since a server may be serving them.
         "best export": best and _newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
+        "profile": _describe_profile(model_dir),
         "configuration": os.path.join(model_dir, "config.gin"),
     }
     chosen = "best" if best else "latest"
@@ -120,6 +122,22 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
             *(f"  {command}" for command in commands),
         ]
     )
+
+
+def _describe_profile(model_dir: str) -> str | None:
+    """Return what the last profile of a run came to, and where it lies."""
+    folder = os.path.join(model_dir, "profile")
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    found = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}
+    last = max((n for n in names if n.endswith(".json")), key=lambda n: found[n], default=None)
+    if last is None:
+        return None
+    with tf.io.gfile.GFile(os.path.join(folder, last)) as file:
+        try:
+            headline = json.loads(file.read())["headline"]
+        except (ValueError, KeyError, TypeError):  # It is damaged, and only told of.
+            return None
+    return f"{headline} ({os.path.join(folder, last.removesuffix('.json'))}.txt)"
 
 
 def _describe_cut(cut: int, total: int, num_packed: int) -> str:

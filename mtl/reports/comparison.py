@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mtl import checks
-from mtl.reports import record, settings
+from mtl.checkpoints import flat_settings
+from mtl.reports import record
 
 
 class Pair(NamedTuple):
@@ -143,13 +144,13 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
     repeats: dict[str, str] = {}
     groups = [
         _keep_one_of_each_seed(group, runs, repeats)
-        for group in settings.group_by_seed(experiments)
+        for group in flat_settings.group_by_seed(experiments)
     ]
     groups = [group for group in groups if len(group) > 1]
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
-        differing=settings.compare(experiments),
+        differing=flat_settings.compare(experiments),
         metrics=metrics,
         directions=directions,
         figures=_measure(runs),

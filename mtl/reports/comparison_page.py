@@ -6,7 +6,8 @@ whole = comparison_page.describe(found)
 import math
 from collections.abc import Sequence
 
-from mtl.reports import blocks, comparison, curve_sections, figures, settings
+from mtl.checkpoints import flat_settings
+from mtl.reports import blocks, comparison, curve_sections, figures
 
 _MOST_TASKS = 20
 
@@ -93,7 +94,7 @@ def _tell_seeds(found: comparison.Comparison) -> list | str:
 def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list | str:
     if not found.differing:
         return "the runs have the same settings."
-    cuts = {setting: settings.cut_apart(row) for setting, row in found.differing.items()}
+    cuts = {setting: flat_settings.cut_apart(row) for setting, row in found.differing.items()}
     rows = [[setting, *(row[n] for n in names)] for setting, row in cuts.items()]
     return [blocks.Table(["setting", *names], rows)]
 

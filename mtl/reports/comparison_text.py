@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl import aligned
+from mtl.checkpoints import flat_settings
 from mtl.files import atomic
 from mtl.monitoring import summary
-from mtl.reports import comparison, record, settings
+from mtl.reports import comparison, record
 
 _LONGEST = 48
 _BEST = "*"
@@ -109,7 +110,9 @@ def _tell_best(run: record.Run) -> str:
 
 
 def _settings(found: comparison.Comparison) -> list[list[str]]:
-    cuts = {setting: settings.cut_apart(row, _LONGEST) for setting, row in found.differing.items()}
+    cuts = {
+        setting: flat_settings.cut_apart(row, _LONGEST) for setting, row in found.differing.items()
+    }
     return [[setting, *(row[name] for name in found.runs)] for setting, row in cuts.items()]
 
 
@@ -168,8 +171,8 @@ def _differences(found: comparison.Comparison, name: str) -> str:
     told = []
     for setting, row in found.differing.items():
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
-        if row[name] not in (usual, settings.ABSENT):
-            told.append(f"{setting}={settings.cut_apart(row, _LONGEST)[name]}")
+        if row[name] not in (usual, flat_settings.ABSENT):
+            told.append(f"{setting}={flat_settings.cut_apart(row, _LONGEST)[name]}")
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 

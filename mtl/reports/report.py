@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mtl import checks
 from mtl import experiment as experiment_lib
+from mtl.checkpoints import flat_settings
 from mtl.files import atomic
 from mtl.reports import (
     baselines,
@@ -20,7 +21,6 @@ from mtl.reports import (
     page,
     record,
     row_sections,
-    settings,
     size_sections,
     splits,
 )
@@ -193,7 +193,7 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
 
 
 def _tell_settings(run: record.Run) -> list:
-    all_settings = list(settings.flatten(run.experiment))
+    all_settings = list(flat_settings.flatten(run.experiment))
     own = [one for one in all_settings if not one.is_default]
     defaults = [one for one in all_settings if one.is_default]
     header = ["part", "setting", "value", "default"]
@@ -201,7 +201,12 @@ def _tell_settings(run: record.Run) -> list:
         blocks.Table(
             header,
             [
-                [_part(one), one.name, settings.cut(one.value), blocks.Quiet(_told_default(one))]
+                [
+                    _part(one),
+                    one.name,
+                    flat_settings.cut(one.value),
+                    blocks.Quiet(_told_default(one)),
+                ]
                 for one in own
             ],
             f"{len(own)} settings differ from their defaults, or have none and had to be set.",
@@ -211,16 +216,16 @@ def _tell_settings(run: record.Run) -> list:
             [
                 blocks.Table(
                     header[:3],
-                    [[_part(one), one.name, settings.cut(one.value)] for one in defaults],
+                    [[_part(one), one.name, flat_settings.cut(one.value)] for one in defaults],
                 )
             ],
         ),
     ]
 
 
-def _part(setting: settings.Setting) -> str:
+def _part(setting: flat_settings.Setting) -> str:
     return f"{setting.part or 'experiment'} ({setting.kind})"
 
 
-def _told_default(setting: settings.Setting) -> str:
-    return "" if setting.default is None else settings.cut(setting.default)
+def _told_default(setting: flat_settings.Setting) -> str:
+    return "" if setting.default is None else flat_settings.cut(setting.default)

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import tensorflow as tf
@@ -31,6 +32,7 @@ class Evaluator:
       experiment: the run's settings.
       model_dir: where it lies.
       interruption: whether this process was asked to stop; between two batches it does.
+      log: is given "eval", the step and the metrics of each evaluation, for the run's trackers.
 
     Attributes:
       keeper: the record of the best.
@@ -42,8 +44,9 @@ class Evaluator:
         experiment: experiment_lib.Experiment,
         model_dir: str,
         interruption: interruption_lib.Interruption,
+        log: Callable[[str, int, Mapping[str, float]], None] = lambda *told: None,
     ):
-        self._experiment, self._model_dir = experiment, model_dir
+        self._experiment, self._model_dir, self._log = experiment, model_dir, log
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         known = experiment.model.find_direction(experiment.best.metric)
@@ -74,6 +77,7 @@ class Evaluator:
         line = summary.describe_evaluation(self.metrics, shown, best, is_best)
         fields = {"metrics": self.metrics, "is_best": is_best}
         _log.info("%s", line, extra={"fields": fields})
+        self._log("eval", *split_step(self.metrics))
         self._export(estimator, checkpoint)
         return self.metrics
 
@@ -146,7 +150,7 @@ def evaluate(
         estimator = estimators.build_estimator(
             experiment, model_dir, path, events=scratch if is_own else None, is_attacked=is_attacked
         )
-        name = None if is_own else re.sub(r"\W+", "_", split)
+        name = None if is_own else _spell(split)
         restored = []
         if not is_own:
             forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
@@ -154,6 +158,22 @@ def evaluate(
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
         return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+
+
+def name_stream(experiment: experiment_lib.Experiment, split: str | None) -> str:
+    """Return what an evaluation of a split is called; its own of a run is `eval`."""
+    is_own = split in (None, experiment.data.eval_split)
+    return "eval" if is_own else f"eval_{_spell(cast(str, split))}"
+
+
+def _spell(split: str) -> str:
+    return re.sub(r"\W+", "_", split)
+
+
+def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+    """Return the step of an evaluation, and its metrics alone."""
+    own = {name: float(value) for name, value in metrics.items() if name != "global_step"}
+    return int(metrics["global_step"]), own
 
 
 def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:

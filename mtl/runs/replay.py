@@ -87,7 +87,9 @@ class _Replay(training.Training):
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
         # What XLA compiles is one op to the debugger.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
-        run = dataclasses.replace(experiment.run, precision=plain, check_numerics=False)
+        run = dataclasses.replace(
+            experiment.run, precision=plain, check_numerics=False, profile=None
+        )
         super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."

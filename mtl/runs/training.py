@@ -29,8 +29,18 @@ from mtl.monitoring import (
     hooks,
     progress,
     sparsity_picture,
+    tracked,
 )
-from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation
+from mtl.runs import (
+    diagnosis,
+    evaluation,
+    failures,
+    fitting,
+    members,
+    preparation,
+    profiled,
+    reporting,
+)
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -44,6 +54,7 @@ class Training:
       experiment: the run's settings.
       model_dir: where everything is written; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
+      group: what the run has in common with others, for its trackers.
 
     Raises:
       UserError: if the batch cannot be divided over the replicas, or devices are not there.
@@ -54,6 +65,7 @@ class Training:
         experiment: experiment_lib.Experiment,
         model_dir: str,
         on_start: Callable[[], None],
+        group: str = "",
     ):
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
@@ -62,7 +74,9 @@ class Training:
         self._audit = recording.Recording(experiment.clip_audit, model_dir)
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
-        self._run = experiment.run
+        self._run, self._group = experiment.run, group
+        loops = bool(self._loop_settings)
+        self._profiling = profiled.plan_profile(experiment, self._place, model_dir, loops)
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
@@ -75,23 +89,33 @@ class Training:
         """
         # Two chiefs in one folder would delete each other's checkpoints. Workers share the chief's.
         alone = run_directory.lock_run if self._place.is_chief else contextlib.nullcontext
-        with alone(self._model_dir), tf_config.confine_server(self._place.cluster):
-            return self._take_part()
+        settings = (self._experiment, self._model_dir, self._place, self._group)
+        with (
+            alone(self._model_dir),
+            tf_config.confine_server(self._place.cluster),
+            reporting.report_training(*settings) as report,
+        ):
+            return self._take_part(report)
 
-    def _take_part(self) -> tuple[dict[str, Any], int]:
+    def _take_part(self, report: reporting.Report) -> tuple[dict[str, Any], int]:
         """Do what this process does of the run, as its place says."""
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
         timeout_secs = self._experiment.distribution.timeout_secs
         with members.open_heartbeat(self._place.cluster, self._model_dir, timeout_secs) as beat:
-            evaluator = evaluation.Evaluator(self._experiment, self._model_dir, interruption)
+            evaluator = evaluation.Evaluator(
+                self._experiment, self._model_dir, interruption, report.reporters.log
+            )
             if self._place.job == tf_config.SERVER:
                 members.serve_parameters(self._place.known_cluster, beat, interruption)
                 return {}, 0
             if self._place.job == tf_config.EVALUATOR:
+                # From then on the folder holds nothing of an earlier run.
+                beat.wait_for(members.CHIEF, members.TRAINING)
+                report.start()
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
                 return metrics, 0
-            return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
+            return self._train_or_follow(_Context(strategy, evaluator, interruption, beat, report))
 
     def _train_or_follow(self, context: "_Context") -> tuple[dict[str, Any], int]:
         """Do what the chief and the workers do."""
@@ -120,16 +144,18 @@ class Training:
             context.evaluator.catch_up()
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
+            context.report.prepare(is_new=checkpoint is None)
             why = self._why_done(step, context.evaluator.keeper)
             if why:
                 metrics = context.evaluator.metrics or context.evaluator.evaluate_again()
                 context.evaluator.forget_later()
+                context.report.start_if_waiting()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
             # Beside parameter servers the chief waits until variables have values: see `Leading`.
             if not self._place.has_servers:
                 members.announce_training(context.beat, checkpoint)
-            start = functools.partial(self._announce_start, context.evaluator, step)
+            start = functools.partial(self._announce_start, context, step)
             with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             scalars = event_files.read_record(self._model_dir).curves
@@ -144,16 +170,17 @@ class Training:
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""
 
-    def _announce_start(self, evaluator: evaluation.Evaluator, step: int) -> None:
+    def _announce_start(self, context: "_Context", step: int) -> None:
         """Log that training starts, once the model is restored: what is refused.
 
         Is refused before.
         """
-        evaluator.forget_later()
+        context.evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.loss_names)
         _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
         self._on_start()
+        context.report.start()
 
     def _train_from(
         self, context: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
@@ -174,9 +201,12 @@ class Training:
             if not place.is_chief:
                 context.beat.publish_phase(members.TRAINING)
             # A strategy would trace the step through AutoGraph, which garbles its errors.
-            tf.autograph.experimental.do_not_convert(members.train_estimator)(
-                place.cluster, estimator, spec
-            )
+            train = tf.autograph.experimental.do_not_convert(members.train_estimator)
+            try:
+                train(place.cluster, estimator, spec)
+            finally:
+                if self._profiling:
+                    self._profiling.close()
         return run_directory.step_of(self._model_dir) - first
 
     def _input_state(self) -> input_state.InputState:
@@ -210,6 +240,7 @@ class Training:
             experimental_max_worker_delay_secs=0,
         )
         config = resources.configure_session(config, session_config)
+        loop = self._loop_settings
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
@@ -218,13 +249,15 @@ class Training:
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
-            loop=self._loop_settings,
+            loop=loop,
             slices=self._run.micro_batches,
             precision=self._run.precision,
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
+        if self._profiling and loop:
+            model_fn = self._profiling.end_calls(model_fn, loop)
         # From the inside out; docs/follow_a_batch.md draws this stack.
         if self._run.check_numerics:
             model_fn = numerics.check_steps(model_fn)
@@ -317,6 +350,7 @@ class Training:
             return {"training_hooks": [saving_hook]}
         return {
             "training_chief_hooks": [
+                *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 progress.Progress(
@@ -328,10 +362,18 @@ class Training:
                 hooks.Dominance(result, model_dir, self._experiment.model, run),
                 hooks.Skipped(result, model_dir),
                 hooks.FullTables(result, model_dir, self._experiment.model),
+                *self._build_tracked(result, context.report),
                 *([leading] if place.has_servers else []),
                 saving_hook,
             ],
         }
+
+    def _build_tracked(
+        self, result: training_loop.StepResult, report: reporting.Report
+    ) -> list[tracked.Tracked]:
+        every, log = self._run.summary_steps, report.reporters.log
+        is_on = bool(report.reporters)
+        return [tracked.Tracked(result, every, self._data.batch_size, log)] if is_on else []
 
     def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
         """Return up to which step checkpoints need not be kept for an evaluation."""
@@ -357,3 +399,4 @@ class _Context:
     evaluator: evaluation.Evaluator
     interruption: interruption_lib.Interruption
     beat: heartbeat.Heartbeat
+    report: reporting.Report

@@ -22,14 +22,15 @@ from mtl.runs import (
     checkpoint_audit,
     diagnosis,
     estimators,
+    evaluation,
     failures,
     finished_pruning,
     fitting,
     places,
     preparation,
+    reporting,
     training,
 )
-from mtl.runs.evaluation import evaluate
 
 __all__ = [
     "audit_clipping",
@@ -48,6 +49,7 @@ def train(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     on_start: Callable[[], None] = lambda: None,
+    group: str = "",
 ) -> tuple[dict[str, Any], int]:
     """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
 
@@ -57,6 +59,7 @@ def train(
       experiment: what is trained, and how.
       model_dir: where everything is written.
       on_start: called once the model is built and restored, before the first step.
+      group: what the run has in common with others, such as stages, for its trackers.
 
     Returns:
       The metrics of the last evaluation, {} where another process evaluates; and the number of
@@ -66,7 +69,28 @@ def train(
       UserError: for anything wrong with the settings, the data or what is in `model_dir`.
       SystemExit: a signal asked to stop; what was trained is saved.
     """
-    return training.Training(experiment, model_dir, on_start).run()
+    return training.Training(experiment, model_dir, on_start, group).run()
+
+
+def evaluate(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str | None = None,
+    checkpoint: str = "latest",
+    is_attacked: bool = False,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
+
+    `evaluation.evaluate` says what is written. The trackers of the run are told, too, of all but
+    attacked inputs.
+    """
+    metrics = evaluation.evaluate(experiment, model_dir, split, checkpoint, is_attacked)
+    if experiment.trackers and not is_attacked:
+        with reporting.go_on(experiment, model_dir) as reporters:
+            reporters.log(
+                evaluation.name_stream(experiment, split), *evaluation.split_step(metrics)
+            )
+    return metrics
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
@@ -263,4 +287,9 @@ def export(
     run_directory.require_writable("--export_dir", export_dir)
     with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
-        return estimators.build_exporter(experiment, model_dir)(estimator, export_dir, path, before)
+        exporter = estimators.build_exporter(experiment, model_dir)
+        written = exporter(estimator, export_dir, path, before)
+    if experiment.trackers:
+        with reporting.go_on(experiment, model_dir) as reporters:
+            reporters.add_export(written, f"export/{os.path.basename(export_dir)}")
+    return written

@@ -38,6 +38,7 @@ from mtl.types.heads import (
 )
 from mtl.types.networks import Mixing, Mixture, Network, Towers
 from mtl.types.parts import count_rows, read_member, walk_parts
+from mtl.types.tracking import FAILED, FINISHED, KILLED, RunDescription, TrackedRun, Tracker
 from mtl.types.training import (
     Batch,
     Clipping,
@@ -75,12 +76,15 @@ __all__ = [
     "Embedding",
     "Emitting",
     "ExampleHead",
+    "FAILED",
+    "FINISHED",
     "ForwardPass",
     "Gradient",
     "GradientsAndVariables",
     "Head",
     "HistoryEncoder",
     "Json",
+    "KILLED",
     "LossInputs",
     "Metrics",
     "Mixing",
@@ -91,6 +95,7 @@ __all__ = [
     "Optimizer",
     "PythonValue",
     "RowNames",
+    "RunDescription",
     "Samples",
     "Schedule",
     "Source",
@@ -101,6 +106,8 @@ __all__ = [
     "Tensors",
     "Tokenizer",
     "Towers",
+    "TrackedRun",
+    "Tracker",
     "UncertainHead",
     "Update",
     "WeighingHead",

@@ -1,8 +1,8 @@
 """The settings of an experiment as a flat list, and how those of several runs differ.
 
-for setting in settings.flatten(experiment):
+for setting in flat_settings.flatten(experiment):
     setting.part, setting.kind, setting.name, setting.value, setting.default
-settings.compare({"a": first, "b": second})          # {"run.seed": {"a": "1", "b": "2"}}
+flat_settings.compare({"a": first, "b": second})          # {"run.seed": {"a": "1", "b": "2"}}
 """
 
 import dataclasses

@@ -1,0 +1,140 @@
+"""What do trackers and a profile cost a step? Trackers that hang, raise or are slow; no server.
+
+The digits train with one step a call, and with many. Each kind of run is timed several times, in
+turn, from step 100 on: between two session calls too, where trackers are told. A profile that is
+over by then must cost nothing. What counts is the fastest stretch of 50 steps, which other work of
+the machine disturbs least; beside it stands what the thread that trains takes of the processor.
+
+    python -m benchmarks.tracking
+    python -m benchmarks.tracking --repeats 9 --summary_steps 1
+"""
+
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import flags
+
+from benchmarks import rows
+from launch import config
+from mtl import types
+from mtl.runs import training
+
+_REPEATS = flags.DEFINE_integer("repeats", 5, "How often each kind of run is timed.")
+_STEPS = flags.DEFINE_integer("timed_steps", 1000, "How many steps are timed.")
+_EVERY = flags.DEFINE_integer("summary_steps", 10, "Between two reports.")
+_FIRST, _STRETCH = 100, 50
+_GIN = "gin_configs/experiments/digits_shared_bottom.gin"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Faulty(types.Tracker):
+    """A tracker that hangs, raises, or takes 50 ms for each report."""
+
+    fault: str
+    flush_secs: float = 0.1
+
+    def start(self, run: types.RunDescription) -> "FaultyRun":
+        if self.fault == "hangs":
+            threading.Event().wait()
+        return FaultyRun(self.fault)
+
+
+class FaultyRun(types.TrackedRun):
+    """Its run."""
+
+    run_id = "none"
+
+    def __init__(self, fault: str):
+        self._fault = fault
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._fault == "raises":
+            raise ConnectionError("no server")
+        time.sleep(0.05)
+
+
+class _Clock(tf.compat.v1.train.SessionRunHook):
+    """Takes the time at the end of each session call."""
+
+    def __init__(self, result: Any):
+        self._result = result
+        self._times: list[tuple[int, float, float]] = []
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._result.step)
+
+    def after_run(self, run_context, run_values):
+        now = (time.perf_counter(), time.thread_time())
+        self._times.append((int(run_values.results), *now))
+
+    def measure(self) -> tuple[float, float]:
+        """Return microseconds of a step, in the fastest stretch, and of this thread over all."""
+        late = [one for one in self._times if one[0] >= _FIRST]
+        ends = {step // _STRETCH: (step, secs) for step, secs, _ in late}
+        stretches = [
+            (after[1] - before[1]) / (after[0] - before[0])
+            for before, after in itertools.pairwise(ends.values())
+        ]
+        own = (late[-1][2] - late[0][2]) / (late[-1][0] - late[0][0])
+        return 1e6 * min(stretches), 1e6 * own
+
+
+class _Timed(training.Training):
+    """A training that is timed, and neither evaluates nor exports."""
+
+    def _build_hooks(self, *args):
+        built = super()._build_hooks(*args)
+        self.clock = _Clock(args[-1])
+        built["training_chief_hooks"].insert(0, self.clock)
+        return built
+
+    def _checkpoint_evaluator(self, evaluator):
+        return lambda checkpoint: False
+
+
+def _measure(
+    steps_per_call: int, trackers: list[types.Tracker], profile: Any
+) -> tuple[float, float]:
+    made = config.load([_GIN], ["Run.checkpoint_steps = 1000000"])
+    run = dataclasses.replace(
+        made.run,
+        train_steps=_FIRST + _STEPS.value,
+        steps_per_call=steps_per_call,
+        summary_steps=_EVERY.value,
+        profile=profile,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        made = dataclasses.replace(made, run=run, trackers=trackers)
+        timed = _Timed(made, folder, lambda: None)
+        timed.run()
+        return timed.clock.measure()
+
+
+def main() -> None:
+    """Time all kinds of runs in turn, and print a table."""
+    kinds: dict[str, tuple[list[types.Tracker], Any]] = {"none": ([], None)}
+    for fault in ("hangs", "raises", "is slow"):
+        kinds[f"a tracker {fault}"] = ([Faulty(fault=fault)], None)
+    kinds["a profile before"] = ([], [2, 4])
+    header = ("", "steps a call", "us a step", "us of the thread")
+    print("{:<24} {:>12} {:>10} {:>16}".format(*header), flush=True)
+    for steps_per_call in (1, 100):
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+        for _ in range(_REPEATS.value):
+            for name, (trackers, profile) in kinds.items():
+                found[name].append(_measure(steps_per_call, trackers, profile))
+        for name, times in found.items():
+            best = min(wall for wall, _ in times)
+            own = statistics.median(own for _, own in times)
+            print(f"{name:<24} {steps_per_call:>12} {best:>10.0f} {own:>16.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    rows.run(main)

@@ -1,0 +1,59 @@
+"""What TensorFlow's profiler has written, in the form of its private messages.
+
+for plane in xplane.read("runs/a/plugins/profile/2026_11_24"):
+    for line in plane.lines:                                  # a thread, or a stream of a GPU
+        for event in line.events:                             # name, start and end in ps, stats
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+_ENDING = ".xplane.pb"
+
+
+class Event(NamedTuple):
+    """What happened in a thread: its name, when in picoseconds, and what is told of it."""
+
+    name: str
+    start: int
+    end: int
+    stats: dict[str, Any]
+
+
+class Plane(NamedTuple):
+    """A device, such as /host:CPU, and its threads or streams: {name: events in their order}."""
+
+    name: str
+    lines: list[tuple[str, list[Event]]]
+
+
+def read(folder: str) -> Iterator[Plane]:
+    """Yield the planes of all files in a folder."""
+    for name in sorted(tf.io.gfile.listdir(folder)):
+        if name.endswith(_ENDING):
+            with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
+                space = xplane_pb2.XSpace.FromString(file.read())
+            for plane in space.planes:
+                yield Plane(
+                    plane.name, [(line.name, _read_line(plane, line)) for line in plane.lines]
+                )
+
+
+def _read_line(plane: Any, line: Any) -> list[Event]:
+    names = {key: value.name for key, value in plane.event_metadata.items()}
+    first, events = line.timestamp_ns * 1000, []
+    for event in line.events:
+        start = first + event.offset_ps
+        stats = {plane.stat_metadata[s.metadata_id].name: _value(plane, s) for s in event.stats}
+        events.append(Event(names[event.metadata_id], start, start + event.duration_ps, stats))
+    return events
+
+
+def _value(plane: Any, stat: Any) -> Any:
+    kind = stat.WhichOneof("value")
+    value = getattr(stat, kind) if kind else None
+    return plane.stat_metadata[value].name if kind == "ref_value" else value

@@ -1,0 +1,48 @@
+"""What a run reports to its trackers while it trains: the scalars that TensorBoard gets, too.
+
+tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
+"""
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from mtl.monitoring import hooks
+
+tf1 = tf.compat.v1
+
+
+class Tracked(hooks.StepHook):
+    """Hands on every monitor, and the speed, each `every_steps`; it waits for nobody.
+
+    Args:
+      result: the steps.
+      every_steps: between two reports.
+      batch_size: of all replicas together.
+      log: is given "train", the step and {name: value}.
+    """
+
+    def __init__(
+        self,
+        result,
+        every_steps: int,
+        batch_size: int,
+        log: Callable[[str, int, Mapping[str, float]], None],
+    ):
+        super().__init__(result)
+        self._every, self._batch_size, self._log = every_steps, batch_size, log
+
+    def after_create_session(self, session, coord):
+        self._last = (session.run(tf1.train.get_global_step()), self.secs, self.waited_secs)
+
+    def on_step(self, run_context, step, values):
+        last, secs, waited = self._last
+        if step // self._every == last // self._every:
+            return
+        self._last = (step, self.secs, self.waited_secs)
+        speed = (step - last) / (self.secs - secs)
+        scalars = dict(zip(self._result.names, values.tolist(), strict=True))
+        scalars |= {"steps_per_sec": speed, "examples_per_sec": speed * self._batch_size}
+        if waited is not None:
+            scalars["input_wait_share"] = (self.waited_secs - waited) / (self.secs - secs)
+        self._log("train", step, scalars)

@@ -1,0 +1,116 @@
+"""Whose each moment of a stretch of time is, when several ops may run at once.
+
+wall = shares.divide((0, 100), calls=[(0, 90)], busy=[(5, 80)], waits=[(0, 10)], ops=ops)
+sum(wall.values()) == 100
+
+A moment at which n ops run counts for each of them by 1/n, so that nothing is counted twice. One
+without an op is spent on waiting for a batch, else on starting ops, else elsewhere in the session,
+else between two calls.
+"""
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mtl.profiling import words
+
+Interval = tuple[int, int]
+
+
+class Op(NamedTuple):
+    """A stretch of time in which a thread ran an op.
+
+    Attributes:
+      start, end: in picoseconds.
+      name: of the op.
+      place: where its time is counted.
+      is_kernel: whether a GPU ran it: then what the CPU does meanwhile does not count.
+    """
+
+    start: int
+    end: int
+    name: str
+    place: words.Place
+    is_kernel: bool = False
+
+
+def divide(
+    window: Interval,
+    calls: Iterable[Interval],
+    busy: Iterable[Interval],
+    waits: Iterable[Interval],
+    ops: Iterable[Op],
+) -> dict[words.Place, float]:
+    """Return {place: picoseconds}, which add up to the length of the window."""
+    first, last = window
+    changes: list[tuple[int, int, tuple[int, words.Place]]] = []
+
+    def add(start: int, end: int, rank: int, place: words.Place) -> None:
+        start, end = max(start, first), min(end, last)
+        if start < end:
+            changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
+
+    add(first, last, 0, words.Place(words.BETWEEN))
+    for start, end in calls:
+        add(start, end, 1, words.Place(words.SESSION))
+    for start, end in busy:
+        add(start, end, 2, words.Place(words.STARTING))
+    for start, end in waits:
+        add(start, end, 3, words.Place(words.WAITING))
+    for op in ops:
+        add(op.start, op.end, 5 if op.is_kernel else 4, op.place)
+
+    found: dict[words.Place, float] = collections.defaultdict(float)
+    running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
+    before = first
+    for time, step, (rank, place) in sorted(changes, key=lambda change: change[0]):
+        if time > before:
+            highest = next(own for own in reversed(running) if own)
+            total = sum(highest.values())
+            for who, count in highest.items():
+                found[who] += (time - before) * count / total
+            before = time
+        running[rank][place] += step
+        if not running[rank][place]:
+            del running[rank][place]
+    return dict(found)
+
+
+def cut_nested(ops: Sequence[Op]) -> list[Op]:
+    """Return the ops of one thread without the stretches in which they ran another op.
+
+    An op that calls a function would else be counted beside the ops within it.
+    """
+    cut: list[Op] = []
+    stack: list[Op] = []
+    at = 0
+
+    def close(until: int) -> None:
+        nonlocal at
+        while stack and stack[-1].end <= until:
+            op = stack.pop()
+            if at < op.end:
+                cut.append(op._replace(start=at))
+                at = op.end
+
+    for op in sorted(ops, key=lambda op: (op.start, -op.end)):
+        close(op.start)
+        if stack and at < op.start:
+            cut.append(stack[-1]._replace(start=at, end=op.start))
+        stack.append(op)
+        at = op.start
+    close(max((op.end for op in ops), default=0))
+    return [op for op in cut if op.start < op.end]
+
+
+def round_shares(values: Sequence[float]) -> list[float]:
+    """Return the shares in percent, with one digit, which add up to 100."""
+    total = sum(values)
+    if not total:
+        return [0.0] * len(values)
+    exact = [1000 * value / total for value in values]
+    whole = [int(value) for value in exact]
+    order = sorted(range(len(values)), key=lambda i: whole[i] - exact[i])
+    for i in order[: 1000 - sum(whole)]:
+        whole[i] += 1
+    return [value / 10 for value in whole]

@@ -1,0 +1,11 @@
+"""Reports a run to MLflow, to Weights & Biases, or to a tracker of your own.
+
+from mtl import tracking
+experiment.Experiment.trackers = [@tracking.MLflow(), @tracking.WandB()]
+tracking.MLflow.tracking_uri = "sqlite:///mlflow.db"
+"""
+
+from mtl.tracking.mlflow import MLflow
+from mtl.tracking.wandb import WandB
+
+__all__ = ["MLflow", "WandB"]

@@ -1,0 +1,95 @@
+"""What a run's folder keeps of a tracker: the tracker's run, and what was reported to it.
+
+kept = kept.Kept("runs/digits", "mlflow", "sqlite:///mlflow.db mtl")
+kept.read_id()                              # the tracker's name for this run, or None
+kept.claim("train", 100)                    # whether step 100 was not reported; now it counts so
+
+Each file has one process that writes it: `run.json` the chief, `<stream>.json` who reports it.
+"""
+
+import json
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.files import atomic
+
+FOLDER = "tracking"
+TRAIN = "train"
+
+
+class Kept:
+    """Keeps the id of a run, with what it belongs to, and the steps that were reported.
+
+    A folder that was copied is another run: it has another path. So is a run that is reported to
+    another place than before.
+
+    Args:
+      model_dir: of the run.
+      name: of the tracker.
+      destination: where it reports to.
+    """
+
+    def __init__(self, model_dir: str, name: str, destination: str):
+        self.folder = os.path.join(model_dir, FOLDER, name)
+        self._owner = {"model_dir": atomic.absolute(model_dir), "destination": destination}
+
+    def read_id(self) -> str | None:
+        """Return the tracker's name for this run; None where it has none."""
+        found = self._read("run")
+        is_own = {name: found.get(name) for name in self._owner} == self._owner
+        run_id = found.get("run_id")
+        return run_id if is_own and isinstance(run_id, str) else None
+
+    def write_id(self, run_id: str) -> None:
+        """Keep the tracker's name for this run."""
+        self._write("run", {"run_id": run_id, **self._owner})
+
+    def tell_other(self) -> str:
+        """Say what the folder's id belongs to, where that is another run; "" where it is none."""
+        found = self._read("run")
+        others = [f"{found[n]}" for n, own in self._owner.items() if found.get(n, own) != own]
+        return " of ".join(others)
+
+    def forget(self) -> None:
+        """Forget the run: what is reported from here on is a new one."""
+        if tf.io.gfile.isdir(self.folder):
+            tf.io.gfile.rmtree(self.folder)
+
+    def claim(self, stream: str, step: int) -> bool:
+        """Return whether a step of a stream is still to be reported, and note that it is.
+
+        It is noted first: a process that is killed in between leaves a step out, and none twice.
+        Training goes forward alone; an evaluation may be of any checkpoint.
+        """
+        known = self._read(stream)
+        if stream == TRAIN:
+            last = known.get("last_step", -1)
+            if step <= last:
+                return False
+            self._write(stream, {"last_step": step})
+            return True
+        steps = known.get("steps", [])
+        if step in steps:
+            return False
+        self._write(stream, {"steps": [*steps, step]})
+        return True
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, f"{name}.json")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._path(name)
+        if not tf.io.gfile.exists(path):
+            return {}
+        with tf.io.gfile.GFile(path, "rb") as file:
+            try:
+                found = json.loads(file.read())
+            except ValueError:  # Damaged: the run is reported anew.
+                return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        tf.io.gfile.makedirs(self.folder)
+        atomic.write(self._path(name), json.dumps(content) + "\n")

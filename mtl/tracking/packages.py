@@ -1,0 +1,17 @@
+"""Packages that only some users need: looked for before a run, imported when it reports.
+
+packages.require("MLflow", "mlflow")          # UserError: ... pip install 'mtl[mlflow]'
+"""
+
+import importlib.util
+
+from mtl import checks
+
+
+def require(where: str, package: str) -> None:
+    """Fail unless a package is installed, which is not imported: that takes seconds."""
+    if importlib.util.find_spec(package) is None:
+        raise checks.UserError(
+            f"tracking.{where} needs {package}, which is not installed. "
+            f"Run: pip install 'mtl[{package}]'."
+        )

@@ -1,0 +1,276 @@
+"""Hands what a run reports to its trackers, by a thread for each, so that no step waits.
+
+reporters = reporter.Reporters([mlflow], "runs/digits")
+reporters.start(description)
+reporters.log("train", 100, {"loss": 0.5})                  # returns at once
+lines = reporters.close(types.FINISHED)                     # waits `flush_secs` at most
+"""
+
+import collections
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.tracking import kept
+
+_log = logging.getLogger(__name__)
+
+# Reports of metrics that wait at most: with one each 100 steps, those of 100,000 steps.
+_WAITING = 1000
+# Between two attempts to reach a tracker that refused to begin.
+_AGAIN_SECS = 10.0
+
+
+class _Report(NamedTuple):
+    """What is to be done, what it is called, and whether it may be dropped for want of room."""
+
+    act: Callable[[types.TrackedRun], None]
+    what: str
+    is_metric: bool
+
+
+class Reporter:
+    """One tracker of one process.
+
+    Its thread begins with `start`. What the tracker raises is told once. Where it is slow or away,
+    the oldest metrics are dropped.
+
+    Args:
+      tracker: the settings.
+      model_dir: of the run.
+      is_owner: whether this process begins and ends the run. Others wait for its id.
+    """
+
+    def __init__(self, tracker: types.Tracker, model_dir: str, is_owner: bool = True):
+        read = types.read_member
+        self.name: str = read(tracker, types.Tracker, "name")
+        self._flush_secs: float = read(tracker, types.Tracker, "flush_secs")
+        self._limit_mb: float = read(tracker, types.Tracker, "export_limit_mb")
+        destination = read(tracker, types.Tracker, "destination")
+        self._tracker, self._is_owner = tracker, is_owner
+        self.kept = kept.Kept(model_dir, self.name, destination)
+        self._waiting: collections.deque[_Report] = collections.deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._state: str | None = None
+        self._is_closing = self._is_busy = False
+        self._told: set[str] = set()
+        self._dropped = self._failed = self._taken = 0
+
+    def start(self, run: types.RunDescription) -> None:
+        """Begin to report; what was handed in before is reported first."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, args=(run,), name=f"tracker {self.name}", daemon=True
+            )
+            self._thread.start()
+
+    def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of a step, unless they were reported before."""
+        values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
+
+        def act(tracked: types.TrackedRun) -> None:
+            if self.kept.claim(stream, step):
+                tracked.log(step, values)
+
+        self._add(_Report(act, "metrics", is_metric=True))
+
+    def add_file(self, path: str, folder: str = "") -> None:
+        """Add a file or a folder, as it is when the tracker takes it."""
+        self._add(_Report(lambda tracked: tracked.add_file(path, folder), path, is_metric=False))
+
+    def add_export(self, path: str, folder: str) -> None:
+        """Add an export, unless it is larger than the tracker's limit, which is told."""
+        if not self._limit_mb:
+            return
+        size = _measure(path) / 1e6
+        if size <= self._limit_mb:
+            self.add_file(path, folder)
+        else:
+            limit = f"{self.name}.export_limit_mb = {self._limit_mb:g}"
+            _log.info("Not added to %s: %s of %.1f MB, as %s", self.name, path, size, limit)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was handed in that is not reported."""
+        return bool(self._waiting)
+
+    def close(self, state: str | None) -> list[str]:
+        """End, after `flush_secs` at most; return what was not reported, in a line or none.
+
+        Args:
+          state: in which the run ends; None leaves it as it is.
+        """
+        if self._thread is None:
+            return []
+        with self._changed:
+            self._state, self._is_closing = state, True
+            self._changed.notify()
+        self._thread.join(self._flush_secs)
+        with self._changed:
+            left = sum(one.is_metric for one in self._waiting) + self._is_busy
+            files = sum(not one.is_metric for one in self._waiting)
+            self._waiting.clear()
+        return self._tell_lost(left, files, is_open=self._thread.is_alive())
+
+    def _tell_lost(self, left: int, files: int, is_open: bool) -> list[str]:
+        """Return how many reports did not get through."""
+        within = f"within {self._flush_secs:g} s"
+        lost = {
+            f"{self._dropped} were dropped, as it was too slow or away": self._dropped,
+            f"{self._failed} failed": self._failed,
+            f"{left} were not taken {within}": left,
+            f"{files} files were not taken {within}": files,
+            f"its end was not taken {within}": is_open and not left and not files,
+        }
+        told = [text for text, count in lost.items() if count]
+        if not told:
+            return []
+        return [f"Tracker {self.name} took {self._taken} reports of this run; {', '.join(told)}."]
+
+    def _add(self, report: _Report) -> None:
+        with self._changed:
+            self._waiting.append(report)
+            if sum(one.is_metric for one in self._waiting) > _WAITING:
+                self._waiting.remove(next(one for one in self._waiting if one.is_metric))
+                self._dropped += 1
+            self._changed.notify()
+
+    def _work(self, run: types.RunDescription) -> None:
+        """Report until the run is closed and nothing is left."""
+        tracked = self._begin(run)
+        while tracked is not None and (report := self._take()):
+            try:
+                report.act(tracked)
+                self._taken += 1
+            except Exception as error:  # Whatever a client raises: it is no part of the run.
+                self._failed += 1
+                self._tell(report.what, error)
+            with self._changed:
+                self._is_busy = False
+        if tracked is not None:
+            try:
+                tracked.end(self._state)
+            except Exception as error:
+                self._tell("the end of the run", error)
+
+    def _begin(self, run: types.RunDescription) -> types.TrackedRun | None:
+        """Begin or go on with the run, as soon as the tracker can be reached; None if never."""
+        while True:
+            run_id = self.kept.read_id()
+            if self._is_owner or run_id:
+                try:
+                    tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
+                    if tracked.run_id != run_id:
+                        self.kept.write_id(tracked.run_id)
+                    return tracked
+                except Exception as error:
+                    self._tell("the start of the run", error)
+            if self._is_closing:
+                return None
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing, _AGAIN_SECS)
+
+    def _take(self) -> _Report | None:
+        """Return the next report; None when the run is closed and nothing is left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closing)
+            self._is_busy = bool(self._waiting)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Tell of an error, once for each kind of it."""
+        kind = type(error).__name__
+        if kind not in self._told:
+            self._told.add(kind)
+            line = checks.UserError(f"{kind}: {error}")  # In one line, and not too long.
+            _log.warning(
+                "Warning: tracker %s failed at %s, training goes on: %s", self.name, what, line
+            )
+
+
+class Reporters:
+    """All trackers of one process; without any, every call does nothing.
+
+    Args:
+      trackers: the settings.
+      model_dir: of the run.
+      is_owner: whether this process begins and ends the run.
+    """
+
+    def __init__(self, trackers: Sequence[types.Tracker], model_dir: str, is_owner: bool = True):
+        self._model_dir = model_dir
+        self._all = [Reporter(tracker, model_dir, is_owner) for tracker in trackers]
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def prepare(self, is_new: bool) -> None:
+        """Forget what an earlier run in this folder was to the trackers, if this is a new one."""
+        for one in self._all:
+            other = one.kept.tell_other()
+            if is_new or other:
+                one.kept.forget()
+            if other and not is_new:
+                line = (
+                    "Tracker %s: the run that was reported before is that of %s; a new one begins"
+                )
+                _log.info(line, one.name, other)
+
+    def start(self, run: types.RunDescription) -> None:
+        """Begin to report."""
+        for one in self._all:
+            one.start(run)
+
+    def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Report the metrics of a step, unless they were reported before."""
+        for one in self._all:
+            one.log(stream, step, metrics)
+
+    def add_file(self, path: str, folder: str = "") -> None:
+        """Add a file where it is there."""
+        if self._all and tf.io.gfile.exists(path):
+            for one in self._all:
+                one.add_file(path, folder)
+
+    def add_export(self, path: str, folder: str) -> None:
+        """Add an export, where it is not too large."""
+        for one in self._all:
+            one.add_export(path, folder)
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether something was handed in that is not reported."""
+        return any(one.is_waiting for one in self._all)
+
+    def close(self, state: str | None) -> list[str]:
+        """End all of them at once; return a line for each that lost something."""
+        threads = []
+        lines: list[list[str]] = [[] for _ in self._all]
+
+        def end(number: int) -> None:
+            lines[number] = self._all[number].close(state)
+
+        for number in range(len(self._all)):
+            threads.append(threading.Thread(target=end, args=(number,), daemon=True))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        return [line for own in lines for line in own]
+
+
+def _measure(path: str) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    if not tf.io.gfile.isdir(path):
+        return tf.io.gfile.stat(path).length
+    return sum(
+        tf.io.gfile.stat(os.path.join(folder, file)).length
+        for folder, _, files in tf.io.gfile.walk(path)
+        for file in files
+    )

@@ -11,19 +11,31 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from mtl.layers import half_tables, quantization, straight_through
-from mtl.step import draws, replicas
+from mtl.step import draws, noted, replicas
 from mtl.variables import freezing, pruned, sharding
 
 tf1 = tf.compat.v1
 
+
+def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return an activation whose outputs are noted for who shows them."""
+
+    def activate(sums: tf.Tensor) -> tf.Tensor:
+        outputs = activation(sums)
+        noted.add_output(sums, outputs)
+        return outputs
+
+    return activate
+
+
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "relu": tf.nn.relu,
-    "gelu": tf.nn.gelu,
-    "elu": tf.nn.elu,
-    "selu": tf.nn.selu,
-    "swish": tf.nn.swish,
-    "tanh": tf.tanh,
-    "sigmoid": tf.sigmoid,
+    "relu": _noted(tf.nn.relu),
+    "gelu": _noted(tf.nn.gelu),
+    "elu": _noted(tf.nn.elu),
+    "selu": _noted(tf.nn.selu),
+    "swish": _noted(tf.nn.swish),
+    "tanh": _noted(tf.tanh),
+    "sigmoid": _noted(tf.sigmoid),
     "linear": tf.identity,
 }
 

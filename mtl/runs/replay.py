@@ -88,7 +88,9 @@ class _Replay(training.Training):
         # What XLA compiles is one op to the debugger.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(experiment.run, precision=plain)
-        super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
+        # What TensorBoard shows changes no bit of a step, and would be in the way here.
+        plain_run = dataclasses.replace(experiment, run=run, tensorboard=None)
+        super().__init__(plain_run, scratch, lambda: None)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
         rule = "be one process with one device where a step is replayed"

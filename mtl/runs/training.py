@@ -29,7 +29,7 @@ from mtl.monitoring import (
     progress,
     sparsity_picture,
 )
-from mtl.runs import diagnosis, evaluation, failures, fitting, members, preparation
+from mtl.runs import board_hooks, diagnosis, evaluation, failures, fitting, members, preparation
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -65,6 +65,7 @@ class Training:
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
+        self._board = board_hooks.open_board(experiment, self._place)
 
     def run(self) -> tuple[dict[str, Any], int]:
         """Train up to the last step.
@@ -222,6 +223,7 @@ class Training:
             precision=self._run.precision,
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
+            board=self._board,
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.
@@ -242,10 +244,13 @@ class Training:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
         due = (self._run.checkpoint_steps, self._run.summary_steps)
+        shown = self._board
         return {
             "steps_per_call": self._run.steps_per_call,
             "last_step": self._run.train_steps,
-            "due_every": tuple(every for every in due if every),
+            "due_every": (*filter(None, due), *(shown.due_every if shown else ())),
+            "due_at": shown.due_at if shown else (),
+            "has_due": bool(shown and shown.due_items),
         }
 
     def _build_input(
@@ -316,6 +321,7 @@ class Training:
             "training_chief_hooks": [
                 callbacks,
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
+                *board_hooks.build_hooks(self._board, self._experiment, model_dir, result),
                 progress.Progress(
                     result,
                     run.train_steps,

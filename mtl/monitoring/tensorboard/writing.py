@@ -1,0 +1,116 @@
+"""Writes what TensorBoard shows of a training: once at its start, and of the steps that are due.
+
+hook = writing.Writing(result, board, model_dir, start)     # start: what is written once
+"""
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.files import atomic
+from mtl.monitoring import hooks
+from mtl.step import training_loop
+
+tf1 = tf.compat.v1
+
+FILE = "tensorboard.json"
+
+
+class Writing(hooks.StepHook):
+    """Writes the summaries that were due in a step, and before the first step what is written once.
+
+    A run that goes on writes of the latter only what has changed since.
+
+    Args:
+      result: of the step.
+      model_dir: of the run.
+      start: {item: what makes its event, of the time in seconds}.
+      end: makes a summary once all steps are done; None for none.
+      last_step: at which they are.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        model_dir: str,
+        start: Mapping[str, Callable[[float], tf.compat.v1.Event]],
+        end: Callable[[], tf.compat.v1.Summary] | None,
+        last_step: int,
+    ):
+        super().__init__(result)
+        self._model_dir, self._start = model_dir, start
+        self._end, self._last_step = end, last_step
+
+    def begin(self):
+        self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
+
+    def after_create_session(self, session, coord):
+        step = int(session.run(tf1.train.get_global_step()))
+        self._write_start(step)
+
+    def before_run(self, run_context):
+        args = super().before_run(run_context)
+        if self._result.due is None:
+            return args
+        return tf1.train.SessionRunArgs([*args.fetches, self._result.due])
+
+    def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
+        """Write what was due."""
+        if not due:
+            return
+        summary = keep_whole(tf1.Summary.FromString(due))
+        self._writer.add_summary(summary, step)
+        self._writer.flush()
+
+    def end(self, session):
+        step = int(session.run(tf1.train.get_global_step()))
+        if self._end is not None and step >= self._last_step:
+            self._writer.add_summary(self._end(), step)
+            self._writer.flush()
+
+    def _write_start(self, step: int) -> None:
+        path = os.path.join(self._model_dir, FILE)
+        before = _read(path) if step else {}
+        after = {}
+        for item, make in self._start.items():
+            # Of no time: what a run that goes on finds written has to be the same.
+            after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
+            if before.get(item) != after[item]:
+                event = make(time.time())
+                event.step = step
+                self._writer.add_event(event)
+        self._writer.flush()
+        if after != before:
+            atomic.write(path, json.dumps(after, indent=1))
+
+
+def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
+    """Return a summary without histograms of no entry and scalars that are not finite.
+
+    TensorBoard draws the former as a bar at the largest number there is.
+    """
+    kept = tf1.Summary()
+    for value in summary.value:
+        kind = value.WhichOneof("value")
+        is_empty = kind == "histo" and value.histo.num == 0
+        is_broken = kind == "simple_value" and not np.isfinite(value.simple_value)
+        if not is_empty and not is_broken:
+            kept.value.add().CopyFrom(value)
+    return kept
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path, "rb") as file:
+        try:
+            found = json.loads(file.read())
+        except (ValueError, RecursionError):
+            return {}
+    return found if isinstance(found, dict) else {}

@@ -313,6 +313,7 @@ class Training:
             before=self._audit.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
+            writes_graph=self._board is None or not self._board.settings.graph,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
         if not place.is_chief:
@@ -320,8 +321,8 @@ class Training:
         return {
             "training_chief_hooks": [
                 callbacks,
-                hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 *board_hooks.build_hooks(self._board, self._experiment, model_dir, result),
+                hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 progress.Progress(
                     result,
                     run.train_steps,

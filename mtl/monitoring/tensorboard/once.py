@@ -6,6 +6,7 @@ summary = once.start_session(experiment)
 """
 
 import dataclasses
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,16 @@ from mtl import types
 tf1 = tf.compat.v1
 
 # Settings that change what is learned; the others say where data lies and what is written.
-_LEARNED = ("data", "model", "run", "warm_start")
+_LEARNED = (
+    "model.update",
+    "model.network",
+    "model.weighting",
+    "model.surgery",
+    "run",
+    "model",
+    "data",
+    "warm_start",
+)
 _LEFT_OUT = ("data.source", "data.spec", "run.checkpoint", "run.keep", "run.summary", "run.steps")
 _EVALUATION = "eval"
 
@@ -112,8 +122,9 @@ def _type_of(value: Any) -> Any:
 
 
 def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
-    for name in _LEARNED:
-        yield from _flatten(getattr(experiment, name), name)
+    """Yield {setting: value}, first those that are tried most; a later one of a name is the same."""
+    for path in _LEARNED:
+        yield from _flatten(operator.attrgetter(path)(experiment), path)
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:

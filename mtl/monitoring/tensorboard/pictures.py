@@ -52,8 +52,10 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
     shown = [_shorten(name) for name in names]
     margin = 8 + 7 * max(map(len, shown)) if with_names else 24
     size = margin + side * count + _GAP
-    image, draw, font = _start(max(size, 12 * len(title)), size + 2 * _TEXT)
-    draw.text((_GAP, 2), f"{title}: true classes down, predicted across", _INK, font)
+    heading = f"{title}: true down, predicted across"
+    wide = _GAP * 2 + _load_font().getlength(heading)
+    image, draw, font = _start(max(size, wide), size + 2 * _TEXT)
+    draw.text((_GAP, 2), heading, _INK, font)
     top = margin + 2 * _TEXT
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-12)
     for row in range(count):
@@ -108,11 +110,17 @@ def draw_rows(
     return _finish(sheet)
 
 
-def _start(width: int, height: int) -> tuple[Any, Any, Any]:
-    from PIL import Image, ImageDraw, ImageFont
+def _start(width: float, height: float) -> tuple[Any, Any, Any]:
+    from PIL import Image, ImageDraw
 
     image = Image.new("RGB", (math.ceil(width), math.ceil(height)), _PAPER)
-    return image, ImageDraw.Draw(image), ImageFont.load_default(_TEXT - 2)
+    return image, ImageDraw.Draw(image), _load_font()
+
+
+def _load_font() -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(_TEXT - 2)
 
 
 def _finish(image: Any) -> Picture:

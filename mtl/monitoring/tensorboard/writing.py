@@ -3,6 +3,7 @@
 hook = writing.Writing(result, board, model_dir, start)     # start: what is written once
 """
 
+import contextlib
 import json
 import os
 import time
@@ -48,7 +49,9 @@ class Writing(hooks.StepHook):
         self._end, self._last_step = end, last_step
 
     def begin(self):
-        self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
+        # A new writer writes the graph that is the default, all of it.
+        with tf.Graph().as_default() if "graph" in self._start else contextlib.nullcontext():
+            self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
 
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step()))

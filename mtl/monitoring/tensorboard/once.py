@@ -122,7 +122,7 @@ def _type_of(value: Any) -> Any:
 
 
 def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
-    """Yield {setting: value}, first those that are tried most; a later one of a name is the same."""
+    """Yield settings and values, first those that are tried most; some come twice."""
     for path in _LEARNED:
         yield from _flatten(operator.attrgetter(path)(experiment), path)
 

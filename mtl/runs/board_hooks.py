@@ -6,7 +6,7 @@ hooks = board_hooks.build_hooks(board, experiment, "runs/digits", result)
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -75,8 +75,21 @@ def build_hooks(
         start["hparams"] = functools.partial(_make_session, experiment)
     if on.embeddings:
         _write_projector(model_dir)
-    end = once.end_session if on.hparams else None
-    return [writing.Writing(result, model_dir, start, end, experiment.run.train_steps)]
+    return [writing.Writing(result, model_dir, start)]
+
+
+def build_last_hooks(
+    board: board_lib.Board | None,
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    result: training_loop.StepResult,
+    metrics: Callable[[], Mapping[str, Any] | None],
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Build what comes after all that evaluates; `metrics` are the last, None before the first."""
+    if board is None or not board.settings.hparams:
+        return []
+    chosen, last_step = list(_name_metrics(experiment)), experiment.run.train_steps
+    return [writing.Session(result, model_dir, metrics, chosen, last_step)]
 
 
 def watch_evaluation(
@@ -134,6 +147,11 @@ def _make_configuration(model_dir: str, time: float) -> tf.compat.v1.Event:
 
 
 def _make_session(experiment: experiment_lib.Experiment, time: float) -> tf.compat.v1.Event:
+    return _make_event(once.start_session(experiment, _name_metrics(experiment), time), time)
+
+
+def _name_metrics(experiment: experiment_lib.Experiment) -> dict[str, str]:
+    """Return {metric: its name} of what tells most of each task, and of what picks the best."""
     metrics: dict[str, str] = {}
     for head in experiment.model.heads:
         names = types.read_member(head, types.Head, "directions")
@@ -141,7 +159,7 @@ def _make_session(experiment: experiment_lib.Experiment, time: float) -> tf.comp
         metrics |= {f"{head.name}/{first}": f"{head.name} {first}"} if first else {}
     best = experiment.best.metric
     metrics.setdefault(best, best)
-    return _make_event(once.start_session(experiment, metrics, time), time)
+    return metrics
 
 
 def _write_projector(model_dir: str) -> None:

@@ -318,10 +318,11 @@ class Training:
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
+        shown = (self._board, self._experiment, model_dir, result)
         return {
             "training_chief_hooks": [
                 callbacks,
-                *board_hooks.build_hooks(self._board, self._experiment, model_dir, result),
+                *board_hooks.build_hooks(*shown),
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 progress.Progress(
                     result,
@@ -334,6 +335,7 @@ class Training:
                 hooks.FullTables(result, model_dir, self._experiment.model),
                 *([leading] if place.has_servers else []),
                 saving_hook,
+                *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),
             ],
         }
 

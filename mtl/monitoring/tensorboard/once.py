@@ -6,9 +6,8 @@ summary = once.start_session(experiment)
 """
 
 import dataclasses
-import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,18 +22,10 @@ from mtl import types
 tf1 = tf.compat.v1
 
 # Settings that change what is learned; the others say where data lies and what is written.
-_LEARNED = (
-    "model.update",
-    "model.network",
-    "model.weighting",
-    "model.surgery",
-    "run",
-    "model",
-    "data",
-    "warm_start",
-)
+_LEARNED = ("data", "model", "run", "warm_start")
 _LEFT_OUT = ("data.source", "data.spec", "run.checkpoint", "run.keep", "run.summary", "run.steps")
-_EVALUATION = "eval"
+EVALUATION = "evaluation"
+"""Of the tags of the metrics that HParams shows; it finds those of the run's own folder alone."""
 
 
 def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
@@ -94,7 +85,7 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
     settings = dict(_list_settings(experiment))
     name = api_pb2.MetricName
     infos = [
-        api_pb2.MetricInfo(name=name(group=_EVALUATION, tag=tag), display_name=shown)
+        api_pb2.MetricInfo(name=name(tag=f"{EVALUATION}/{tag}"), display_name=shown)
         for tag, shown in metrics.items()
     ]
     described = [
@@ -107,6 +98,17 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
     ):
         summary.MergeFromString(part.SerializeToString())
     return summary
+
+
+def write_metrics(metrics: Mapping[str, float], chosen: Iterable[str]) -> tf.compat.v1.Summary:
+    """Return those metrics of an evaluation that HParams shows."""
+    return tf1.Summary(
+        value=[
+            tf1.Summary.Value(tag=f"{EVALUATION}/{name}", simple_value=float(metrics[name]))
+            for name in chosen
+            if name in metrics
+        ]
+    )
 
 
 def end_session() -> tf.compat.v1.Summary:
@@ -122,9 +124,8 @@ def _type_of(value: Any) -> Any:
 
 
 def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
-    """Yield settings and values, first those that are tried most; some come twice."""
-    for path in _LEARNED:
-        yield from _flatten(operator.attrgetter(path)(experiment), path)
+    for name in _LEARNED:
+        yield from _flatten(getattr(experiment, name), name)
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from mtl.files import atomic
 from mtl.monitoring import hooks
+from mtl.monitoring.tensorboard import once
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
@@ -32,8 +33,6 @@ class Writing(hooks.StepHook):
       result: of the step.
       model_dir: of the run.
       start: {item: what makes its event, of the time in seconds}.
-      end: makes a summary once all steps are done; None for none.
-      last_step: at which they are.
     """
 
     def __init__(
@@ -41,12 +40,9 @@ class Writing(hooks.StepHook):
         result: training_loop.StepResult,
         model_dir: str,
         start: Mapping[str, Callable[[float], tf.compat.v1.Event]],
-        end: Callable[[], tf.compat.v1.Summary] | None,
-        last_step: int,
     ):
         super().__init__(result)
         self._model_dir, self._start = model_dir, start
-        self._end, self._last_step = end, last_step
 
     def begin(self):
         # A new writer writes the graph that is the default, all of it.
@@ -65,16 +61,8 @@ class Writing(hooks.StepHook):
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
         """Write what was due."""
-        if not due:
-            return
-        summary = keep_whole(tf1.Summary.FromString(due))
-        self._writer.add_summary(summary, step)
-        self._writer.flush()
-
-    def end(self, session):
-        step = int(session.run(tf1.train.get_global_step()))
-        if self._end is not None and step >= self._last_step:
-            self._writer.add_summary(self._end(), step)
+        if due:
+            self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
             self._writer.flush()
 
     def _write_start(self, step: int) -> None:
@@ -91,6 +79,55 @@ class Writing(hooks.StepHook):
         self._writer.flush()
         if after != before:
             atomic.write(path, json.dumps(after, indent=1))
+
+
+class Session(hooks.StepHook):
+    """Writes for HParams the metrics of each evaluation, and the end of the run.
+
+    It comes after what evaluates.
+
+    Args:
+      result: of the step.
+      model_dir: of the run.
+      metrics: those of the last evaluation, None before the first.
+      chosen: which of them HParams shows.
+      last_step: of the run.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        model_dir: str,
+        metrics: Callable[[], Mapping[str, Any] | None],
+        chosen: Sequence[str],
+        last_step: int,
+    ):
+        super().__init__(result)
+        self._model_dir, self._metrics = model_dir, metrics
+        self._chosen, self._last_step = chosen, last_step
+        self._evaluated: int | None = None
+
+    def on_step(self, run_context, step: int, values: np.ndarray) -> None:
+        """Write the metrics of an evaluation after this step."""
+        self._write_metrics()
+
+    def end(self, session):
+        self._write_metrics()
+        step = int(session.run(tf1.train.get_global_step()))
+        if step >= self._last_step:
+            self._write(once.end_session(), step)
+
+    def _write_metrics(self) -> None:
+        metrics = self._metrics()
+        if metrics is not None and metrics["global_step"] != self._evaluated:
+            self._evaluated = int(metrics["global_step"])
+            summary = once.write_metrics(metrics, self._chosen)
+            self._write(keep_whole(summary), self._evaluated)
+
+    def _write(self, summary: tf.compat.v1.Summary, step: int) -> None:
+        writer = tf1.summary.FileWriterCache.get(self._model_dir)
+        writer.add_summary(summary, step)
+        writer.flush()
 
 
 def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests import tiny
 from tests.monitoring.tensorboard import shown_run
 
 pytestmark = pytest.mark.slow
@@ -49,7 +50,7 @@ PANELS = {
     "images": (["confusion/sign", "predictions/image"], 0),
     "text": (shown_run.CONFIG.splitlines(), 0),
     "pr_curves": (["kind/0", "kind/2", "sign/pr_curves", "step 60"], 4),
-    "hparams": (["model.update.optimizer.learning_rate", "LazyAdam", "sign auc", "size rmse"], 0),
+    "hparams": (["model.update.optimizer.learning_rate", "Pipeline", "sign auc", "size rmse"], 0),
     "projector": (["features/categorical_word/embedding", "Points:"], 0),
     "graphs": (["features", "network", "head", "loss", "balancing", "update"], 3),
 }
@@ -108,8 +109,17 @@ def test_every_panel_shows_its_data(tmp_path):
             if panel == "images":
                 page.wait_for_timeout(2000)
                 assert len(page.evaluate(_LOOK)["images"]) == 3
+        told = {"metric": {"tag": "evaluation/sign/auc"}, "includeInResult": True}
+        asked = {"allowedStatuses": ["STATUS_SUCCESS"], "colParams": [told], "sliceSize": 9}
+        address_of = f"{address}data/plugin/hparams/session_groups"
+        (session,) = page.request.post(address_of, data=asked).json()["sessionGroups"]
         names = page.request.get(f"{address}{_METADATA}").text().splitlines()
         browser.close()
     assert not wrong
     assert not errors
+    metrics = tiny.scalars(run / "eval")
+    named = {value["name"]["tag"]: value for value in session["metricValues"]}
+    metric = named["evaluation/sign/auc"]
+    assert metric["trainingStep"] == 60
+    assert metric["value"] == pytest.approx(metrics[60, "sign/auc"], abs=1e-6)
     assert sorted(names) == ["(unknown 0)", "blue", "green", "red"]

@@ -55,7 +55,7 @@ def test_settings_are_those_that_change_what_is_learned():
     experiment = data["_hparams_/experiment"].experiment
     assert {info.name for info in experiment.hparam_infos} == set(settings)
     (metric,) = experiment.metric_infos
-    assert (metric.name.group, metric.name.tag) == ("eval", "sign/auc")
+    assert (metric.name.group, metric.name.tag) == ("", "evaluation/sign/auc")
 
 
 def test_rows_of_tables_have_one_line_each(tmp_path):

@@ -223,7 +223,7 @@ def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
         else:
             share = said["probabilities"][chosen] if "probabilities" in said else np.nan
         true = int(target)
-        line, is_right = f"{head.name}: {names[chosen]} {share:.2f}", chosen == true
+        line, is_right = f"{head.name}: {names[chosen]} ({share:.2f})", chosen == true
         told = "" if is_right or not is_known else f", was {names[true]}"
     elif "value" in said and np.ndim(said["value"]) == 0:
         line, is_right = f"{head.name}: {said['value']:.4g}", True

@@ -69,7 +69,7 @@ def build_hooks(
         start["configuration"] = functools.partial(_make_configuration, model_dir)
     if on.custom_scalars:
         model = experiment.model
-        layout = once.lay_out(model.heads, model.loss_names)
+        layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
         start["custom_scalars"] = functools.partial(_make_event, layout)
     if on.hparams:
         start["hparams"] = functools.partial(_make_session, experiment)

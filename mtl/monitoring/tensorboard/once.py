@@ -1,7 +1,7 @@
 """What is written once: the configuration as text, layouts of scalars, settings for HParams.
 
 summary = once.write_text("configuration", gin)
-summary = once.lay_out(heads, losses)
+summary = once.lay_out(heads, losses, has_surgery=False)
 summary = once.start_session(experiment)
 """
 
@@ -37,12 +37,15 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
 
 
-def lay_out(heads: Sequence[types.Head], losses: Sequence[str]) -> tf.compat.v1.Summary:
+def lay_out(
+    heads: Sequence[types.Head], losses: Sequence[str], has_surgery: bool
+) -> tf.compat.v1.Summary:
     """Return a layout with a category for each loss: its curves, its metrics, its weights.
 
     Args:
       heads: of the tasks.
       losses: the names of all losses, those of tasks and auxiliary ones.
+      has_surgery: whether a surgery shows norms of gradients.
     """
     chart, multiline = layout_pb2.Chart, layout_pb2.MultilineChartContent
     by_task = {head.name: head for head in heads}
@@ -54,14 +57,14 @@ def lay_out(heads: Sequence[types.Head], losses: Sequence[str]) -> tf.compat.v1.
     for name in losses:
         own = re.escape(name)
         charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
-        for metric in (
-            types.read_member(by_task[name], types.Head, "directions") if (name in by_task) else ()
-        ):
-            if metric != "average_loss":
-                pattern = re.escape(metric).replace(r"\*", ".*")
-                charts.append(draw(metric, f"{own}/{pattern}"))
+        head = by_task.get(name)
+        known = types.read_member(head, types.Head, "directions") if head else {}
+        # Of a pattern it is not known whether the run has such a metric.
+        shown = [metric for metric in known if metric != "average_loss" and "*" not in metric]
+        charts += [draw(metric, f"{own}/{re.escape(metric)}") for metric in shown]
         charts.append(draw("weight", f"weight/{own}", f"surgery/weight/{own}"))
-        charts.append(draw("norm of its gradient", f"surgery/norm/{own}"))
+        if has_surgery:
+            charts.append(draw("norm of its gradient", f"surgery/norm/{own}"))
         categories.append(layout_pb2.Category(title=name, chart=charts))
     everything = [
         draw("loss", "loss", "average_loss"),

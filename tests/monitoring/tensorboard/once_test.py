@@ -25,7 +25,7 @@ def test_a_text_is_one_block_of_code():
 
 def test_the_layout_finds_the_scalars_of_each_task():
     tasks = [heads.Binary(name="a.b"), heads.Regression(name="size")]
-    (value,) = once.lay_out(tasks, ["a.b", "size", "extra"]).value
+    (value,) = once.lay_out(tasks, ["a.b", "size", "extra"], True).value
     layout = layout_pb2.Layout.FromString(tf.make_ndarray(value.tensor).item())
     assert [category.title for category in layout.category] == ["all tasks", "a.b", "size", "extra"]
     charts = {chart.title: list(chart.multiline.tag) for chart in layout.category[1].chart}

@@ -28,6 +28,14 @@ def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     return activate
 
 
+def _activate(activation: Callable[[tf.Tensor], tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
+    """Apply the activation of a layer, which may be one of a user's own."""
+    outputs = activation(sums)
+    if activation is not tf.identity:
+        noted.add_output(sums, outputs)
+    return outputs
+
+
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "relu": _noted(tf.nn.relu),
     "gelu": _noted(tf.nn.gelu),
@@ -60,7 +68,7 @@ def dense(
         if use_bias:
             initializer = bias_initializer or tf1.zeros_initializer()
             outputs += tf1.get_variable("bias", [units], inputs.dtype, initializer)
-        return activation(outputs)
+        return _activate(activation, outputs)
 
 
 def conv(
@@ -85,7 +93,7 @@ def conv(
         outputs = tf.nn.conv2d(inputs, kernel, strides=stride, padding=padding.upper())
         if use_bias:
             outputs += tf1.get_variable("bias", [filters], inputs.dtype, tf1.zeros_initializer())
-        return activation(outputs)
+        return _activate(activation, outputs)
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:

@@ -37,7 +37,7 @@ def look_at_gradients(look: Look | None) -> contextlib.AbstractContextManager[Lo
 def add_output(sums: tf.Tensor, outputs: tf.Tensor) -> None:
     """Note what an activation makes of its inputs, under the name of the layer that gave them."""
     found = _OUTPUTS.get()
-    if found is None:
+    if found is None or any(outputs is other for other in found.values()):
         return
     scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
     # Layers of several copies are built as one, in the scope of none.

@@ -20,7 +20,7 @@ from mtl import checks, types
 from mtl.monitoring.tensorboard import board as board_lib
 from mtl.monitoring.tensorboard import histograms, step_graph
 from mtl.step import noted, replicas, summaries, whole_batch
-from mtl.variables import patterns
+from mtl.variables import patterns, stacks
 
 tf1 = tf.compat.v1
 
@@ -77,12 +77,14 @@ class Watch:
           batch: a `whole_batch.WholeBatch` of weighted losses.
 
         Raises:
-          UserError: the update shows no gradients, or a pattern matches no variable.
+          UserError: the update shows no gradients, a pattern matches no variable, or the network has
+            no activation to show.
         """
         if not self._items:
             yield
             return
         self._choose(variables)
+        self._require_outputs()
 
         def look(clipped: Sequence[types.Connected], moving: Sequence[tf.Variable]) -> None:
             step = tf1.train.get_or_create_global_step().read_value() + 1
@@ -108,6 +110,13 @@ class Watch:
         assert self._board is not None
         for pattern in self._board.settings.variables:
             patterns.select_variables("TensorBoard.variables", pattern, variables)
+
+    def _require_outputs(self) -> None:
+        on = {name for items in self._items.values() for name in items}
+        fix = "No layer of the network applies an activation by `mtl.layers`."
+        for name in ("activations", "dead_units"):
+            fits = name not in on or bool(self._outputs)
+            checks.require(fits, f"TensorBoard.{name}", "be False with this network", True, fix)
 
     def _only_chosen(
         self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]
@@ -150,7 +159,11 @@ class Watch:
             if "activations" in items:
                 drawn.append(histograms.draw(f"activations/{layer}", outputs))
             if "dead_units" in items:
-                drawn.append(histograms.draw_scalar(f"dead_units/{layer}", _share_dead(outputs)))
+                drawn.append(
+                    histograms.draw_scalar(
+                        f"dead_units/{layer}", _share_dead(outputs, len(batch.first.losses))
+                    )
+                )
         return drawn
 
 
@@ -246,7 +259,10 @@ def _draw_update(
     return drawn
 
 
-def _share_dead(outputs: tf.Tensor) -> tf.Tensor:
+def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
     """Return the share of units, along the last axis, that are 0 everywhere."""
     axes = list(range(outputs.shape.rank - 1))
+    # In a stack, [B, T, H], each task has units of its own.
+    if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:
+        axes = [0]
     return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(outputs, 0), axes), tf.float32))

@@ -12,11 +12,11 @@ from mtl.balancing import methods, surgery
 from mtl.layers import precision
 from mtl.monitoring import tensorboard
 from mtl.monitoring.tensorboard import board as board_lib
-from mtl.monitoring.tensorboard import histograms, settings
+from mtl.monitoring.tensorboard import histograms, settings, watch
 from mtl.optimization import clipping, optimizers, update
 from mtl.runs import fitting
 from mtl.sparsity import pruning, pruning_schedules
-from mtl.variables import averaging, freezing
+from mtl.variables import averaging, freezing, stacks
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -392,7 +392,7 @@ def test_members_of_stacks_have_their_own_histograms(tmp_path):
         made,
         data=dataclasses.replace(made.data, spec=spec),
         model=dataclasses.replace(made.model, heads=[heads.Binary(name=name) for name in names]),
-        tensorboard=tensorboard.TensorBoard(weights=[2], updates=[2]),
+        tensorboard=tensorboard.TensorBoard(weights=[2], updates=[2], dead_units=[2]),
     )
     tiny.train(made, tmp_path)
     seen = read(tmp_path)[2]
@@ -400,6 +400,25 @@ def test_members_of_stacks_have_their_own_histograms(tmp_path):
     for name in ("head/t7/logits/kernel", "network/tower_t63/hidden_0/kernel"):
         assert_histogram(seen[f"weights/{name}"], before[name])
         assert_histogram(seen[f"updates/{name}"], after[name] - before[name], 1e-4)
+
+
+@pytest.mark.medium
+def test_a_network_without_activations_is_refused(tmp_path):
+    linear = networks.SharedBottom(trunk=networks.MLP(layers=[8], activation="linear"))
+    for item in ("activations", "dead_units"):
+        made = make_plain(tensorboard.TensorBoard(**{item: [2]}), train_steps=2)
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, network=linear))
+        with pytest.raises(ValueError, match=f"TensorBoard.{item} must be False with this netw"):
+            tiny.train(made, tmp_path / item)
+
+
+def test_units_of_a_stack_are_told_apart():
+    outputs = np.ones([5, 64, 2], np.float32)
+    outputs[:, :16, 0] = 0
+    for may_stack, expected in ((True, 1 / 8), (False, 0.0)):
+        with tf.Graph().as_default(), tf1.Session() as session, stacks.stack_tasks(may_stack):
+            share = watch._share_dead(tf.constant(outputs), 64)
+            assert session.run(share) == expected
 
 
 @pytest.mark.medium

@@ -77,8 +77,8 @@ class Watch:
           batch: a `whole_batch.WholeBatch` of weighted losses.
 
         Raises:
-          UserError: the update shows no gradients, a pattern matches no variable, or the network has
-            no activation to show.
+          UserError: the update shows no gradients, a pattern matches no variable, or the network
+            has no activation to show.
         """
         if not self._items:
             yield

@@ -23,6 +23,7 @@ from mtl.data import pipeline, tfds
 from mtl.distribution import interruption
 from mtl.monitoring import tensorboard
 from mtl.monitoring.tensorboard import settings
+from mtl.optimization import update
 from mtl.runs import evaluation, verbs
 
 tf1 = tf.compat.v1
@@ -56,6 +57,7 @@ def make(
                 heads.Binary(name="parity"),
                 heads.Ordinal(name="loops", classes=3),
             ],
+            update=update.Update(),
         ),
         run=experiment.Run(
             train_steps=last_step, checkpoint_steps=steps, summary_steps=every, keep_checkpoints=1

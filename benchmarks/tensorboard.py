@@ -4,7 +4,7 @@ There is a run for each item. In each round all of them go on by some steps, so 
 slows all alike; a step takes the median over the rounds. Items of steps are shown every 100 steps,
 as by default, and then in every step, which tells what showing them costs.
 
-    python -m benchmarks.tensorboard                            # five minutes on two cores
+    python -m benchmarks.tensorboard                            # four minutes on two cores
     python -m benchmarks.tensorboard --rounds 5 --steps 800
 """
 

@@ -46,7 +46,7 @@ def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, typ
             found[name] = names
     if large:
         _log.warning("Too large for the projector, and so left out: %s", ", ".join(large))
-    fix = f"No table has names of rows, and at most {MOST_ROWS:,} of them."
+    fix = f"No table of at most {MOST_ROWS:,} rows has names for them."
     checks.require(bool(found), "TensorBoard.embeddings", "be False", True, fix)
     return found
 

@@ -16,6 +16,7 @@ from mtl import model as model_lib
 from mtl import serving as serving_lib
 from mtl.data import files, pipeline
 from mtl.layers import precision as precision_lib
+from mtl.monitoring import tensorboard as tensorboard_lib
 from mtl.transfer import refit as refit_lib
 
 
@@ -107,6 +108,7 @@ class Experiment:
       attack: what `launch.evaluate --attacked` moves inputs by, such as `auxiliary.Adversarial`;
         no other evaluation, and no training, knows of it.
       trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
+      tensorboard: what TensorBoard shows of a training beside its scalars; None for nothing more.
     """
 
     data: pipeline.Pipeline
@@ -120,6 +122,7 @@ class Experiment:
     clip_audit: clip_audit_lib.ClipAudit | None = None
     attack: types.Attack | None = None
     trackers: Sequence[types.Tracker] = ()
+    tensorboard: tensorboard_lib.TensorBoard | None = None
 
     def __post_init__(self):
         for name, kind in (
@@ -149,6 +152,11 @@ class Experiment:
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
         self._check_trackers()
+        if self.tensorboard is not None:
+            example = "be built, such as @tensorboard.TensorBoard()"
+            kind = tensorboard_lib.TensorBoard
+            checks.is_a("Experiment.tensorboard", self.tensorboard, kind, example)
+            self.tensorboard.check(self.model.columns, self.model.heads)
         self.serving.check(self.data.spec, self.model.tasks)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):

@@ -32,6 +32,7 @@ _OWN = re.compile(
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings|failure)\.json(\.partial)?"
     r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
     r"|tracking|profile|plugins"
+    r"|tensorboard\.json(\.partial)?|projector_config\.pbtxt(\.partial)?|projector"
 )
 _NOTES = ("given_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.

@@ -89,7 +89,7 @@ class Image(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
-        pixels = self._pixels(features, field)
+        pixels = self.pixels(features, field)
         if self.augmentations and column.are_training():
             pixels = self._augment(pixels, output)
         if self.normalization == "per_image":
@@ -116,10 +116,10 @@ class Image(column.PerField):
         return pixels
 
     def _channels(self, features: types.Tensors, field: str) -> np.ndarray:
-        pixels = self._pixels(features, field).numpy()
+        pixels = self.pixels(features, field).numpy()
         return pixels.reshape(-1, pixels.shape[-1])
 
-    def _pixels(self, features: types.Tensors, field: str) -> tf.Tensor:
+    def pixels(self, features: types.Tensors, field: str) -> tf.Tensor:
         """Return [B, H, W, C], divided by the greatest value."""
         values = features[field]
         if values.dtype == tf.string:

@@ -11,19 +11,39 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from mtl.layers import half_tables, quantization, straight_through
-from mtl.step import draws, replicas
+from mtl.step import draws, noted, replicas
 from mtl.variables import freezing, pruned, sharding
 
 tf1 = tf.compat.v1
 
+
+def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return an activation whose outputs are noted for who shows them."""
+
+    def activate(sums: tf.Tensor) -> tf.Tensor:
+        outputs = activation(sums)
+        noted.add_output(sums, outputs)
+        return outputs
+
+    return activate
+
+
+def _activate(activation: Callable[[tf.Tensor], tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
+    """Apply the activation of a layer, which may be one of a user's own."""
+    outputs = activation(sums)
+    if activation is not tf.identity:
+        noted.add_output(sums, outputs)
+    return outputs
+
+
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "relu": tf.nn.relu,
-    "gelu": tf.nn.gelu,
-    "elu": tf.nn.elu,
-    "selu": tf.nn.selu,
-    "swish": tf.nn.swish,
-    "tanh": tf.tanh,
-    "sigmoid": tf.sigmoid,
+    "relu": _noted(tf.nn.relu),
+    "gelu": _noted(tf.nn.gelu),
+    "elu": _noted(tf.nn.elu),
+    "selu": _noted(tf.nn.selu),
+    "swish": _noted(tf.nn.swish),
+    "tanh": _noted(tf.tanh),
+    "sigmoid": _noted(tf.sigmoid),
     "linear": tf.identity,
 }
 
@@ -48,7 +68,7 @@ def dense(
         if use_bias:
             initializer = bias_initializer or tf1.zeros_initializer()
             outputs += tf1.get_variable("bias", [units], inputs.dtype, initializer)
-        return activation(outputs)
+        return _activate(activation, outputs)
 
 
 def conv(
@@ -73,7 +93,7 @@ def conv(
         outputs = tf.nn.conv2d(inputs, kernel, strides=stride, padding=padding.upper())
         if use_bias:
             outputs += tf1.get_variable("bias", [filters], inputs.dtype, tf1.zeros_initializer())
-        return activation(outputs)
+        return _activate(activation, outputs)
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:

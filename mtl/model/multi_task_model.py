@@ -8,7 +8,7 @@ model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binar
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +20,8 @@ from mtl.balancing.weighting import base as weighting_base
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.model import passes
+from mtl.monitoring.tensorboard import board as board_lib
+from mtl.monitoring.tensorboard import watch as watch_lib
 from mtl.optimization import schedules
 from mtl.sparsity import pruned_step
 from mtl.step import emitted as emitted_lib
@@ -29,6 +31,9 @@ from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import averaging, stacks
 
 tf1 = tf.compat.v1
+
+EvaluationHooks = Callable[[Any, Any, types.Tensors], Sequence[tf.compat.v1.train.SessionRunHook]]
+"""(features, labels, {task: logits}) -> what watches an evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,8 @@ class MultiTaskModel(passes.Passes):
         observe: types.Observe | None = None,
         attack: types.Attack | None = None,
         may_stack: bool = False,
+        board: board_lib.Board | None = None,
+        evaluation_hooks: EvaluationHooks = lambda *_: (),
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
@@ -76,13 +83,17 @@ class MultiTaskModel(passes.Passes):
           attack: moves the inputs of an evaluation, to where the losses of the labels are large.
           may_stack: whether equal tasks may share variables in training and evaluation, where
             nothing else looks for the variables of a task in the graph.
+          board: what TensorBoard shows of training steps beside scalars; None for nothing.
+          evaluation_hooks: gives the hooks of an evaluation, to watch its rows.
         """
         # An export has a variable for each task. Slices and audits know nothing of stacks.
         is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1 and observe is None
         is_plain = is_plain and precision == precision_lib.PLAIN and self.stacks_tasks
         with stacks.stack_tasks(may_stack and is_plain):
             build = functools.partial(self._build_graph, features, labels, mode, statistics)
-            spec = build(loop, slices, precision, training_hooks, observe, attack)
+            spec = build(
+                loop, slices, precision, training_hooks, observe, attack, board, evaluation_hooks
+            )
         stacks.add_saver()
         return spec
 
@@ -98,10 +109,12 @@ class MultiTaskModel(passes.Passes):
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
         observe: types.Observe | None,
         attack: types.Attack | None,
+        board: board_lib.Board | None,
+        evaluation_hooks: EvaluationHooks,
     ) -> compat.estimator.EstimatorSpec:
         """Build a graph, as `model_fn` says."""
         if mode == compat.estimator.ModeKeys.TRAIN:
-            plain = functools.partial(self._step, statistics, slices, observe)
+            plain = functools.partial(self._step, statistics, slices, observe, board)
             is_watched = observe is not None or not self.adds_losses
             pruning = pruned_step.wrap_step(self.pruning, plain, is_watched)
             step = self.held.wrap_step(precision.wrap_step(pruning))
@@ -116,7 +129,7 @@ class MultiTaskModel(passes.Passes):
             )
 
         with summaries.drop_summaries():  # They are written in training alone.
-            return self._infer(features, labels, mode, statistics, attack)
+            return self._infer(features, labels, mode, statistics, attack, evaluation_hooks)
 
     def _infer(
         self,
@@ -125,6 +138,7 @@ class MultiTaskModel(passes.Passes):
         mode: str,
         statistics: features_lib.Statistics,
         attack: types.Attack | None,
+        evaluation_hooks: EvaluationHooks,
     ) -> compat.estimator.EstimatorSpec:
         """Build the graph of evaluation or of prediction."""
         scope = tf1.get_variable_scope()
@@ -152,6 +166,7 @@ class MultiTaskModel(passes.Passes):
             mode,
             loss=tf.add_n(list(losses.values())),
             eval_metric_ops=metrics,
+            evaluation_hooks=evaluation_hooks(features, labels, logits),
             scaffold=scaffold,
         )
 
@@ -160,12 +175,14 @@ class MultiTaskModel(passes.Passes):
         statistics: features_lib.Statistics,
         slices: int,
         observe: types.Observe | None,
+        board: board_lib.Board | None,
         features: types.Tensors,
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
+        watch = watch_lib.Watch(board, self.adds_losses)
         # One pass through the network, or one for each slice of the batch on each replica.
-        forward = functools.partial(self._pass_forward, statistics)
+        forward = watch.see_passes(functools.partial(self._pass_forward, statistics))
         batch = whole_batch.build_batch(
             forward,
             self._sum_row_weights,
@@ -214,8 +231,10 @@ class MultiTaskModel(passes.Passes):
             with summaries.drop_summaries():  # The audit builds the network once more.
                 observe(features, labels, weights)
         set_to_zero = pruned_step.update_masks(gradients, variables, batch)
-        train_op, of_update = self.update(gradients, variables, losses)
+        with watch.see_update(gradients, variables, scaled):
+            train_op, of_update = self.update(gradients, variables, losses)
         train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
+        watch.see_moved(train_op)
         of_network |= monitors_lib.take()
         monitors = {"loss": total, **monitors, **of_update, **of_network}
         for task, loss in losses.items():

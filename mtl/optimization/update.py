@@ -18,6 +18,7 @@ from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
 from mtl.step import gradients as gradients_lib
+from mtl.step import noted
 from mtl.variables import averaging, patterns, sharding
 
 tf1 = tf.compat.v1
@@ -117,6 +118,7 @@ class Update(types.Update):
             )
             monitors["gradient_norm"] = norm = gradients_lib.norm_from_squares(guarded.squares)
             gradients = self._shaped(guarded.gradients, variables, norm)
+            noted.show_gradients(gradients, variables)
 
         # The norm needs every gradient: no variable moves while another is still being read.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]

@@ -1,7 +1,7 @@
 """Profiles the session calls of some steps, and no other.
 
 profiling = hook.Profiling((100, 110), "runs/a", settings)
-model_fn = profiling.end_calls(model_fn, loop)      # calls of several steps end where it asks
+due_at = profiling.due_at                          # where calls of several steps end
 training_hooks = [profiling.build_hook(result)]
 """
 
@@ -9,7 +9,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -51,23 +51,10 @@ class Profiling:
         self.traces_ops = traces_ops
         self._hook: _Hook | None = None
 
-    def end_calls(
-        self, model_fn: Callable[..., Any], loop: Mapping[str, Any]
-    ) -> Callable[..., Any]:
-        """Return a `model_fn` whose calls of several steps end where the profile asks for it."""
-
-        def limited(features: Any, labels: Any, mode: str) -> Any:
-            start = tf1.train.get_or_create_global_step().read_value()
-            length = self._limit_call(start, loop["steps_per_call"])
-            return model_fn(features, labels, mode, loop={**loop, "steps_per_call": length})
-
-        return limited
-
-    def _limit_call(self, start: tf.Tensor, steps_per_call: int) -> tf.Tensor:
-        """Return how many steps a call takes at most that begins at a step, an int64 scalar."""
-        ends = tf.constant([self.begin, self.end - 1, self.end], tf.int64)
-        left = tf.where(ends > start, ends - start, steps_per_call)
-        return tf.minimum(tf.reduce_min(left), steps_per_call)
+    @property
+    def due_at(self) -> tuple[int, ...]:
+        """The global steps at which a call of several steps has to end."""
+        return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> "_Hook":
         """Return the hook of a session; it comes before all others."""

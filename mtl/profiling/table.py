@@ -6,6 +6,7 @@ print(table.write_table(found, advice.advise(found, settings)))
 from collections.abc import Sequence
 from typing import Any
 
+from mtl import aligned
 from mtl.profiling import profile, shares, words
 
 _HEADER = ("", "wall ms", "share", "forward ms", "backward ms", "ops", "held MB")
@@ -23,12 +24,7 @@ def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
     """Return a row for each word of a step, the largest scopes and tensors, and what to try."""
     rows = _list_rows(found)
     lines = [_HEADER, *map(_write_row, rows), _write_sum(found, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    told = []
-    for line in lines:
-        pairs = list(zip(line, widths, strict=True))
-        cells = [cell.rjust(width) for cell, width in pairs[1:]]
-        told.append("  ".join([pairs[0][0].ljust(pairs[0][1]), *cells]).rstrip())
+    told = aligned.align_columns(lines, right=range(1, len(_HEADER)))
     advised = [f"  - {line}" for line in advice]
     meaning = _MEANING_OF_GPU if found.has_gpu else _MEANING
     parts = [[_title(found)], told, [meaning], _tell_scopes(found), _tell_memory(found)]

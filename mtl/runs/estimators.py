@@ -12,6 +12,7 @@ from mtl import compat, scoring, serving
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
+from mtl.model import multi_task_model as model_lib
 from mtl.runs import fitting
 
 
@@ -22,12 +23,13 @@ def build_estimator(
     keep: Sequence[str] = (),
     events: str | None = None,
     is_attacked: bool = False,
+    evaluation_hooks: model_lib.EvaluationHooks = lambda *_: (),
 ) -> compat.estimator.Estimator:
     """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where
-    `is_attacked`.
+    `is_attacked`. `evaluation_hooks` gives what watches an evaluation.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
@@ -36,6 +38,7 @@ def build_estimator(
         statistics=statistics,
         may_stack=not is_attacked,
         attack=experiment.attack if is_attacked else None,
+        evaluation_hooks=evaluation_hooks,
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
     config = build_config(experiment, events or model_dir)

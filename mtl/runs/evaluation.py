@@ -19,7 +19,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.monitoring import doubts, hooks, summary
-from mtl.runs import diagnosis, estimators, plausibility
+from mtl.runs import board_hooks, diagnosis, estimators, plausibility
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -63,7 +63,10 @@ class Evaluator:
         The metric of every task that tells most is logged in one line.
         """
         experiment = self._experiment
-        estimator = estimators.build_estimator(experiment, self._model_dir, checkpoint)
+        watch = board_hooks.watch_evaluation(experiment, self._model_dir, checkpoint)
+        estimator = estimators.build_estimator(
+            experiment, self._model_dir, checkpoint, evaluation_hooks=watch
+        )
         split = experiment.data.eval_split
         data, model = experiment.data, experiment.model
         with diagnosis.explain_run_errors(data, model, checkpoint, split):

@@ -90,7 +90,9 @@ class _Replay(training.Training):
         run = dataclasses.replace(
             experiment.run, precision=plain, check_numerics=False, profile=None
         )
-        super().__init__(dataclasses.replace(experiment, run=run), scratch, lambda: None)
+        # Nobody is told of a replay. What TensorBoard shows would be in its way.
+        alone = dataclasses.replace(experiment, run=run, tensorboard=None, trackers=())
+        super().__init__(alone, scratch, lambda: None)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
         rule = "be one process with one device where a step is replayed"

@@ -6,6 +6,7 @@ metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: N
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import os
@@ -32,6 +33,7 @@ from mtl.monitoring import (
     tracked,
 )
 from mtl.runs import (
+    board_hooks,
     diagnosis,
     evaluation,
     failures,
@@ -75,8 +77,8 @@ class Training:
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run, self._group = experiment.run, group
-        loops = bool(self._loop_settings)
-        self._profiling = profiled.plan_profile(experiment, self._place, model_dir, loops)
+        self._board = board_hooks.open_board(experiment, self._place)
+        self._profiling = profiled.plan_profile(experiment, self._place, model_dir)
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
@@ -240,7 +242,6 @@ class Training:
             experimental_max_worker_delay_secs=0,
         )
         config = resources.configure_session(config, session_config)
-        loop = self._loop_settings
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
@@ -249,15 +250,14 @@ class Training:
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
             statistics=statistics,
-            loop=loop,
+            loop=self._loop_settings,
             slices=self._run.micro_batches,
             precision=self._run.precision,
             training_hooks=training_hooks,
             observe=self._audit.make_observer(model, statistics),
+            board=self._board,
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
-        if self._profiling and loop:
-            model_fn = self._profiling.end_calls(model_fn, loop)
         # From the inside out; docs/follow_a_batch.md draws this stack.
         if self._run.check_numerics:
             model_fn = numerics.check_steps(model_fn)
@@ -278,10 +278,14 @@ class Training:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
         due = (self._run.checkpoint_steps, self._run.summary_steps)
+        shown, profiling = self._board, self._profiling
+        chosen = (shown.due_at if shown else (), profiling.due_at if profiling else ())
         return {
             "steps_per_call": self._run.steps_per_call,
             "last_step": self._run.train_steps,
-            "due_every": tuple(every for every in due if every),
+            "due_every": (*filter(None, due), *(shown.due_every if shown else ())),
+            "due_at": tuple(itertools.chain(*chosen)),
+            "has_due": bool(shown and shown.due_items),
         }
 
     def _build_input(
@@ -344,14 +348,17 @@ class Training:
             before=self._audit.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
+            writes_graph=self._board is None or not self._board.settings.graph,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
+        shown = (self._board, self._experiment, model_dir, result)
         return {
             "training_chief_hooks": [
                 *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
+                *board_hooks.build_hooks(*shown),
                 hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
                 progress.Progress(
                     result,
@@ -365,6 +372,7 @@ class Training:
                 *self._build_tracked(result, context.report),
                 *([leading] if place.has_servers else []),
                 saving_hook,
+                *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),
             ],
         }
 

@@ -2,6 +2,9 @@
 
 summary = summaries.take_summaries()              # of the step that was just built, or None
 with summaries.drop_summaries(): ...           # what is built anew beside a step tells nothing more
+
+with summaries.collect_due() as due: ...       # serialized summaries that are made at some steps
+summaries.add_due(summary)                     # by what makes them; "" where it is not due
 """
 
 import contextlib
@@ -10,6 +13,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mtl import ambient
 from mtl.compat import functions
 
 tf1 = tf.compat.v1
@@ -53,3 +57,21 @@ def drop_summaries() -> Iterator[None]:
         yield
     finally:
         collection[:] = before
+
+
+@contextlib.contextmanager
+def collect_due() -> Iterator[list[tf.Tensor]]:
+    """Yield what `add_due` adds within it: string scalars."""
+    found: list[tf.Tensor] = []
+    with _DUE.set(found):
+        yield found
+
+
+def add_due(summary: tf.Tensor) -> None:
+    """Add a serialized summary of the step that is being built, a string scalar."""
+    found = _DUE.get()
+    if found is not None:
+        found.append(summary)
+
+
+_DUE: ambient.Ambient[list[tf.Tensor] | None] = ambient.Ambient("due summaries", default=None)

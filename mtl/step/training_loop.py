@@ -10,7 +10,7 @@ and when does not depend on `steps_per_call`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -38,6 +38,8 @@ class StepResult:
       names: their M names.
       summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
         did. A call of one step makes it only where it is fetched.
+      due: string scalar, the summaries that were due in the call's last step, "" where none was;
+        None where none ever is.
       is_repeated: whether a call may run several steps.
       waited: float64 scalar, the seconds that the call's steps waited for their batches; None where
         a call runs one step, whose batch comes from outside.
@@ -47,11 +49,16 @@ class StepResult:
     values: tf.Tensor
     names: tuple[str, ...]
     summary: tf.Tensor | None = None
+    due: tf.Tensor | None = None
     is_repeated: bool = False
     waited: tf.Tensor | None = None
 
     def __getitem__(self, name: str) -> tf.Tensor:
         return self.values[self.names.index(name)]
+
+
+Due = tuple[tf.Tensor, ...]
+"""The summaries that were due, one string scalar; none where nothing ever is."""
 
 
 class Clock(NamedTuple):
@@ -63,11 +70,12 @@ class Clock(NamedTuple):
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
     """Take one step per session call."""
-    train_op, monitors = step_fn(features, labels)
+    with summaries.collect_due() as due:
+        train_op, monitors = step_fn(features, labels)
     values, summary = _stack(monitors), summaries.take_summaries()
-    with tf.control_dependencies([train_op, values]):
+    with tf.control_dependencies([train_op, values, *due]):
         step = tf1.train.get_global_step().read_value()
-    return StepResult(step, tf.identity(values), tuple(monitors), summary)
+    return StepResult(step, tf.identity(values), tuple(monitors), summary, _join(due))
 
 
 def run_repeatedly(
@@ -76,6 +84,8 @@ def run_repeatedly(
     steps_per_call: int,
     last_step: int,
     due_every: tuple[int, ...],
+    due_at: tuple[int, ...] = (),
+    has_due: bool = False,
 ) -> StepResult:
     """Take up to `steps_per_call` steps per session call.
 
@@ -85,50 +95,64 @@ def run_repeatedly(
       steps_per_call: the most steps a call runs.
       last_step: no call passes this global step.
       due_every: no call passes a multiple of any of these.
+      due_at: no call passes any of these steps.
+      has_due: whether the step adds summaries that are due at some steps.
     """
     start = tf1.train.get_or_create_global_step().read_value()
     due = [(start // every + 1) * every for every in due_every]
+    if due_at:
+        chosen = tf.constant(due_at, start.dtype)
+        due.append(tf.reduce_min(tf.where(chosen > start, chosen, start.dtype.max)))
     end = tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
     started = tf.timestamp()
     names: list[str] = []
     taken: list[tf.Tensor] = []
 
-    def goes_on(step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock) -> tf.Tensor:
-        del values, summary
+    # One string more in the loop, and none where nothing is ever due.
+    no_due = (tf.constant(""),) if has_due else ()
+
+    def goes_on(
+        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock, due: Due
+    ) -> tf.Tensor:
+        del values, summary, due
         in_time = clock.read - started < _SECS_PER_CALL
         return (step < end) & (in_time | tf.equal(step, start))
 
     def body(
-        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Clock]:
+        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock, due: Due
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Clock, Due]:
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = iterator.get_next()
         given = tf.nest.flatten((features, labels), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Whatever is written is of a call's last step, and every step that is due ends its call.
-        with monitors_lib.compute_where(tf.equal(step + 1, end)):
+        with monitors_lib.compute_where(tf.equal(step + 1, end)), summaries.collect_due() as added:
             train_op, monitors = step_fn(features, labels)
         names.extend(monitors)
         made = summaries.take_summaries()
         taken.extend([] if made is None else [made])
         values = _stack(monitors)
-        with tf.control_dependencies([train_op]):
+        with tf.control_dependencies([train_op, *added]):
             step, values = step + 1, tf.identity(values)
         # The time is read after the step's values, or it would be read once for all steps.
         with tf.control_dependencies([step, values]):
             clock = Clock(tf.timestamp(), waited)
-        return step, values, summary if made is None else made, clock
+        if has_due:
+            joined = _join(added)
+            due = no_due if joined is None else (joined,)
+        return step, values, summary if made is None else made, clock, due
 
-    step, values, summary, clock = tf.while_loop(
+    step, values, summary, clock, last_due = tf.while_loop(
         goes_on,
         body,
-        [start, tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64))],
+        [start, tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64)), no_due],
         shape_invariants=[
             tf.TensorShape([]),
             tf.TensorShape([None]),
             tf.TensorShape([]),
             Clock(tf.TensorShape([]), tf.TensorShape([])),
+            tuple(tf.TensorShape([]) for _ in no_due),
         ],
         parallel_iterations=1,
     )
@@ -136,8 +160,21 @@ def run_repeatedly(
     values = tf.concat([values, tf.zeros([len(names)])], 0)[: len(names)]
     values = tf.ensure_shape(values, [len(names)])
     summary = summary if taken else None
-    return StepResult(step, values, tuple(names), summary, is_repeated=True, waited=clock.waited)
+    return StepResult(
+        step,
+        values,
+        tuple(names),
+        summary,
+        last_due[0] if has_due else None,
+        is_repeated=True,
+        waited=clock.waited,
+    )
 
 
 def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:
     return tf.stack([tf.cast(value, tf.float32) for value in monitors.values()])
+
+
+def _join(due: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """Join serialized summaries: those of two messages one after the other are one message."""
+    return tf.strings.join(due) if due else None

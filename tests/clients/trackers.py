@@ -37,10 +37,11 @@ def _build(env: pathlib.Path, package: str) -> str:
     return str(python)
 
 
-def _launch(python: str, verb: str, *arguments: str) -> None:
+def _launch(python: str, folder: str, verb: str, *arguments: str) -> None:
     environ = {**os.environ, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [python, "-m", f"launch.{verb}", *arguments]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    # Where MLflow puts files, unless it is told otherwise.
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     for line in done.stderr.splitlines():
@@ -67,9 +68,9 @@ def _train(python: str, package: str, folder: str, run: str) -> None:
     for last in _STEPS:
         settings = (f"Run.train_steps = {last}", "Run.checkpoint_steps = 100")
         params = [text for one in settings for text in ("--gin_param", one)]
-        _launch(python, "train", "--gin_file", gin, *params, "--model_dir", run)
-    _launch(python, "evaluate", "--model_dir", run, "--split", "train")
-    _launch(python, "report", "--model_dir", run, "--rows", "0")
+        _launch(python, folder, "train", "--gin_file", gin, *params, "--model_dir", run)
+    _launch(python, folder, "evaluate", "--model_dir", run, "--split", "train")
+    _launch(python, folder, "report", "--model_dir", run, "--rows", "0")
 
 
 def _read_mlflow(folder: str) -> dict:

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import layers
-from mtl.step import training_loop
+from mtl.step import summaries, training_loop
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -91,3 +91,37 @@ def test_a_call_ends_in_time(monkeypatch):
     monkeypatch.setattr(training_loop, "_SECS_PER_CALL", 0.0)
     calls, _, _ = _train(3, steps_per_call=100)
     assert [step for step, _ in calls] == [1, 2, 3]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("steps_per_call", [1, 8])
+def test_what_is_due_comes_out_of_its_steps(steps_per_call):
+    chosen = (3, 4, 17)
+
+    def step(features, labels):
+        number = tf1.train.get_global_step().read_value() + 1
+        is_due = tf.reduce_any(tf.equal(number, np.array(chosen, np.int64)))
+        told = tf.cond(is_due, lambda: tf.as_string(number), lambda: tf.constant(""))
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, told.op)
+        summaries.add_due(told)
+        return _step(features, labels)
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(_dataset())
+        if steps_per_call == 1:
+            result = training_loop.run_once(step, *iterator.get_next())
+        else:
+            result = training_loop.run_repeatedly(
+                step, iterator, 8, 20, (), due_at=chosen, has_due=True
+            )
+        session.run([tf1.global_variables_initializer(), iterator.initializer])
+        found = {}
+        while not found or max(found) < 20:
+            number, due = session.run([result.step, result.due])
+            found[int(number)] = due.decode()
+        number, due = session.run([result.step, result.due]) if steps_per_call > 1 else (20, b"")
+    assert {number: due for number, due in found.items() if due} == {n: str(n) for n in chosen}
+    assert (int(number), due) == (20, b"")
+    if steps_per_call > 1:
+        assert list(found) == [3, 4, 12, 17, 20]

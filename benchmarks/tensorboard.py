@@ -1,0 +1,147 @@
+"""What each item of `tensorboard.TensorBoard` costs a step of the digits, or an evaluation.
+
+There is a run for each item. In each round all of them go on by some steps, so that a busy machine
+slows all alike; a step takes the median over the rounds. Items of steps are shown every 100 steps,
+as by default, and then in every step, which tells what showing them costs.
+
+    python -m benchmarks.tensorboard                            # four minutes on two cores
+    python -m benchmarks.tensorboard --rounds 5 --steps 800
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+
+from mtl import checkpoints, experiment, features, heads, model, networks, spec
+from mtl.data import pipeline, tfds
+from mtl.distribution import interruption
+from mtl.monitoring import tensorboard
+from mtl.monitoring.tensorboard import settings
+from mtl.optimization import update
+from mtl.runs import evaluation, verbs
+
+tf1 = tf.compat.v1
+
+OFF = "off"
+
+
+def make(
+    shown: tensorboard.TensorBoard | None, last_step: int, every: int, steps: int
+) -> experiment.Experiment:
+    """Return the digits with three tasks on a small convolutional network."""
+    return experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=tfds.Tfds(name="mtl.data.digits.builder.Digits"),
+            spec=spec.Spec(
+                features={"image": ("uint8", (8, 8, 1))},
+                labels={"digit": "int64", "parity": "int64", "loops": "int64"},
+            ),
+            batch_size=64,
+            shuffle_buffer=2000,
+            cache=True,
+        ),
+        model=model.MultiTaskModel(
+            columns=[features.Image(names=["image"], greatest=16.0)],
+            network=networks.SharedBottom(
+                trunk=networks.Convnet(filters=[32, 64], layers=[128]),
+                tower=networks.MLP(layers=[32]),
+            ),
+            heads=[
+                heads.MultiClass(name="digit", classes=10),
+                heads.Binary(name="parity"),
+                heads.Ordinal(name="loops", classes=3),
+            ],
+            update=update.Update(),
+        ),
+        run=experiment.Run(
+            train_steps=last_step, checkpoint_steps=steps, summary_steps=every, keep_checkpoints=1
+        ),
+        best=checkpoints.Best(),
+        tensorboard=shown,
+    )
+
+
+def find_speed(directory: str, from_step: int) -> float:
+    """Return the median of the seconds a step took, of the summaries after a step."""
+    found = []
+    for name in sorted(os.listdir(directory)):
+        if name.startswith("events."):
+            for event in tf1.train.summary_iterator(os.path.join(directory, name)):
+                found += [
+                    1 / value.simple_value
+                    for value in event.summary.value
+                    if value.tag == "steps_per_sec" and event.step > from_step
+                ]
+    return statistics.median(found)
+
+
+def time_steps(items: dict[str, Any], steps: int, rounds: int, every: int) -> dict[str, float]:
+    """Return {item: seconds of a step}, of runs that take turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        seen: dict[str, list[float]] = {name: [] for name in items}
+        for turn in range(1, rounds + 1):
+            for name, shown in items.items():
+                directory, last = os.path.join(folder, name), turn * steps
+                made = make(shown, last, every, steps)
+                # Neither evaluations nor exports are measured.
+                with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
+                    verbs.train(made, directory)
+                # The first summary of a start has the time of tracing in it.
+                seen[name].append(find_speed(directory, last - steps + steps // 4))
+    return {name: statistics.median(own) for name, own in seen.items()}
+
+
+def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:
+    """Return {item: seconds of an evaluation more than without it}, and the evaluation's own."""
+    found: dict[str, list[float]] = {name: [] for name in (OFF, *names)}
+    with tempfile.TemporaryDirectory() as directory:
+        verbs.train(make(None, 10, 10, 10), directory)
+        for _ in range(rounds):
+            for name, own in found.items():
+                shown = None if name == OFF else tensorboard.TensorBoard(**{name: True})
+                own.append(_time_evaluation(make(shown, 10, 10, 10), directory))
+    return {name: statistics.median(own) for name, own in found.items()}
+
+
+def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
+    evaluator = evaluation.Evaluator(made, directory, interruption.Interruption())
+    with mock.patch.object(evaluation.Evaluator, "_export"):
+        started = time.perf_counter()
+        evaluator(os.path.join(directory, "model.ckpt-10"))
+        return time.perf_counter() - started
+
+
+def report(title: str, found: dict[str, float]) -> None:
+    """Print a table of ratios to the first."""
+    plain = found[OFF]
+    print(f"\n{title}\n\n| item | ms | against off |\n| -- | -- | -- |")
+    for name, secs in found.items():
+        print(f"| {name} | {1000 * secs:.2f} | {100 * (secs / plain - 1):+.1f}% |")
+
+
+def main() -> None:
+    """Measure and print three tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=400, help="of each run in a round")
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    tf1.logging.set_verbosity(tf1.logging.ERROR)
+    items = {OFF: None, "defaults": tensorboard.TensorBoard()}
+    items |= {n: tensorboard.TensorBoard(**{n: True}) for n in settings.OF_STEPS}
+    everything = tensorboard.TensorBoard(**dict.fromkeys(settings.OF_STEPS, True))
+    items["all of them"] = everything
+    steps, rounds = arguments.steps, arguments.rounds
+    report("Every 100 steps, of a step", time_steps(items, steps, rounds, 100))
+    few = {name: shown for name, shown in items.items() if name != "defaults"}
+    report("In every step, of a step", time_steps(few, max(steps // 10, 20), 1, 1))
+    report("An evaluation", time_evaluations(list(settings.OF_EVALUATIONS), rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""What TensorBoard shows of a run beside its scalars, each item switched on by itself.
+
+from mtl import experiment
+from mtl.monitoring import tensorboard
+experiment.Experiment.tensorboard = @tensorboard.TensorBoard()
+tensorboard.TensorBoard.weights = True                 # at every Run.summary_steps
+tensorboard.TensorBoard.gradients = [100, 110]         # or at chosen steps
+tensorboard.TensorBoard.activations = 500              # or every 500 steps
+"""
+
+from mtl.monitoring.tensorboard.settings import TensorBoard
+
+__all__ = ["TensorBoard"]

@@ -1,0 +1,51 @@
+"""The items of one run: what is due when, and what the graph of its step looks like.
+
+board = board_lib.Board(settings, summary_steps=100)
+board.due_items                       # {Due(every=100): ["weights"]}
+"""
+
+import functools
+
+import tensorflow as tf
+
+from mtl.monitoring.tensorboard import settings as settings_lib
+from mtl.step import due as due_lib
+
+
+class Board:
+    """What a training shows.
+
+    Args:
+      settings: the items.
+      summary_steps: of the run.
+
+    Attributes:
+      graph: of the forward pass, once that is built; None before, and where it is not shown.
+    """
+
+    def __init__(self, settings: settings_lib.TensorBoard, summary_steps: int):
+        self.settings, self._every = settings, summary_steps
+        self.graph: tf.compat.v1.GraphDef | None = None
+
+    @functools.cached_property
+    def due_items(self) -> dict[due_lib.Due, list[str]]:
+        """Return the items of training steps, those together that are due at the same steps."""
+        found: dict[due_lib.Due, list[str]] = {}
+        for name in self.settings.list_on(settings_lib.OF_STEPS):
+            found.setdefault(self.settings.due_of(name, self._every), []).append(name)
+        return found
+
+    @property
+    def due_every(self) -> tuple[int, ...]:
+        """The numbers of steps whose multiples a session call has to end at."""
+        return tuple(sorted({due.every for due in self.due_items if due.every}))
+
+    @property
+    def due_at(self) -> tuple[int, ...]:
+        """The steps that a session call has to end at."""
+        return tuple(sorted({step for due in self.due_items for step in due.at}))
+
+    def list_due(self, step: int) -> list[str]:
+        """Return the items of evaluations that are due at a step."""
+        on = self.settings.list_on(settings_lib.OF_EVALUATIONS)
+        return [name for name in on if self.settings.due_of(name, 1).includes(step)]

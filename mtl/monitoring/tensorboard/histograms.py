@@ -1,0 +1,60 @@
+"""Serialized summaries of tensors in the graph: histograms, and scalars.
+
+summary = histograms.draw("weights/network/kernel", kernel)          # a string scalar
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.step import gradients as gradients_lib
+from mtl.variables import patterns, stacks
+
+MOST_ENTRIES = 1 << 20
+"""Of a larger tensor every n-th row is shown, so that a table of any size takes little time."""
+
+
+def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
+    """Draw a histogram of the finite entries of a tensor, as a serialized summary."""
+    flat = tf.cast(tf.reshape(_thin(values), [-1]), tf.float32)
+    finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
+    return tf.raw_ops.HistogramSummary(tag=tag, values=finite)
+
+
+def draw_scalar(tag: str, value: tf.Tensor) -> tf.Tensor:
+    """Draw a scalar, as a serialized summary."""
+    return tf.raw_ops.ScalarSummary(tags=tag, values=tf.cast(value, tf.float32))
+
+
+def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Join serialized summaries: messages one after the other are one message."""
+    return tf.strings.join(list(summaries)) if summaries else tf.constant("")
+
+
+def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
+    """Draw the gradient of a variable: of a table the rows that the batch looked up, each once."""
+    if gradient is None:
+        return []
+    merged = gradients_lib.merge_rows(gradient)
+    values = merged.values if isinstance(merged, tf.IndexedSlices) else merged
+    return [draw(f"{prefix}/{name}", own) for name, own in split(variable, values)]
+
+
+def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
+    """Yield (name, values) of a variable, or of each member of a stack."""
+    stack = stacks.find_stack(variable)
+    if stack is None:
+        yield patterns.shard_name(variable), values
+        return
+    members = tf.unstack(values, len(stack.names), axis=stack.axis)
+    yield from zip(stack.names, members, strict=True)
+
+
+def _thin(values: tf.Tensor) -> tf.Tensor:
+    """Return every n-th row of what is large."""
+    count = values.shape.num_elements()
+    if count is None or count <= MOST_ENTRIES:
+        return values
+    return values[:: math.ceil(count / MOST_ENTRIES)]

@@ -1,0 +1,153 @@
+"""What is written once: the configuration as text, layouts of scalars, settings for HParams.
+
+summary = once.write_text("configuration", gin)
+summary = once.lay_out(heads, losses, has_surgery=False)
+summary = once.start_session(experiment)
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import summary as custom_scalars
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams import summary as hparams
+from tensorboard.plugins.text import metadata as text_metadata
+
+from mtl import types
+
+tf1 = tf.compat.v1
+
+# Settings that change what is learned; the others say where data lies and what is written.
+_LEARNED = ("data", "model", "run", "warm_start")
+_LEFT_OUT = ("data.source", "data.spec", "run.checkpoint", "run.keep", "run.summary", "run.steps")
+EVALUATION = "evaluation"
+"""Of the tags of the metrics that HParams shows; it finds those of the run's own folder alone."""
+
+
+def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
+    """Return a text as a block of code; indented, since a text may hold any fence."""
+    block = "\n".join(f"    {line}" for line in text.splitlines())
+    described = text_metadata.create_summary_metadata(display_name=tag, description="")
+    metadata = tf1.SummaryMetadata.FromString(described.SerializeToString())
+    tensor = tf.make_tensor_proto(block.encode(), tf.string)
+    return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
+
+def lay_out(
+    heads: Sequence[types.Head], losses: Sequence[str], has_surgery: bool
+) -> tf.compat.v1.Summary:
+    """Return a layout with a category for each loss: its curves, its metrics, its weights.
+
+    Args:
+      heads: of the tasks.
+      losses: the names of all losses, those of tasks and auxiliary ones.
+      has_surgery: whether a surgery shows norms of gradients.
+    """
+    chart, multiline = layout_pb2.Chart, layout_pb2.MultilineChartContent
+    by_task = {head.name: head for head in heads}
+
+    def draw(title: str, *tags: str) -> Any:
+        return chart(title=title, multiline=multiline(tag=[f"^{tag}$" for tag in tags]))
+
+    categories = []
+    for name in losses:
+        own = re.escape(name)
+        charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
+        head = by_task.get(name)
+        known = types.read_member(head, types.Head, "directions") if head else {}
+        # Of a pattern it is not known whether the run has such a metric.
+        shown = [metric for metric in known if metric != "average_loss" and "*" not in metric]
+        charts += [draw(metric, f"{own}/{re.escape(metric)}") for metric in shown]
+        charts.append(draw("weight", f"weight/{own}", f"surgery/weight/{own}"))
+        if has_surgery:
+            charts.append(draw("norm of its gradient", f"surgery/norm/{own}"))
+        categories.append(layout_pb2.Category(title=name, chart=charts))
+    everything = [
+        draw("loss", "loss", "average_loss"),
+        draw("learning rate", "learning_rate"),
+        draw("norm of the gradient", "gradient_norm"),
+        draw("weights", "weight/.*", "surgery/weight/.*"),
+        draw("speed", "steps_per_sec"),
+    ]
+    categories.insert(0, layout_pb2.Category(title="all tasks", chart=everything))
+    return custom_scalars.pb(layout_pb2.Layout(category=categories))
+
+
+def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> tf.compat.v1.Summary:
+    """Return the settings of a run and the metrics it is judged by, for HParams.
+
+    Args:
+      experiment: an `experiment.Experiment`.
+      metrics: {metric of the evaluations: what it is called}.
+      time: in seconds, when it starts.
+    """
+    settings = dict(_list_settings(experiment))
+    name = api_pb2.MetricName
+    infos = [
+        api_pb2.MetricInfo(name=name(tag=f"{EVALUATION}/{tag}"), display_name=shown)
+        for tag, shown in metrics.items()
+    ]
+    described = [
+        api_pb2.HParamInfo(name=key, type=_type_of(value)) for key, value in settings.items()
+    ]
+    summary = tf1.Summary()
+    for part in (
+        hparams.experiment_pb(described, infos, time_created_secs=time),
+        hparams.session_start_pb(settings, start_time_secs=time),
+    ):
+        summary.MergeFromString(part.SerializeToString())
+    return summary
+
+
+def write_metrics(metrics: Mapping[str, float], chosen: Iterable[str]) -> tf.compat.v1.Summary:
+    """Return those metrics of an evaluation that HParams shows."""
+    return tf1.Summary(
+        value=[
+            tf1.Summary.Value(tag=f"{EVALUATION}/{name}", simple_value=float(metrics[name]))
+            for name in chosen
+            if name in metrics
+        ]
+    )
+
+
+def end_session() -> tf.compat.v1.Summary:
+    """Return that a run has made all its steps."""
+    part = hparams.session_end_pb(api_pb2.STATUS_SUCCESS)
+    return tf1.Summary.FromString(part.SerializeToString())
+
+
+def _type_of(value: Any) -> Any:
+    if isinstance(value, bool):
+        return api_pb2.DATA_TYPE_BOOL
+    return api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64
+
+
+def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
+    for name in _LEARNED:
+        yield from _flatten(getattr(experiment, name), name)
+
+
+def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
+    """Yield the settings within a value that are numbers, texts and bools, and classes of parts."""
+    if path.startswith(_LEFT_OUT) or value is None:
+        return
+    if isinstance(value, bool | int | float | str):
+        yield path, value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield path, type(value).__name__
+        for field in dataclasses.fields(value):
+            if field.init:
+                yield from _flatten(getattr(value, field.name), f"{path}.{field.name}")
+    elif isinstance(value, list | tuple):
+        if all(isinstance(one, bool | int | float | str) for one in value):
+            yield from [(path, ", ".join(map(str, value)))] if value else []
+            return
+        for number, one in enumerate(value):
+            yield from _flatten(one, f"{path}[{getattr(one, 'name', None) or number}]")
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _flatten(one, f"{path}[{key}]")

@@ -1,0 +1,151 @@
+"""Pictures for TensorBoard, as PNG: a confusion matrix, and rows of images with predictions.
+
+png = pictures.draw_matrix(counts, ["cat", "dog"], "animal")          # Picture(width, height, png)
+png = pictures.draw_rows(images, [["digit: 7"], ["digit: 3, was 8"]], [True, False])
+
+They are drawn by Pillow, which is imported when the first is drawn.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks
+
+MOST_IMAGES = 100
+MOST_CLASSES = 200
+# Up to so many classes cells hold numbers, and rows have names.
+_MOST_NUMBERS, _MOST_NAMES = 20, 50
+_WIDEST_NAME = 12
+_SIDE, _TEXT, _GAP = 112, 13, 8
+_INK, _PAPER, _RIGHT, _WRONG = (32, 32, 32), (255, 255, 255), (27, 108, 168), (209, 73, 91)
+_COLOR = np.array([27, 108, 168])
+
+
+class Picture(NamedTuple):
+    """A PNG, and its size."""
+
+    width: int
+    height: int
+    png: bytes
+
+
+def require_pillow(where: str) -> None:
+    """Fail unless the library that draws is there, as new as it has to be."""
+    try:
+        from PIL import ImageFont
+
+        ImageFont.load_default(_TEXT)
+    except (ImportError, TypeError):
+        rule = "be False without the package pillow, from 10.1 on"
+        checks.fail(where, rule, True, "pip install 'pillow>=10.1' installs it.")
+
+
+def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
+    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row."""
+    count = len(names)
+    side = max(2, min(46, 900 // count))
+    with_names, with_numbers = count <= _MOST_NAMES, count <= _MOST_NUMBERS
+    shown = [_shorten(name) for name in names]
+    margin = 8 + 7 * max(map(len, shown)) if with_names else 24
+    size = margin + side * count + _GAP
+    heading = f"{title}: true down, predicted across"
+    wide = _GAP * 2 + _load_font().getlength(heading)
+    image, draw, font = _start(max(size, wide), size + 2 * _TEXT)
+    draw.text((_GAP, 2), heading, _INK, font)
+    top = margin + 2 * _TEXT
+    shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-12)
+    for row in range(count):
+        for column in range(count):
+            share = float(shares[row, column])
+            color = tuple(np.round(255 + (_COLOR - 255) * share).astype(int).tolist())
+            x, y = margin + column * side, top + row * side
+            draw.rectangle((x, y, x + side - 1, y + side - 1), color)
+            if with_numbers and cells[row, column]:
+                ink = _PAPER if share > 0.5 else _INK
+                center = (x + side / 2, y + side / 2)
+                draw.text(center, _number(cells[row, column]), ink, font, anchor="mm")
+    for place, name in enumerate(shown if with_names else ()):
+        middle = top + (place + 0.5) * side
+        draw.text((margin - 4, middle), name, _INK, font, anchor="rm")
+        _write_upright(image, font, name, margin + (place + 0.5) * side, top - 4)
+    return _finish(image)
+
+
+def draw_rows(
+    images: np.ndarray, captions: Sequence[Sequence[str]], are_right: Sequence[Sequence[bool]]
+) -> Picture:
+    """Draw images with lines below each.
+
+    Args:
+      images: [N, H, W, C] of values in [0, 1]; of 1, 3 or 4 channels, of others the first.
+      captions: N times the lines, as many for each.
+      are_right: N times whether each line is right; wrong ones are red.
+    """
+    from PIL import Image
+
+    count, lines = len(images), max(map(len, captions), default=0)
+    columns = min(count, max(4, math.ceil(math.sqrt(count))))
+    width = max(_SIDE, 7 * max((len(line) for own in captions for line in own), default=0))
+    tile = width + _GAP, _SIDE + lines * _TEXT + 2 * _GAP
+    sheet, draw, font = _start(columns * tile[0], math.ceil(count / columns) * tile[1])
+    for place, values in enumerate(images):
+        x, y = place % columns * tile[0], place // columns * tile[1]
+        pixels = np.clip(np.nan_to_num(values) * 255, 0, 255).astype(np.uint8)
+        if pixels.shape[-1] not in (1, 3, 4):
+            pixels = pixels[..., :1]
+        own = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
+        scale = _SIDE / max(own.size)
+        size = [max(1, round(edge * scale)) for edge in own.size]
+        resized = own.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
+        sheet.paste(resized, (x, y))
+        for line, (text, is_right) in enumerate(
+            zip(captions[place], are_right[place], strict=True)
+        ):
+            color = _RIGHT if is_right else _WRONG
+            draw.text((x, y + _SIDE + 2 + line * _TEXT), text, color, font)
+    return _finish(sheet)
+
+
+def _start(width: float, height: float) -> tuple[Any, Any, Any]:
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (math.ceil(width), math.ceil(height)), _PAPER)
+    return image, ImageDraw.Draw(image), _load_font()
+
+
+def _load_font() -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(_TEXT - 2)
+
+
+def _finish(image: Any) -> Picture:
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return Picture(image.width, image.height, file.getvalue())
+
+
+def _write_upright(image: Any, font: Any, text: str, x: float, bottom: float) -> None:
+    """Write a text that reads upwards, centred at x."""
+    from PIL import Image, ImageDraw
+
+    length = max(1, math.ceil(font.getlength(text)))
+    label = Image.new("RGB", (length, _TEXT + 2), _PAPER)
+    ImageDraw.Draw(label).text((0, 0), text, _INK, font)
+    turned = label.rotate(90, expand=True)
+    image.paste(turned, (round(x - turned.width / 2), round(bottom - turned.height)))
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _WIDEST_NAME else f"{name[: _WIDEST_NAME - 1]}…"
+
+
+def _number(value: float) -> str:
+    """Return a sum of weights in at most five letters."""
+    if value == round(value) and value < 100_000:
+        return str(round(value))
+    return f"{value:.3g}" if value < 1000 else f"{value / 1000:.3g}k"

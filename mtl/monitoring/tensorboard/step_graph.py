@@ -1,0 +1,135 @@
+"""A forward pass as TensorBoard draws it: by scopes, without what only TensorFlow needs.
+
+graph = step_graph.draw({"income": loss}, (features, labels))       # a GraphDef
+step_graph.add_training(graph, {"balancing/weighting": "Equal"}, ["income"])
+
+The step of a run is the body of a loop, with its gradients and its optimizer: thousands of ops that
+nobody can read. Here is what leads from the batch to the losses. Variables are nodes of their own
+names; reads, casts of nothing, constants and checks are left out. What has no scope of its own goes
+to `batch`, and behind the heads to `loss/<task>`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.variables import patterns
+
+tf1 = tf.compat.v1
+
+_TOPS = ("features", "network", "head")
+# An op of one of these kinds is its first input, as far as a reader is concerned.
+_SAME = (
+    "Identity",
+    "IdentityN",
+    "ReadVariableOp",
+    "StopGradient",
+    "PreventGradient",
+    "EnsureShape",
+    "CheckNumerics",
+    "Snapshot",
+)
+_BATCH, _LOSS = "batch", "loss"
+
+
+def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
+    """Draw what leads from a batch to the losses of the tasks.
+
+    Args:
+      losses: {task: scalar}.
+      batch: tensors in any nesting, that the walk ends at.
+    """
+    inputs = tf.nest.flatten(batch, expand_composites=True)
+    ends = {id(tensor.op) for tensor in inputs if isinstance(tensor, tf.Tensor)}
+    names = _name_ops(losses, ends)
+    graph = tf1.GraphDef()
+    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
+    for op, name in names.values():
+        node = graph.node.add(name=name, op=_kind_of(op))
+        node.attr["_output_shapes"].list.shape.extend(
+            tensor.shape.as_proto() for tensor in op.outputs
+        )
+        if id(op) in ends:
+            continue
+        for tensor in map(_resolve, op.inputs):
+            if id(tensor.op) in names:
+                slot = f":{tensor.value_index}" if tensor.value_index else ""
+                node.input.append(f"{names[id(tensor.op)][1]}{slot}")
+    for task, loss in losses.items():
+        own = names.get(id(_resolve(loss).op))
+        graph.node.add(name=f"{_LOSS}/{task}/loss", op="Loss", input=[own[1]] if own else [])
+    return graph
+
+
+def add_training(
+    graph: tf.compat.v1.GraphDef, kinds: Mapping[str, str], tasks: Sequence[str]
+) -> tf.compat.v1.GraphDef:
+    """Return the graph with a node for each part that comes after the losses.
+
+    Args:
+      graph: of `draw`.
+      kinds: {name of the node: class of the part}, in the order in which they follow.
+      tasks: whose losses the first of them reads.
+    """
+    whole = tf1.GraphDef()
+    whole.CopyFrom(graph)
+    inputs = [f"{_LOSS}/{task}/loss" for task in tasks]
+    for name, kind in kinds.items():
+        whole.node.add(name=name, op=kind, input=inputs)
+        inputs = [name]
+    return whole
+
+
+def _name_ops(
+    losses: Mapping[str, tf.Tensor], ends: set[int]
+) -> dict[int, tuple[tf.Operation, str]]:
+    """Return {id: (op, its name)} of all that leads to the losses."""
+    named: dict[int, tuple[tf.Operation, str]] = {}
+    inner: list[tf.Operation] = []  # What has a scope, or what such an op is made of.
+    for task, loss in losses.items():
+        left = [_resolve(loss).op]
+        while left:
+            op = left.pop()
+            if id(op) in named or op.type == "Const":
+                continue
+            if _has_scope(op) or id(op) in ends:
+                inner.append(op)
+                continue
+            named[id(op)] = (op, f"{_LOSS}/{task}/{op.name}")
+            left += [tensor.op for tensor in map(_resolve, op.inputs)]
+    left = inner
+    while left:
+        op = left.pop()
+        if op.type == "Const" or (id(op) in named and not named[id(op)][1].startswith(_LOSS)):
+            continue
+        name = _name_of(op)
+        named[id(op)] = (op, name if _has_scope(op) else f"{_BATCH}/{name}")
+        if id(op) not in ends:
+            left += [tensor.op for tensor in map(_resolve, op.inputs)]
+    return named
+
+
+def _has_scope(op: tf.Operation) -> bool:
+    return _name_of(op).partition("/")[0] in _TOPS
+
+
+def _name_of(op: tf.Operation) -> str:
+    """Return the name of an op, and of a variable that a loop has captured the variable's own."""
+    return patterns.shard_name(op.outputs[0]) if op.type == "VarHandleOp" else op.name
+
+
+def _kind_of(op: tf.Operation) -> str:
+    return "Variable" if op.type == "VarHandleOp" else op.type
+
+
+def _resolve(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that one stands for: past ops that change nothing, and out of a loop."""
+    while True:
+        outer = {id(inside): outside for outside, inside in getattr(tensor.graph, "captures", [])}
+        if id(tensor) in outer:
+            tensor = outer[id(tensor)]
+        elif tensor.op.type in _SAME and len(tensor.op.inputs) > tensor.value_index:
+            tensor = tensor.op.inputs[tensor.value_index]
+        else:
+            return tensor

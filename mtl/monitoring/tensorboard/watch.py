@@ -1,0 +1,268 @@
+"""What a training step shows where it is due: made in a branch, so that other steps pay nothing.
+
+watch = watch_lib.Watch(board)                     # board: `board.Board`, or None for nothing
+forward = watch.see_passes(forward)                # before the batch is built
+with watch.see_update(gradients, variables, batch): ...      # around the update
+watch.see_moved(train_op)                          # after it
+
+Gradients that surgery or update compute anyway are read. Others, such as those of single tasks, are
+built within the branch.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.monitoring.tensorboard import board as board_lib
+from mtl.monitoring.tensorboard import histograms, step_graph
+from mtl.step import noted, replicas, summaries, whole_batch
+from mtl.variables import patterns, stacks
+
+tf1 = tf.compat.v1
+
+Forward = Callable[[Any, Any], whole_batch.ForwardPass]
+Pairs = list[tuple[tf.Variable, types.Gradient]]
+Kept = list[tf.Tensor]
+"""Weights as a step found them, one dimension each; of a table the rows that it looks up."""
+
+
+class Watch:
+    """The items that one training step shows; nothing where there is no board.
+
+    Args:
+      board: the settings; None for nothing.
+      adds_losses: whether the surgery is the plain sum.
+    """
+
+    def __init__(self, board: board_lib.Board | None, adds_losses: bool = True):
+        self._board, self._adds_losses = board, adds_losses
+        # One replica shows what all of them compute.
+        first = board is not None and tf.get_static_value(replicas.replica_index()) in (0, None)
+        self._items = board.due_items if board is not None and first else {}
+        self._outputs: dict[str, tf.Tensor] = {}
+        self._has_seen = False
+        self._parts: list[_Part] = []
+
+    def see_passes(self, forward: Forward) -> Forward:
+        """Return a forward pass, of which the first that is built is shown."""
+        if self._board is None:
+            return forward
+
+        def seen(features: Any, labels: Any) -> whole_batch.ForwardPass:
+            if self._has_seen:
+                return forward(features, labels)
+            self._has_seen = True
+            with noted.note_outputs() as outputs:
+                built = forward(features, labels)
+            self._outputs = dict(outputs)
+            if self._board is not None and self._board.settings.graph:
+                self._board.graph = step_graph.draw(built.losses, (features, labels))
+            return built
+
+        return seen
+
+    @contextlib.contextmanager
+    def see_update(
+        self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable], batch: Any
+    ) -> Iterator[None]:
+        """Show the gradients of the update that is built within it.
+
+        Args:
+          gradients: N, as surgery leaves them.
+          variables: N.
+          batch: a `whole_batch.WholeBatch` of weighted losses.
+
+        Raises:
+          UserError: the update shows no gradients, a pattern matches no variable, or the network
+            has no activation to show.
+        """
+        if not self._items:
+            yield
+            return
+        self._choose(variables)
+        self._require_outputs()
+
+        def look(clipped: Sequence[types.Connected], moving: Sequence[tf.Variable]) -> None:
+            step = tf1.train.get_or_create_global_step().read_value() + 1
+            combined = self._only_chosen(variables, gradients)
+            taken = self._only_chosen(moving, clipped)
+            for due, items in self._items.items():
+                part = _Part(due.tell(step), taken if "updates" in items else [])
+                part.look(functools.partial(self._draw, items, combined, taken, batch))
+                self._parts.append(part)
+
+        with noted.look_at_gradients(look):
+            yield
+        fix = "Its update does not call `noted.show_gradients`."
+        where = f"TensorBoard.{next(iter(self._items.values()))[0]}"
+        checks.require(bool(self._parts), where, "be False with this update", True, fix)
+
+    def see_moved(self, train_op: tf.Operation) -> None:
+        """Add what is due of a step to its summaries, once it has moved the weights."""
+        for part in self._parts:
+            summaries.add_due(part.finish(train_op))
+
+    def _choose(self, variables: Sequence[tf.Variable]) -> None:
+        assert self._board is not None
+        for pattern in self._board.settings.variables:
+            patterns.select_variables("TensorBoard.variables", pattern, variables)
+
+    def _require_outputs(self) -> None:
+        on = {name for items in self._items.values() for name in items}
+        fix = "No layer of the network applies an activation by `mtl.layers`."
+        for name in ("activations", "dead_units"):
+            fits = name not in on or bool(self._outputs)
+            checks.require(fits, f"TensorBoard.{name}", "be False with this network", True, fix)
+
+    def _only_chosen(
+        self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]
+    ) -> Pairs:
+        assert self._board is not None
+        chosen = self._board.settings.variables
+        return [
+            (variable, gradient)
+            for variable, gradient in zip(variables, gradients, strict=True)
+            if not chosen or any(patterns.matches(pattern, variable) for pattern in chosen)
+        ]
+
+    def _draw(
+        self,
+        items: Sequence[str],
+        combined: Pairs,
+        clipped: Pairs,
+        batch: whole_batch.WholeBatch,
+    ) -> list[tf.Tensor]:
+        """Draw the items that a step shows before it moves; called in the branch."""
+        drawn: list[tf.Tensor] = []
+        variables = [variable for variable, _ in combined]
+        if "weights" in items:
+            for variable in variables:
+                for name, values in histograms.split(variable, variable.read_value()):
+                    drawn.append(histograms.draw(f"weights/{name}", values))
+        if "gradients_before_surgery" in items:
+            before = combined
+            if not self._adds_losses:
+                summed = batch.sum(lambda part: _differentiate_sum(part, variables))
+                before = list(zip(variables, summed, strict=True))
+            drawn += _draw_all("gradients_before_surgery", before)
+        if "task_gradients" in items:
+            drawn += _draw_tasks(batch, variables)
+        if "gradients" in items:
+            drawn += _draw_all("gradients", combined)
+        if "clipped_gradients" in items:
+            drawn += _draw_all("clipped_gradients", clipped)
+        for layer, outputs in self._outputs.items():
+            if "activations" in items:
+                drawn.append(histograms.draw(f"activations/{layer}", outputs))
+            if "dead_units" in items:
+                drawn.append(
+                    histograms.draw_scalar(
+                        f"dead_units/{layer}", _share_dead(outputs, len(batch.first.losses))
+                    )
+                )
+        return drawn
+
+
+class _Part:
+    """What is due at the same steps.
+
+    Args:
+      is_due: a bool scalar.
+      moving: the variables whose updates are shown, with the gradients that the optimizer gets.
+    """
+
+    def __init__(self, is_due: tf.Tensor, moving: Pairs):
+        self._is_due, self._moving = is_due, moving
+        self._summary = tf.constant("")
+        self._kept: Kept = []
+
+    def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
+        """Draw before anything moves, and keep the weights whose updates are shown."""
+
+        def when_due() -> list[tf.Tensor]:
+            return [histograms.join(draw()), *(_read(*pair) for pair in self._moving)]
+
+        def else_nothing() -> list[tf.Tensor]:
+            return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
+
+        self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, self._summary.op)
+
+    def finish(self, train_op: tf.Operation) -> tf.Tensor:
+        """Return the summary of the step, with what it added to the weights."""
+        if not self._moving:
+            return self._summary
+
+        def when_due() -> tf.Tensor:
+            drawn = []
+            for (variable, gradient), before in zip(self._moving, self._kept, strict=True):
+                drawn += _draw_update(variable, gradient, before)
+            return histograms.join([self._summary, *drawn])
+
+        with tf.control_dependencies([train_op]):
+            return tf.cond(self._is_due, when_due, lambda: tf.constant(""))
+
+
+def _differentiate_sum(part: Any, variables: Sequence[tf.Variable]) -> list[types.Gradient]:
+    return tf.gradients(tf.add_n(list(part.losses.values())), list(variables))
+
+
+def _draw_all(prefix: str, pairs: Pairs) -> list[tf.Tensor]:
+    return [
+        drawn
+        for variable, gradient in pairs
+        for drawn in histograms.draw_gradient(prefix, gradient, variable)
+    ]
+
+
+def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Draw the gradients of each task's weighted loss."""
+
+    def of_part(part: Any) -> dict[str, list[types.Gradient]]:
+        return {task: tf.gradients(loss, list(variables)) for task, loss in part.losses.items()}
+
+    drawn = []
+    for task, gradients in batch.sum(of_part).items():
+        for pair in zip(variables, gradients, strict=True):
+            drawn += _draw_all(f"task_gradients/{task}", [pair])
+    return drawn
+
+
+def _read(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
+    """Return a variable's entries, [N], of a table those of the rows that have a gradient."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.gather(variable, tf.unique(gradient.indices).y)
+    else:
+        values = variable.read_value()
+    return tf.reshape(tf.cast(values, tf.float32), [-1])
+
+
+def _draw_update(
+    variable: tf.Variable, gradient: types.Gradient, before: tf.Tensor
+) -> list[tf.Tensor]:
+    change = _read(variable, gradient) - before
+    shape, is_table = variable.shape, isinstance(gradient, tf.IndexedSlices)
+    if is_table:
+        shape = tf.TensorShape([None, *shape[1:]])
+    form = [-1, *shape[1:]]
+    changes = histograms.split(variable, tf.reshape(change, form))
+    found = histograms.split(variable, tf.reshape(before, form))
+    drawn = []
+    for (name, moved), (_, weights) in zip(changes, found, strict=True):
+        drawn.append(histograms.draw(f"updates/{name}", moved))
+        share = tf.linalg.norm(moved) / tf.linalg.norm(weights)
+        drawn.append(histograms.draw_scalar(f"update_ratio/{name}", share))
+    return drawn
+
+
+def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
+    """Return the share of units, along the last axis, that are 0 everywhere."""
+    axes = list(range(outputs.shape.rank - 1))
+    # In a stack, [B, T, H], each task has units of its own.
+    if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:
+        axes = [0]
+    return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(outputs, 0), axes), tf.float32))

@@ -1,0 +1,156 @@
+"""Writes what TensorBoard shows of a training: once at its start, and of the steps that are due.
+
+hook = writing.Writing(result, board, model_dir, start)     # start: what is written once
+"""
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl.files import atomic
+from mtl.monitoring import hooks
+from mtl.monitoring.tensorboard import once
+from mtl.step import training_loop
+
+tf1 = tf.compat.v1
+
+FILE = "tensorboard.json"
+
+
+class Writing(hooks.StepHook):
+    """Writes the summaries that were due in a step, and before the first step what is written once.
+
+    A run that goes on writes of the latter only what has changed since.
+
+    Args:
+      result: of the step.
+      model_dir: of the run.
+      start: {item: what makes its event, of the time in seconds}.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        model_dir: str,
+        start: Mapping[str, Callable[[float], tf.compat.v1.Event]],
+    ):
+        super().__init__(result)
+        self._model_dir, self._start = model_dir, start
+
+    def begin(self):
+        # A new writer writes the graph that is the default, all of it.
+        with tf.Graph().as_default() if "graph" in self._start else contextlib.nullcontext():
+            self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
+
+    def after_create_session(self, session, coord):
+        step = int(session.run(tf1.train.get_global_step()))
+        self._write_start(step)
+
+    def before_run(self, run_context):
+        args = super().before_run(run_context)
+        if self._result.due is None:
+            return args
+        return tf1.train.SessionRunArgs([*args.fetches, self._result.due])
+
+    def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
+        """Write what was due."""
+        if due:
+            self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
+            self._writer.flush()
+
+    def _write_start(self, step: int) -> None:
+        path = os.path.join(self._model_dir, FILE)
+        before = _read(path) if step else {}
+        after = {}
+        for item, make in self._start.items():
+            # Of no time: what a run that goes on finds written has to be the same.
+            after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
+            if before.get(item) != after[item]:
+                event = make(time.time())
+                event.step = step
+                self._writer.add_event(event)
+        self._writer.flush()
+        if after != before:
+            atomic.write(path, json.dumps(after, indent=1))
+
+
+class Session(hooks.StepHook):
+    """Writes for HParams the metrics of each evaluation, and the end of the run.
+
+    It comes after what evaluates.
+
+    Args:
+      result: of the step.
+      model_dir: of the run.
+      metrics: those of the last evaluation, None before the first.
+      chosen: which of them HParams shows.
+      last_step: of the run.
+    """
+
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        model_dir: str,
+        metrics: Callable[[], Mapping[str, Any] | None],
+        chosen: Sequence[str],
+        last_step: int,
+    ):
+        super().__init__(result)
+        self._model_dir, self._metrics = model_dir, metrics
+        self._chosen, self._last_step = chosen, last_step
+        self._evaluated: int | None = None
+
+    def on_step(self, run_context, step: int, values: np.ndarray) -> None:
+        """Write the metrics of an evaluation after this step."""
+        self._write_metrics()
+
+    def end(self, session):
+        self._write_metrics()
+        step = int(session.run(tf1.train.get_global_step()))
+        if step >= self._last_step:
+            self._write(once.end_session(), step)
+
+    def _write_metrics(self) -> None:
+        metrics = self._metrics()
+        if metrics is not None and metrics["global_step"] != self._evaluated:
+            self._evaluated = int(metrics["global_step"])
+            summary = once.write_metrics(metrics, self._chosen)
+            self._write(keep_whole(summary), self._evaluated)
+
+    def _write(self, summary: tf.compat.v1.Summary, step: int) -> None:
+        writer = tf1.summary.FileWriterCache.get(self._model_dir)
+        writer.add_summary(summary, step)
+        writer.flush()
+
+
+def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
+    """Return a summary without histograms of no entry and scalars that are not finite.
+
+    TensorBoard draws the former as a bar at the largest number there is.
+    """
+    kept = tf1.Summary()
+    for value in summary.value:
+        kind = value.WhichOneof("value")
+        is_empty = kind == "histo" and value.histo.num == 0
+        is_broken = kind == "simple_value" and not np.isfinite(value.simple_value)
+        if not is_empty and not is_broken:
+            kept.value.add().CopyFrom(value)
+    return kept
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path, "rb") as file:
+        try:
+            found = json.loads(file.read())
+        except (ValueError, RecursionError):
+            return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,66 @@
+"""Steps at which something is due: multiples of a number, or chosen ones.
+
+when = due.Due.from_setting([100, 110], every=50)        # or True for every 50, or 20, or False
+when.includes(100)                                       # True
+is_due = when.tell(step)                                 # a bool scalar of the graph
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+
+When = bool | int | Sequence[int]
+"""False, True, a number of steps, or a list of global steps."""
+
+
+class Due(NamedTuple):
+    """Global steps: every multiple of `every`, or those of `at`.
+
+    Attributes:
+      every: 0 where single steps are chosen.
+      at: the chosen steps, in order.
+    """
+
+    every: int = 0
+    at: tuple[int, ...] = ()
+
+    @classmethod
+    def from_setting(cls, when: When, every: int) -> "Due | None":
+        """Return what a setting means; None for False, multiples of `every` for True."""
+        if when is True or when is False:
+            return cls(every) if when else None
+        return cls(when) if isinstance(when, int) else cls(0, tuple(sorted(when)))
+
+    def includes(self, step: int) -> bool:
+        """Return whether something is due at a step."""
+        return step % self.every == 0 if self.every else step in self.at
+
+    def first_of(self) -> int:
+        """Return the first step that is due."""
+        return self.every or self.at[0]
+
+    def tell(self, step: tf.Tensor) -> tf.Tensor:
+        """Return whether something is due at a step, int64 scalar -> bool scalar."""
+        if self.every:
+            return tf.equal(step % self.every, 0)
+        return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))
+
+
+def check(where: str, when: Any) -> None:
+    """Fail unless `when` is False, True, a number of steps or a list of global steps."""
+    rule = "be True, False, a number of steps or a list of steps"
+    if isinstance(when, bool):
+        return
+    checks.is_a(where, when, (int, list, tuple), rule)
+    if isinstance(when, int):
+        checks.at_least(where, when, 1)
+        return
+    checks.require(len(when) > 0, where, f"{rule} that holds one", when)
+    for step in when:
+        checks.is_a(where, step, int, rule)
+        checks.at_least(where, step, 1)
+    checks.require(len(set(when)) == len(when), where, "name no step twice", list(when))

@@ -9,10 +9,12 @@ as by default, and then in every step, which tells what showing them costs.
 """
 
 import argparse
+import functools
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
@@ -32,9 +34,12 @@ OFF = "off"
 
 
 def make(
-    shown: tensorboard.TensorBoard | None, last_step: int, every: int, steps: int
+    shown: tensorboard.TensorBoard | None, last_step: int, every: int, steps: int, **run: Any
 ) -> experiment.Experiment:
-    """Return the digits with three tasks on a small convolutional network."""
+    """Return the digits with three tasks on a small convolutional network.
+
+    `run` holds further settings of Run.
+    """
     return experiment.Experiment(
         data=pipeline.Pipeline(
             source=tfds.Tfds(name="mtl.data.digits.builder.Digits"),
@@ -60,7 +65,11 @@ def make(
             update=update.Update(),
         ),
         run=experiment.Run(
-            train_steps=last_step, checkpoint_steps=steps, summary_steps=every, keep_checkpoints=1
+            train_steps=last_step,
+            checkpoint_steps=steps,
+            summary_steps=every,
+            keep_checkpoints=1,
+            **run,
         ),
         best=checkpoints.Best(),
         tensorboard=shown,
@@ -81,14 +90,22 @@ def find_speed(directory: str, from_step: int) -> float:
     return statistics.median(found)
 
 
-def time_steps(items: dict[str, Any], steps: int, rounds: int, every: int) -> dict[str, float]:
-    """Return {item: seconds of a step}, of runs that take turns."""
+def time_steps(
+    items: Mapping[str, Callable[[int, int, int], experiment.Experiment]],
+    steps: int,
+    rounds: int,
+    every: int,
+) -> dict[str, float]:
+    """Return {item: seconds of a step}, of runs that take turns.
+
+    `items` build an experiment of a last step, the steps between summaries, and those of a round.
+    """
     with tempfile.TemporaryDirectory() as folder:
         seen: dict[str, list[float]] = {name: [] for name in items}
         for turn in range(1, rounds + 1):
-            for name, shown in items.items():
+            for name, build in items.items():
                 directory, last = os.path.join(folder, name), turn * steps
-                made = make(shown, last, every, steps)
+                made = build(last, every, steps)
                 # Neither evaluations nor exports are measured.
                 with mock.patch.object(evaluation.Evaluator, "__call__", return_value={}):
                     verbs.train(made, directory)
@@ -137,8 +154,9 @@ def main() -> None:
     everything = tensorboard.TensorBoard(**dict.fromkeys(settings.OF_STEPS, True))
     items["all of them"] = everything
     steps, rounds = arguments.steps, arguments.rounds
-    report("Every 100 steps, of a step", time_steps(items, steps, rounds, 100))
-    few = {name: shown for name, shown in items.items() if name != "defaults"}
+    builds = {name: functools.partial(make, shown) for name, shown in items.items()}
+    report("Every 100 steps, of a step", time_steps(builds, steps, rounds, 100))
+    few = {name: build for name, build in builds.items() if name != "defaults"}
     report("In every step, of a step", time_steps(few, max(steps // 10, 20), 1, 1))
     report("An evaluation", time_evaluations(list(settings.OF_EVALUATIONS), rounds))
 

@@ -1,0 +1,33 @@
+"""What checking every op of every step costs: `Run.check_numerics`, on the digits.
+
+Both runs take turns; a step takes the median over the rounds.
+
+    python -m benchmarks.numerics                            # a minute on two cores
+"""
+
+import argparse
+import functools
+
+import tensorflow as tf
+
+from benchmarks import tensorboard
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=400, help="of each run in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    switches = {tensorboard.OFF: False, "check_numerics": True}
+    builds = {
+        name: functools.partial(tensorboard.make, None, check_numerics=is_on)
+        for name, is_on in switches.items()
+    }
+    found = tensorboard.time_steps(builds, arguments.steps, arguments.rounds, 100)
+    tensorboard.report("A step", found)
+
+
+if __name__ == "__main__":
+    main()

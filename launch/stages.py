@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from launch import app, config, gin_files, trust
-from mtl import checks, experiment
+from mtl import checks, experiment, types
 from mtl.files import storage
 from mtl.monitoring import summary
 from mtl.runs import verbs
@@ -37,14 +37,14 @@ class Stage:
       file: the gin file.
       params: bindings that come after it.
       model_dir: where it is trained.
-      group: what the trackers of all stages call them together.
+      part: what it is of the run that all stages make up, for their trackers.
       trusted: what the files may build.
     """
 
     file: str
     params: tuple[str, ...]
     model_dir: str
-    group: str = ""
+    part: types.RunPart | None = None
     trusted: trust.Trusted = trust.EVERYTHING
 
     @property
@@ -72,7 +72,7 @@ class Stage:
         """Train what is left, and return the metrics and the number of steps."""
         experiment = self.load()
         save = functools.partial(config.save, self.model_dir)
-        return verbs.train(experiment, self.model_dir, save, self.group)
+        return verbs.train(experiment, self.model_dir, save, self.part)
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:
@@ -107,8 +107,8 @@ def plan(
     for file, name in zip(files, names, strict=True):
         earlier = {stage.name: stage.model_dir for stage in stages}
         bindings = (*places(file, earlier, trusted), *params)
-        group = os.path.basename(os.path.abspath(root))
-        stages.append(Stage(file, bindings, os.path.join(root, name), group, trusted))
+        part = types.RunPart(name, root, is_first=not stages)
+        stages.append(Stage(file, bindings, os.path.join(root, name), part, trusted))
     # A mistake in the last stage must not show after hours of the first.
     for stage in stages:
         stage.load()

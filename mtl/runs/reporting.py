@@ -1,6 +1,6 @@
 """What a run reports to its trackers: when it begins and ends, which settings, which files.
 
-with reporting.report_training(experiment, "runs/a", place, group="") as report:
+with reporting.report_training(experiment, "runs/a", place) as report:
     report.start(first=0)
     report.reporters.log("train", 100, {"loss": 0.5})
 with reporting.go_on(experiment, "runs/a") as reporters:      # of a run that is trained
@@ -36,7 +36,7 @@ class Report:
       model_dir: of the run.
       place: of this process. The chief begins and ends the run, an evaluator adds its metrics, and
         others report nothing.
-      group: what several runs have in common; "" for none.
+      part: what the training is of a run of several, such as a stage; None for a whole run.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Report:
         experiment: experiment_lib.Experiment,
         model_dir: str,
         place: settings.Place,
-        group: str = "",
+        part: types.RunPart | None = None,
     ):
         is_evaluator = place.job == tf_config.EVALUATOR
         trackers = experiment.trackers if place.is_chief or is_evaluator else ()
         for tracker in trackers:
             types.read_member(tracker, types.Tracker, "require")()
-        self._experiment, self._model_dir, self._group = experiment, model_dir, group
+        self._experiment, self._model_dir, self._part = experiment, model_dir, part
         self._is_owner = place.is_chief and not is_evaluator
         self._is_beside = bool(place.cluster) and experiment.distribution.evaluator
-        self.reporters = reporter.Reporters(trackers, model_dir, self._is_owner)
+        self.reporters = reporter.Reporters(trackers, model_dir, self._is_owner, part)
 
     def prepare(self, is_new: bool) -> None:
         """Forget what an earlier run in the folder was, if this is a new one; the chief does."""
@@ -63,11 +63,14 @@ class Report:
         """Begin to report: the model is built and restored."""
         if not self.reporters:
             return
+        folder, prefix = self._model_dir, ""
+        if self._part:
+            folder, prefix = self._part.folder, f"{self._part.name}/"
+        parameters = _list_parameters(self._experiment) if self._is_owner else {}
         run = types.RunDescription(
-            name_run(self._model_dir),
-            os.path.abspath(self._model_dir),
-            self._group,
-            _list_parameters(self._experiment) if self._is_owner else {},
+            name_run(folder),
+            os.path.abspath(folder),
+            {f"{prefix}{name}": value for name, value in parameters.items()},
             is_beside=self._is_beside,
         )
         self.reporters.start(run)
@@ -92,14 +95,17 @@ class Report:
 
 @contextlib.contextmanager
 def report_training(
-    experiment: experiment_lib.Experiment, model_dir: str, place: settings.Place, group: str = ""
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    place: settings.Place,
+    part: types.RunPart | None = None,
 ) -> Iterator[Report]:
     """Yield what this process reports, and end it as the training ends.
 
     Raises:
       UserError: a tracker needs a package that is not installed.
     """
-    report = Report(experiment, model_dir, place, group)
+    report = Report(experiment, model_dir, place, part)
     try:
         yield report
     except (SystemExit, KeyboardInterrupt):

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checkpoints, checks, compat, distribution
+from mtl import checkpoints, checks, compat, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, input_state, mismatch, run_directory, saving
 from mtl.clip_audit import recording
@@ -56,7 +56,7 @@ class Training:
       experiment: the run's settings.
       model_dir: where everything is written; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
-      group: what the run has in common with others, for its trackers.
+      part: what the training is of a run of several, for its trackers.
 
     Raises:
       UserError: if the batch cannot be divided over the replicas, or devices are not there.
@@ -67,7 +67,7 @@ class Training:
         experiment: experiment_lib.Experiment,
         model_dir: str,
         on_start: Callable[[], None],
-        group: str = "",
+        part: types.RunPart | None = None,
     ):
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
@@ -76,7 +76,7 @@ class Training:
         self._audit = recording.Recording(experiment.clip_audit, model_dir)
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
-        self._run, self._group = experiment.run, group
+        self._run, self._part = experiment.run, part
         self._board = board_hooks.open_board(experiment, self._place)
         self._profiling = profiled.plan_profile(experiment, self._place, model_dir)
         rule = "be set where several processes save together"
@@ -91,7 +91,7 @@ class Training:
         """
         # Two chiefs in one folder would delete each other's checkpoints. Workers share the chief's.
         alone = run_directory.lock_run if self._place.is_chief else contextlib.nullcontext
-        settings = (self._experiment, self._model_dir, self._place, self._group)
+        settings = (self._experiment, self._model_dir, self._place, self._part)
         with (
             alone(self._model_dir),
             tf_config.confine_server(self._place.cluster),

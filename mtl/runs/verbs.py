@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, clip_audit, distribution, scoring, transfer
+from mtl import checks, clip_audit, distribution, scoring, transfer, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
@@ -49,7 +49,7 @@ def train(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     on_start: Callable[[], None] = lambda: None,
-    group: str = "",
+    part: types.RunPart | None = None,
 ) -> tuple[dict[str, Any], int]:
     """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
 
@@ -59,7 +59,7 @@ def train(
       experiment: what is trained, and how.
       model_dir: where everything is written.
       on_start: called once the model is built and restored, before the first step.
-      group: what the run has in common with others, such as stages, for its trackers.
+      part: what the training is of a run of several, such as a stage, for its trackers.
 
     Returns:
       The metrics of the last evaluation, {} where another process evaluates; and the number of
@@ -69,7 +69,7 @@ def train(
       UserError: for anything wrong with the settings, the data or what is in `model_dir`.
       SystemExit: a signal asked to stop; what was trained is saved.
     """
-    return training.Training(experiment, model_dir, on_start, group).run()
+    return training.Training(experiment, model_dir, on_start, part).run()
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import types
 from mtl.files import atomic
 
 FOLDER = "tracking"
@@ -26,25 +27,40 @@ class Kept:
     another place than before.
 
     Args:
-      model_dir: of the run.
+      model_dir: of the run, or of this part of it.
       name: of the tracker.
       destination: where it reports to.
+      part: what this is of a run of several parts, whose folder keeps the id as well.
     """
 
-    def __init__(self, model_dir: str, name: str, destination: str):
+    def __init__(
+        self, model_dir: str, name: str, destination: str, part: types.RunPart | None = None
+    ):
         self.folder = os.path.join(model_dir, FOLDER, name)
         self._owner = {"model_dir": atomic.absolute(model_dir), "destination": destination}
+        self._part = part
+        self._whole = Kept(part.folder, name, destination) if part else None
 
     def read_id(self) -> str | None:
         """Return the tracker's name for this run; None where it has none."""
         found = self._read("run")
         is_own = {name: found.get(name) for name in self._owner} == self._owner
         run_id = found.get("run_id")
-        return run_id if is_own and isinstance(run_id, str) else None
+        if is_own and isinstance(run_id, str):
+            return run_id
+        return self._whole.read_id() if self._whole else None
 
     def write_id(self, run_id: str) -> None:
         """Keep the tracker's name for this run."""
-        self._write("run", {"run_id": run_id, **self._owner})
+        prefix = {"part": self._part.name} if self._part else {}
+        self._write("run", {"run_id": run_id, **self._owner, **prefix})
+        if self._whole:
+            self._whole.write_id(run_id)
+
+    def read_part(self) -> str:
+        """Return the name of the part that is reported from this folder; "" for a whole run."""
+        part = self._part.name if self._part else self._read("run").get("part")
+        return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
         """Say what the folder's id belongs to, where that is another run; "" where it is none."""
@@ -53,9 +69,11 @@ class Kept:
         return " of ".join(others)
 
     def forget(self) -> None:
-        """Forget the run: what is reported from here on is a new one."""
+        """Forget the run: what is reported from here on is a new one, or a new part of one."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
+        if self._whole and self._part and self._part.is_first:
+            self._whole.forget()
 
     def claim(self, stream: str, step: int) -> bool:
         """Return whether a step of a stream is still to be reported, and note that it is.

@@ -81,10 +81,8 @@ class MLflow(types.Tracker):
     def _create(self, client: Any, run: types.RunDescription) -> str:
         found = client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else client.create_experiment(self.experiment)
-        tags = {"mtl.model_dir": run.folder, **({"mtl.group": run.group} if run.group else {})}
-        made = client.create_run(
-            experiment, run_name=self.run_name or run.name, tags={**tags, **self.tags}
-        )
+        tags = {"mtl.model_dir": run.folder, **self.tags}
+        made = client.create_run(experiment, run_name=self.run_name or run.name, tags=tags)
         return made.info.run_id
 
 

@@ -45,16 +45,23 @@ class Reporter:
       tracker: the settings.
       model_dir: of the run.
       is_owner: whether this process begins and ends the run. Others wait for its id.
+      part: what this is of a run of several parts.
     """
 
-    def __init__(self, tracker: types.Tracker, model_dir: str, is_owner: bool = True):
+    def __init__(
+        self,
+        tracker: types.Tracker,
+        model_dir: str,
+        is_owner: bool = True,
+        part: types.RunPart | None = None,
+    ):
         read = types.read_member
         self.name: str = read(tracker, types.Tracker, "name")
         self._flush_secs: float = read(tracker, types.Tracker, "flush_secs")
         self._limit_mb: float = read(tracker, types.Tracker, "export_limit_mb")
         destination = read(tracker, types.Tracker, "destination")
         self._tracker, self._is_owner = tracker, is_owner
-        self.kept = kept.Kept(model_dir, self.name, destination)
+        self.kept = kept.Kept(model_dir, self.name, destination, part)
         self._waiting: collections.deque[_Report] = collections.deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -77,13 +84,18 @@ class Reporter:
 
         def act(tracked: types.TrackedRun) -> None:
             if self.kept.claim(stream, step):
-                tracked.log(step, values)
+                part = self.kept.read_part()
+                tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
 
         self._add(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
         """Add a file or a folder, as it is when the tracker takes it."""
-        self._add(_Report(lambda tracked: tracked.add_file(path, folder), path, is_metric=False))
+
+        def act(tracked: types.TrackedRun) -> None:
+            tracked.add_file(path, os.path.join(self.kept.read_part(), folder).rstrip("/"))
+
+        self._add(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
         """Add an export, unless it is larger than the tracker's limit, which is told."""
@@ -167,7 +179,7 @@ class Reporter:
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
-                    if tracked.run_id != run_id:
+                    if self._is_owner:
                         self.kept.write_id(tracked.run_id)
                     return tracked
                 except Exception as error:
@@ -202,11 +214,18 @@ class Reporters:
       trackers: the settings.
       model_dir: of the run.
       is_owner: whether this process begins and ends the run.
+      part: what this is of a run of several parts.
     """
 
-    def __init__(self, trackers: Sequence[types.Tracker], model_dir: str, is_owner: bool = True):
+    def __init__(
+        self,
+        trackers: Sequence[types.Tracker],
+        model_dir: str,
+        is_owner: bool = True,
+        part: types.RunPart | None = None,
+    ):
         self._model_dir = model_dir
-        self._all = [Reporter(tracker, model_dir, is_owner) for tracker in trackers]
+        self._all = [Reporter(tracker, model_dir, is_owner, part) for tracker in trackers]
 
     def __bool__(self) -> bool:
         return bool(self._all)

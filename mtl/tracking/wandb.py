@@ -83,7 +83,6 @@ class WandB(types.Tracker):
             entity=self.entity,
             id=run.run_id or uuid.uuid4().hex[:12],
             name=self.run_name or run.name,
-            group=run.group or None,
             tags=list(self.tags) or None,
             dir=run.folder,
             resume="allow",

@@ -38,7 +38,15 @@ from mtl.types.heads import (
 )
 from mtl.types.networks import Mixing, Mixture, Network, Towers
 from mtl.types.parts import count_rows, read_member, walk_parts
-from mtl.types.tracking import FAILED, FINISHED, KILLED, RunDescription, TrackedRun, Tracker
+from mtl.types.tracking import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    RunDescription,
+    RunPart,
+    TrackedRun,
+    Tracker,
+)
 from mtl.types.training import (
     Batch,
     Clipping,
@@ -96,6 +104,7 @@ __all__ = [
     "PythonValue",
     "RowNames",
     "RunDescription",
+    "RunPart",
     "Samples",
     "Schedule",
     "Source",

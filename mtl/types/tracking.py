@@ -10,13 +10,27 @@ FINISHED, FAILED, KILLED = "finished", "failed", "killed"
 
 
 @dataclasses.dataclass(frozen=True)
+class RunPart:
+    """What one of several trainings is of the run that they make up, such as a stage.
+
+    Attributes:
+      name: of the part; it stands before the names of what the part reports.
+      folder: of the whole run.
+      is_first: whether the run begins with this part.
+    """
+
+    name: str
+    folder: str
+    is_first: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class RunDescription:
     """What a tracker is told when a process begins to report.
 
     Attributes:
       name: of the run, by its folder.
       folder: the run's folder.
-      group: what several runs have in common, such as the folder of the stages; "" for none.
       parameters: {setting: value}, as text of at most 500 characters; {} where the process only
         adds to what is there.
       run_id: the tracker's own name for the run, where it has begun; None for a new one.
@@ -25,7 +39,6 @@ class RunDescription:
 
     name: str
     folder: str
-    group: str = ""
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     run_id: str | None = None
     is_beside: bool = False
@@ -47,7 +60,8 @@ class TrackedRun(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report {name: value} at a step; NaN is a value.
 
-        Names begin with train/, with eval/, or with eval_<split>/.
+        Names begin with train/, with eval/, or with eval_<split>/; those of a part of the run with
+        its name before that.
         """
 
     def add_file(self, path: str, folder: str) -> None:

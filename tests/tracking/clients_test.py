@@ -9,7 +9,7 @@ from mtl import tracking, types
 from mtl.tracking import mlflow
 
 PARAMETERS = {f"model.heads[a].n{i}": str(i) for i in range(150)}
-RUN = types.RunDescription("a", "runs/a", group="stages", parameters=PARAMETERS)
+RUN = types.RunDescription("a", "runs/a", parameters=PARAMETERS)
 
 
 class _Client:
@@ -54,7 +54,7 @@ def client(monkeypatch):
 def test_mlflow_begins_a_run_with_all_parameters(client):
     run = tracking.MLflow(experiment="digits", tags={"who": "me"}).start(RUN)
     assert run.run_id == "r1"
-    tags = {"mtl.model_dir": "runs/a", "mtl.group": "stages", "who": "me"}
+    tags = {"mtl.model_dir": "runs/a", "who": "me"}
     assert client.calls[0] == ("create_run", "id of digits", "a", tags)
     batches = [call[-1]["params"] for call in client.calls if call[0] == "log_batch"]
     assert [len(batch) for batch in batches] == [100, 50]

@@ -54,6 +54,36 @@ def test_a_new_run_in_the_same_folder_is_a_new_one(tmp_path):
     assert [one[1].run_id for one in told.said if one[0] == "start"] == [None, None]
 
 
+def test_parts_of_a_run_report_to_one_run_under_their_names(tmp_path):
+    told = trackers.Told(flush_secs=10)
+
+    def report(name, is_first, is_new):
+        part = types.RunPart(name, str(tmp_path), is_first)
+        reporters = reporter.Reporters([told], str(tmp_path / name), part=part)
+        reporters.prepare(is_new)
+        reporters.start(RUN)
+        reporters.log("train", 10, {"loss": 0.5})
+        reporters.add_file(__file__, "profile")
+        assert reporters.close(types.FINISHED) == []
+
+    report("first", is_first=True, is_new=True)
+    report("second", is_first=False, is_new=True)
+    report("second", is_first=False, is_new=False)
+    names = [list(one[2]) for one in told.said if one[0] == "log"]
+    assert names == [["first/train/loss"], ["second/train/loss"]]
+    folders = [one[2] for one in told.said if one[0] == "add_file"]
+    assert folders == ["first/profile", "second/profile", "second/profile"]
+    report("first", is_first=True, is_new=True)
+    starts = [one[1].run_id for one in told.said if one[0] == "start"]
+    assert starts == [None, "run-1", "run-1", None]
+    # What is added later is told to the run, and by the name of the part.
+    later = reporter.Reporters([told], str(tmp_path / "second"), is_owner=False)
+    later.start(RUN)
+    later.log("eval_test", 10, {"loss": 0.25})
+    assert later.close(None) == []
+    assert list(told.said[-2][2]) == ["second/eval_test/loss"]
+
+
 def test_a_copied_folder_is_another_run(tmp_path, caplog):
     told = trackers.Told(flush_secs=10)
     _report(told, tmp_path / "a", [10, 20])

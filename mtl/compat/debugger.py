@@ -5,7 +5,6 @@ dump = debugger.open_dump("/tmp/step_20")
 hook = debugger.Prompt(is_due=lambda: step == 20)             # opens tfdbg in the terminal
 """
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +13,6 @@ from tensorflow.python.debug.lib import debug_data, debug_utils
 from tensorflow.python.debug.wrappers import framework, hooks
 
 tf1 = tf.compat.v1
-
-_IN_CALLED = re.compile(r"(.+?)/(?:body|cond|then|else)/_\d+/(.+)")
-_CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
@@ -49,33 +45,6 @@ def list_nodes(dump: Any) -> Iterator[tf.compat.v1.NodeDef]:
     """Yield the nodes that ran, without the debugger's own; loops and branches are flat."""
     for graph in dump.reconstructed_non_debug_partition_graphs().values():
         yield from graph.node
-
-
-def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation that a node was made of, also of one in a loop or a branch."""
-    try:
-        return graph.get_operation_by_name(name)
-    except (KeyError, ValueError):
-        found = _IN_CALLED.fullmatch(name)
-    caller = find_operation(graph, found.group(1)) if found else None
-    if found is None or caller is None:
-        return None
-    for key in _CALLED:
-        if key in caller.node_def.attr:
-            called = caller.graph._get_function(caller.node_def.attr[key].func.name)
-            inside = getattr(called, "graph", None)
-            operation = inside and find_operation(inside, found.group(2))
-            if operation is not None:
-                return operation
-    return None
-
-
-def forward_operation(operation: tf.Operation) -> tf.Operation | None:
-    """Return the operation that this one belongs to the gradient of; None for others."""
-    forward = getattr(operation, "_original_op", None)
-    if forward is None and operation._control_flow_context is None:
-        return None
-    return forward
 
 
 class Prompt(tf.compat.v1.train.SessionRunHook):

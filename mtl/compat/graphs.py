@@ -1,6 +1,11 @@
-"""The graph around the bodies of loops and branches, which `tf.Graph` does not tell."""
+"""What `tf.Graph` does not tell: the graph around a loop or a branch, and ops by their nodes."""
+
+import re
 
 import tensorflow as tf
+
+_IN_CALLED = re.compile(r"(.+?)/(?:body|cond|then|else)/_\d+/(.+)")
+_CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 
 
 def outermost_graph() -> tf.Graph:
@@ -9,3 +14,30 @@ def outermost_graph() -> tf.Graph:
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     return graph
+
+
+def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
+    """Return the operation that a node was made of, also of one in a loop or a branch."""
+    try:
+        return graph.get_operation_by_name(name)
+    except (KeyError, ValueError):
+        found = _IN_CALLED.fullmatch(name)
+    caller = find_operation(graph, found.group(1)) if found else None
+    if found is None or caller is None:
+        return None
+    for key in _CALLED:
+        if key in caller.node_def.attr:
+            called = caller.graph._get_function(caller.node_def.attr[key].func.name)
+            inside = getattr(called, "graph", None)
+            operation = inside and find_operation(inside, found.group(2))
+            if operation is not None:
+                return operation
+    return None
+
+
+def forward_operation(operation: tf.Operation) -> tf.Operation | None:
+    """Return the operation that this one belongs to the gradient of; None for others."""
+    forward = getattr(operation, "_original_op", None)
+    if forward is None and operation._control_flow_context is None:
+        return None
+    return forward

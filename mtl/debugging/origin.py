@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 import mtl
-from mtl.compat import debugger
+from mtl.compat import graphs
 
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__))
 _MODEL = os.path.join(_OURS, "model") + os.sep
@@ -42,10 +42,10 @@ class Origin:
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
     """Return where a node comes from, of a gradient where its forward op does."""
-    operation = debugger.find_operation(graph, name)
+    operation = graphs.find_operation(graph, name)
     if operation is None:
         return Origin("", find_part(name), ())
-    forward = debugger.forward_operation(operation)
+    forward = graphs.forward_operation(operation)
     made = forward if forward is not None else operation
     lines = _list_lines(made)
     forward_name = forward.name if forward is not None else ""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 import mtl
-from mtl.compat import debugger
+from mtl.compat import graphs
 
 ENCODE, NETWORK, HEADS = "encode", "network", "heads"
 AUXILIARY, BALANCING, UPDATE = "auxiliary losses", "weighting, surgery", "update"
@@ -78,13 +78,13 @@ class Attribution:
 
     def _find(self, name: str) -> Place:
         name = _REWRITTEN.sub("", name)
-        return _place(debugger.find_operation(self._graph, name), name)
+        return _place(graphs.find_operation(self._graph, name), name)
 
 
 def _place(operation: tf.Operation | None, name: str) -> Place:
     """Return the place of an op, which is None where TensorFlow has made another of it."""
     # The op may lie in the body of a loop, where names are not those of the whole graph.
-    forward = debugger.forward_operation(operation) if operation is not None else None
+    forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
         return Place(_place(forward, forward.name).word, is_backward=True)
     found = _GRADIENTS.match(name)
@@ -102,7 +102,7 @@ def _follow(operation: tf.Operation | None) -> str:
             break
         operation = operation.inputs[0].op
         found = _GRADIENTS.match(operation.name)
-        forward = debugger.forward_operation(operation)
+        forward = graphs.forward_operation(operation)
         if forward is not None:
             return _place(forward, forward.name).word
         word = _find_scope(found.group(2)) if found else None

@@ -1,6 +1,6 @@
 """What checking every op of every step costs: `Run.check_numerics`, on the digits.
 
-Both runs take turns; a step takes the median over the rounds.
+Both runs take turns; a step takes the least over the rounds.
 
     python -m benchmarks.numerics                            # a minute on two cores
 """

@@ -1,8 +1,9 @@
 """What each item of `tensorboard.TensorBoard` costs a step of the digits, or an evaluation.
 
 There is a run for each item. In each round all of them go on by some steps, so that a busy machine
-slows all alike; a step takes the median over the rounds. Items of steps are shown every 100 steps,
-as by default, and then in every step, which tells what showing them costs.
+slows all alike; a step takes the least over the rounds, which other work changes least. Items of
+steps are shown every 100 steps, as by default, and then in every step, which tells what showing
+them costs.
 
     python -m benchmarks.tensorboard                            # four minutes on two cores
     python -m benchmarks.tensorboard --rounds 5 --steps 800
@@ -77,7 +78,7 @@ def make(
 
 
 def find_speed(directory: str, from_step: int) -> float:
-    """Return the median of the seconds a step took, of the summaries after a step."""
+    """Return the least of the seconds a step took, of the summaries after a step."""
     found = []
     for name in sorted(os.listdir(directory)):
         if name.startswith("events."):
@@ -87,7 +88,7 @@ def find_speed(directory: str, from_step: int) -> float:
                     for value in event.summary.value
                     if value.tag == "steps_per_sec" and event.step > from_step
                 ]
-    return statistics.median(found)
+    return min(found)
 
 
 def time_steps(
@@ -111,7 +112,7 @@ def time_steps(
                     verbs.train(made, directory)
                 # The first summary of a start has the time of tracing in it.
                 seen[name].append(find_speed(directory, last - steps + steps // 4))
-    return {name: statistics.median(own) for name, own in seen.items()}
+    return {name: min(own) for name, own in seen.items()}
 
 
 def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:

@@ -19,7 +19,7 @@ from mtl.checkpoints import given_files, mismatch
 from mtl.explaining import rows as rows_lib
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.step import summaries
-from mtl.variables import averaging, stacks
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -109,11 +109,7 @@ def open_model(
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
             made.append(_build(experiment, model_dir, (features, labels), add, is_trained))
-            averaged = types.read_member(model.update, types.Update, "average")
-            is_hidden = any(part.hides_weights for part in model.pruning)
-            scaffold = (
-                tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
-            )
+            scaffold = model.build_scaffold()
             return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
 
         features = {name: _make_input(name, value) for name, value in rows.features.items()}

@@ -28,7 +28,7 @@ from mtl.step import emitted as emitted_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
-from mtl.variables import averaging, stacks
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -148,13 +148,11 @@ class MultiTaskModel(passes.Passes):
         if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
             plain = self.gather_activations(features, labels, outputs, scope, {}, training=False)
             logits = attack.attack(plain).logits
-        averaged = types.read_member(self.update, types.Update, "average")
-        is_hidden = any(part.hides_weights for part in self.pruning)
-        scaffold = tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+        scaffold = self.build_scaffold()
         if mode == compat.estimator.ModeKeys.PREDICT:
             return compat.estimator.EstimatorSpec(
                 mode,
-                predictions={**self._name_predictions(logits), **shown.take()},
+                predictions={**self.name_predictions(logits), **shown.take()},
                 export_outputs=self._export_outputs(logits),
                 scaffold=scaffold,
             )
@@ -308,13 +306,6 @@ class MultiTaskModel(passes.Passes):
             return together.compute_losses(self.heads, logits, labels)
         return {head.name: head.loss(logits[head.name], labels) for head in self.heads}
 
-    def _name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
-        return {
-            f"{head.name}/{name}": value
-            for head in self.heads
-            for name, value in head.predictions(logits[head.name]).items()
-        }
-
     def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
         """Return a signature per head and kind, and `serving_default` with all predictions."""
         signatures = {
@@ -322,5 +313,5 @@ class MultiTaskModel(passes.Passes):
             for head in self.heads
             for kind, output in head.export_outputs(logits[head.name]).items()
         }
-        everything = compat.estimator.export.PredictOutput(self._name_predictions(logits))
+        everything = compat.estimator.export.PredictOutput(self.name_predictions(logits))
         return {"serving_default": everything, **signatures}

@@ -18,6 +18,7 @@ from mtl.model import settings
 from mtl.networks import trunk
 from mtl.step import emitted as emitted_lib
 from mtl.step import row_draws, whole_batch
+from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
 
 tf1 = tf.compat.v1
@@ -104,6 +105,20 @@ class Passes(settings.Settings):
         return activations_lib.Activations(
             features, labels, *of_network, self.heads_by_task, forward, scope, found
         )
+
+    def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
+        """Predict by every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+        return {
+            f"{head.name}/{name}": value
+            for head in self.heads
+            for name, value in head.predictions(logits[head.name]).items()
+        }
+
+    def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
+        """Return what restores the weights to predict with; None where they are those trained."""
+        averaged = types.read_member(self.update, types.Update, "average")
+        is_hidden = any(part.hides_weights for part in self.pruning)
+        return tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
         # See `separate_tasks`: surgery tells by the graph which variables are a task's own.

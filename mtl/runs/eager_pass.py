@@ -7,17 +7,17 @@ passed.values["income/probability"], passed.deviation
 Every tensor has a value there: a breakpoint, or a print, within a network or a head shows it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.compat import eager
 from mtl.runs import diagnosis, fitting, inspection
-from mtl.step import draws, row_draws
+from mtl.step import row_draws
 from mtl.variables import patterns
 
 tf1 = tf.compat.v1
@@ -87,13 +87,13 @@ def run_eagerly(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
-        with row_draws.know_rows(features), draws.draw_for_slice(0):
+        with row_draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:
         rows = _constants(batch.features), _constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
-        found = {} if is_training else _predict(model.heads, logits)
+        found = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
             found |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in model.heads}
         return found
@@ -110,14 +110,6 @@ def run_eagerly(
     if mode == "eval":  # The graph of an evaluation has the sum alone.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads])
     return _compare(values, of_graph)
-
-
-def _predict(heads: Sequence[types.Head], logits: types.Tensors) -> Values:
-    return {
-        f"{head.name}/{name}": value
-        for head in heads
-        for name, value in head.predictions(logits[head.name]).items()
-    }
 
 
 def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:

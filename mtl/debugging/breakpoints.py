@@ -18,7 +18,8 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
       bdb.BdbQuit: the user ended it, or there is no terminal.
     """
     code = stop_in.__code__
-    first = min(line for *_, line in code.co_lines() if line and line > code.co_firstlineno)
+    lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
+    first = min(lines, default=code.co_firstlineno)  # A function may be one line.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
     returned: list[_Returned] = []

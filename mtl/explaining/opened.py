@@ -112,8 +112,8 @@ def open_model(
             scaffold = model.build_scaffold()
             return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
 
-        features = {name: _make_input(name, value) for name, value in rows.features.items()}
-        labels = {name: _make_input(name, value) for name, value in rows.labels.items()}
+        features = {name: _make_input(value) for name, value in rows.features.items()}
+        labels = {name: _make_input(value) for name, value in rows.labels.items()}
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
@@ -154,11 +154,11 @@ def _build(
         return made
 
 
-def _make_input(name: str, value: Any) -> tf.Tensor | tf.RaggedTensor:
+def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph for any number of rows."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        return tf1.ragged.placeholder(_type_of(value), 1, [], name=name)
-    return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]], name=name)
+        return tf1.ragged.placeholder(_type_of(value), 1, [])
+    return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]])
 
 
 def _type_of(value: Any) -> tf.DType:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from mtl.explaining import explanation, inputs
 from mtl.files import atomic
@@ -20,16 +21,22 @@ NAMES = ("importance.csv", "attributions.csv", "dependence.csv", "gradients.csv"
 
 
 def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
-    """Write all tables that hold something into a folder; return their paths."""
+    """Write all tables that hold something into a folder; return their paths.
+
+    A table that holds nothing now is removed where an earlier explanation has left one.
+    """
     made = (list_importance, list_attributions, list_dependence, list_gradients)
     written = []
     for name, make in zip(NAMES, made, strict=True):
         header, *lines = make(found)
+        path = os.path.join(folder, name)
         if lines:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows([header, *map(_tell, lines)])
-            written.append(os.path.join(folder, name))
-            atomic.write(written[-1], text.getvalue())
+            written.append(path)
+            atomic.write(path, text.getvalue())
+        elif tf.io.gfile.exists(path):
+            tf.io.gfile.remove(path)
     return written
 
 

@@ -98,9 +98,10 @@ def draw_lines(
     """Draw {name: [(x, y), ...]}; where `is_share`, both are in [0, 1] and meet on the diagonal.
 
     Lines `behind` the others are thin and have no name. The first axis begins at 0 or before,
-    unless `from_zero` is False.
+    unless `from_zero` is False. Points that are not finite are left out.
     """
-    drawn = dict(list(lines.items())[:MOST_LINES])
+    drawn = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
+    behind = [_keep_finite(points) for points in behind]
     everything = [*drawn.values(), *behind]
     xs = [x for points in everything for x, _ in points] or [0]
     ys = [y for points in everything for _, y in points] or [0]
@@ -125,6 +126,10 @@ def draw_lines(
     left = len(lines) - len(drawn)
     note = f"{left} more are not drawn." if left else ""
     return Figure(title, _wrap(title, parts), legend, note)
+
+
+def _keep_finite(points: Points) -> Points:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
 def _span(low: float, high: float, margin: float) -> _Axis:

@@ -254,14 +254,20 @@ def _build(
 def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph, and note what it is fed."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=name)
+        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell(name))
         made.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
-        made = tf1.placeholder(kind, value.shape, name=name)
+        made = tf1.placeholder(kind, value.shape, name=_spell(name))
     fed[made] = value
     return made
+
+
+def _spell(field: str) -> str:
+    """Return the name of a field as one of an operation, which takes fewer letters."""
+    name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
+    return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
 
 
 def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:

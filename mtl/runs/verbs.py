@@ -291,5 +291,5 @@ def export(
         written = exporter(estimator, export_dir, path, before)
     if experiment.trackers:
         with reporting.go_on(experiment, model_dir) as reporters:
-            reporters.add_export(written, f"export/{os.path.basename(export_dir)}")
+            reporters.add_export(written, f"export/{os.path.basename(export_dir.rstrip('/'))}")
     return written

@@ -1,5 +1,6 @@
 """Curves are thinned without losing what stands out, and their ticks are round."""
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -54,3 +55,12 @@ def test_losses_over_magnitudes_are_drawn_by_logarithm():
     assert all(f">{told}</text>" in figure.svg for told in ("0.01", "0.1", "10"))
     heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", figure.svg)]
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)
+
+
+def test_points_that_are_not_finite_are_left_out():
+    points = [(0.0, math.nan), (1.0, 2.0), (2.0, math.inf), (3.0, 4.0)]
+    drawn = figures.draw_lines("a", {"one": points, "none": [(0.0, math.inf)]}, behind=[points])
+    plain = figures.draw_lines(
+        "a", {"one": points[1::2], "none": []}, behind=[points[1::2]], from_zero=True
+    )
+    assert drawn == plain and "nan" not in drawn.svg

@@ -117,3 +117,11 @@ def test_values_as_text_and_in_a_file(tmp_path):
     with np.load(tmp_path / "x.npz") as found:
         np.testing.assert_array_equal(found["a:0"], arrays["a:0"])
         assert found["text"].tolist() == ["x", "yy"]
+
+
+@pytest.mark.parametrize("field", ["hours per week", "_hidden", "größe", "a/b:0", "é"])
+def test_a_field_may_have_any_name(field):
+    fed = {}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        made = inspection._input(field, np.arange(3.0), fed)
+        np.testing.assert_array_equal(session.run(made, fed), np.arange(3.0))

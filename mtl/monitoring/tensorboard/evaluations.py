@@ -136,7 +136,9 @@ class Rows(tf.compat.v1.train.SessionRunHook):
                 np.zeros([len(curves), NUM_THRESHOLDS + 1]),
                 np.zeros([len(curves), NUM_THRESHOLDS + 1]),
             )
-        if is_known or "predictions" in self._items:
+        # A number has a caption, and several numbers a row have none.
+        is_told = is_known or ("value" in kept and kept["value"].shape.rank == 1)
+        if is_told and (is_known or "predictions" in self._items):
             more = {"targets": examples.targets, "weights": examples.weights}
             self._said[head.name] = {**kept, **more}
 
@@ -187,6 +189,8 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         """Return the lines below each image, and whether they are right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
+        if not self._said:  # No task tells anything of a row: images stand alone.
+            return [[] for _ in range(self._kept)], [[] for _ in range(self._kept)]
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
             for row in range(size):

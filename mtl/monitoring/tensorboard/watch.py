@@ -43,13 +43,14 @@ class Watch:
         # One replica shows what all of them compute.
         first = board is not None and tf.get_static_value(replicas.replica_index()) in (0, None)
         self._items = board.due_items if board is not None and first else {}
+        self._is_shown = board is not None and first
         self._outputs: dict[str, tf.Tensor] = {}
         self._has_seen = False
         self._parts: list[_Part] = []
 
     def see_passes(self, forward: Forward) -> Forward:
         """Return a forward pass, of which the first that is built is shown."""
-        if self._board is None:
+        if not self._is_shown:
             return forward
 
         def seen(features: Any, labels: Any) -> whole_batch.ForwardPass:

@@ -53,6 +53,7 @@ class Report:
         self._experiment, self._model_dir, self._part = experiment, model_dir, part
         self._is_owner = place.is_chief and not is_evaluator
         self._is_beside = bool(place.cluster) and experiment.distribution.evaluator
+        self._has_begun = False
         self.reporters = reporter.Reporters(trackers, model_dir, self._is_owner, part)
 
     def prepare(self, is_new: bool) -> None:
@@ -74,6 +75,7 @@ class Report:
             is_beside=self._is_beside,
         )
         self.reporters.start(run)
+        self._has_begun = True
         if self._is_owner:
             self.reporters.add_file(os.path.join(self._model_dir, "config.gin"))
 
@@ -89,7 +91,7 @@ class Report:
         if self._is_owner:
             _add_files(self.reporters, self._model_dir)
         lines = self.reporters.close(state if self._is_owner else None)
-        if self._is_owner:
+        if self._is_owner and self._has_begun:  # Else what an earlier process lost is still so.
             doubts.record_doubts(self._model_dir, "tracking", lines)
 
 

@@ -43,15 +43,17 @@ class Kept:
 
     def read_id(self) -> str | None:
         """Return the tracker's name for this run; None where it has none."""
+        if self._whole:
+            return self._whole.read_id()
         found = self._read("run")
         is_own = {name: found.get(name) for name in self._owner} == self._owner
         run_id = found.get("run_id")
-        if is_own and isinstance(run_id, str):
-            return run_id
-        return self._whole.read_id() if self._whole else None
+        return run_id if is_own and isinstance(run_id, str) else None
 
     def write_id(self, run_id: str) -> None:
         """Keep the tracker's name for this run."""
+        if self._part and self._read("run").get("run_id", run_id) != run_id:
+            tf.io.gfile.rmtree(self.folder)  # The whole run is a new one, which lacks this part.
         prefix = {"part": self._part.name} if self._part else {}
         self._write("run", {"run_id": run_id, **self._owner, **prefix})
         if self._whole:

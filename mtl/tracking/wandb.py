@@ -121,4 +121,6 @@ class _Run(types.TrackedRun):
     def end(self, state: str | None) -> None:
         if state is not None:
             self._run.summary["state"] = state
+        # W&B tells the state of a run by this code: who adds to a failed one leaves it failed.
+        state = state or self._run.summary.get("state")
         self._run.finish(exit_code=0 if state in (None, types.FINISHED) else 1)

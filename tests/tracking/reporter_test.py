@@ -76,6 +76,10 @@ def test_parts_of_a_run_report_to_one_run_under_their_names(tmp_path):
     report("first", is_first=True, is_new=True)
     starts = [one[1].run_id for one in told.said if one[0] == "start"]
     assert starts == [None, "run-1", "run-1", None]
+    # The second part, done before, is told to the new run as well.
+    report("second", is_first=False, is_new=False)
+    last = told.said[-3]
+    assert last[0] == "log" and list(last[2]) == ["second/train/loss"]
     # What is added later is told to the run, and by the name of the part.
     later = reporter.Reporters([told], str(tmp_path / "second"), is_owner=False)
     later.start(RUN)

@@ -111,7 +111,11 @@ class _Run(types.TrackedRun):
 
     def add_file(self, path: str, folder: str) -> None:
         if not os.path.isdir(path):
-            self._run.save(path, base_path=os.path.dirname(path) or ".", policy="now")
+            # The path below `base_path` is the file's name there, such as first/config.gin.
+            name = os.path.join(folder, os.path.basename(path))
+            is_below = path.endswith(f"/{name}")
+            base = path.removesuffix(f"/{name}") if is_below else os.path.dirname(path)
+            self._run.save(path, base_path=base or ".", policy="now")
             return
         wandb = importlib.import_module("wandb")
         artifact = wandb.Artifact(f"{self._run.id}-{folder.replace('/', '-')}", type="model")

@@ -215,6 +215,11 @@ def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
     )
 
 
+def name_run(model_dir: str) -> str:
+    """Return what a run is called: its folder's name."""
+    return os.path.basename(os.path.abspath(model_dir))
+
+
 def step_of(model_dir: str) -> int:
     """Return the global step of the latest checkpoint in `model_dir`; 0 without one."""
     path = find_latest(model_dir)

@@ -4,9 +4,9 @@ report.write("explain.html", describe.describe(found))
 """
 
 import datetime
-import os
 from typing import Any
 
+from mtl.checkpoints import run_directory
 from mtl.explaining import (
     dependence_section,
     explanation,
@@ -30,9 +30,8 @@ def describe(found: explanation.Explanation) -> blocks.Page:
         ("dependence", "Partial dependence", dependence_section.tell_dependence(found)),
         ("gradients", "Gradients of the tasks", gradient_section.tell_gradients(found)),
     ]
-    name = os.path.basename(os.path.abspath(found.model_dir))
     return blocks.Page(
-        title=f"{name} explained",
+        title=f"{run_directory.name_run(found.model_dir)} explained",
         state=f"step {found.step:,}",
         mood="",
         lead=_lead(found),

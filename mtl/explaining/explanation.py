@@ -189,8 +189,11 @@ class _Work:
 
     def _check_classes(self) -> None:
         for task, name in self._asked.classes.items():
-            names = self.outputs[task].names if task in self.outputs else ()
-            checks.one_of(f"--class of task {task!r}", name, names)
+            fix = f"No class of it is explained; --tasks {task} explains it first."
+            is_explained = task in self.outputs
+            rule = "be absent"
+            checks.require(is_explained, f"--class of task {task!r}", rule, name, fix)
+            checks.one_of(f"--class of task {task!r}", name, self.outputs[task].names)
 
     def _measure_importance(
         self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]

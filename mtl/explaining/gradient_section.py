@@ -24,8 +24,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
     one = found.similarity
     if one is None:
         return []
-    size = min(found.experiment.data.batch_size, found.held.size)
-    told: list[Any] = [blocks.Text(_GRADIENTS.format(batches=one.batches, size=size))]
+    told: list[Any] = [blocks.Text(_GRADIENTS.format(batches=one.batches, size=one.rows))]
     told.append(
         blocks.Figures(
             [

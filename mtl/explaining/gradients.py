@@ -38,6 +38,7 @@ class Similarity:
       error: the standard error of the mean, the same; NaN of fewer than two batches.
       counts: how many batches tell, the same.
       batches: how many there were.
+      rows: how many each of them holds; a lone one may be smaller than those of training.
     """
 
     tasks: Sequence[str]
@@ -47,6 +48,7 @@ class Similarity:
     error: np.ndarray
     counts: np.ndarray
     batches: int
+    rows: int
 
 
 def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
@@ -84,9 +86,11 @@ def compare(
     """
     variables, products = model.extra
     found: list[np.ndarray] = []
+    num_rows = 0
     for batch in batches:
         progress(f"gradients of batch {len(found) + 1}")
         found.append(model.session.run(products, model.feed(batch.features, batch.labels)))
+        num_rows = batch.size
     gramians = np.stack(found)  # [n, V, T, T]
     squares = np.diagonal(gramians, axis1=2, axis2=3)  # [n, V, T]
     # Where layers of several tasks are built as one, the graph gives a task a gradient of 0.
@@ -98,11 +102,16 @@ def compare(
         places.setdefault(scopes[index] or "(no scope)", []).append(index)
     sums = np.stack([gramians[:, own].sum(1) for own in places.values()])  # [S, n, T, T]
     counts = [variable.shape.num_elements() or 0 for variable in variables]
-    return _summarize(tasks, places, [sum(counts[i] for i in own) for own in places.values()], sums)
+    sizes = [sum(counts[i] for i in own) for own in places.values()]
+    return _summarize(tasks, places, sizes, sums, num_rows)
 
 
 def _summarize(
-    tasks: Sequence[str], places: Iterable[str], sizes: Sequence[int], sums: np.ndarray
+    tasks: Sequence[str],
+    places: Iterable[str],
+    sizes: Sequence[int],
+    sums: np.ndarray,
+    num_rows: int,
 ) -> Similarity:
     """Return means and standard errors of the cosines of [S, n, T, T] inner products."""
     cosines = find_cosines(sums)
@@ -114,7 +123,7 @@ def _summarize(
         squares = np.where(is_known, (cosines - mean[:, np.newaxis]) ** 2, 0).sum(1)
         error = np.sqrt(squares / (counts - 1) / counts)
     error = np.where(counts > 1, error, np.nan)
-    return Similarity(tasks, list(places), sizes, mean, error, counts, sums.shape[1])
+    return Similarity(tasks, list(places), sizes, mean, error, counts, sums.shape[1], num_rows)
 
 
 def find_cosines(products: np.ndarray) -> np.ndarray:

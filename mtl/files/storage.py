@@ -37,6 +37,11 @@ _NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']
 _NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
 
 
+def make_absolute(path: str) -> str:
+    """Return a path that means the same in every folder; one with a scheme does already."""
+    return path if "://" in path else os.path.abspath(path)
+
+
 def require_path(where: str, path: str) -> None:
     """Fail for a path on a file system that is not there, or through a folder that is not.
 

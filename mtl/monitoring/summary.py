@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from mtl import aligned
 from mtl.checkpoints import run_directory
+from mtl.files import storage
 from mtl.monitoring import doubts, sparsity_picture
 
 _CELLS = 3
@@ -96,7 +97,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "configuration": os.path.join(model_dir, "config.gin"),
     }
     chosen = "best" if best else "latest"
-    served = os.path.abspath(os.path.join(model_dir, "export", chosen))
+    served = storage.make_absolute(os.path.join(model_dir, "export", chosen))
     python, told = shlex.quote(_python()), doubts.read_all_doubts(model_dir)
     folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
     commands = (

@@ -13,8 +13,10 @@ _HEADER = ("", "wall ms", "share", "forward ms", "backward ms", "ops", "held MB"
 _MEANING = """\
 Wall ms adds up to a step: where n ops run at once, each counts 1/n of the time. Forward and
 backward ms add up the ops themselves, and what runs at once counts in full. The session is what
-TensorFlow takes to start ops. Between calls run hooks, and checkpoints are saved. Ops of less than
-3 us, which TensorFlow's profiler leaves out, were timed in the step after these ones."""
+TensorFlow takes to start ops. Between calls run hooks, and checkpoints are saved."""
+_SMALL_OPS = """Ops of less than 3 us, which TensorFlow's profiler leaves out, """
+_WERE_TIMED = _SMALL_OPS + "were timed in the step after these ones."
+_ARE_LEFT_OUT = _SMALL_OPS + "count as the session: a process of a cluster does not time them."
 _MEANING_OF_GPU = """\
 Wall ms adds up to a step: where n kernels run at once, each counts 1/n of the time. Forward and
 backward ms add up the kernels. The session is the time in which no kernel runs."""
@@ -26,8 +28,10 @@ def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
     lines = [_HEADER, *map(_write_row, rows), _write_sum(found, rows)]
     told = aligned.align_columns(lines, right=range(1, len(_HEADER)))
     advised = [f"  - {line}" for line in advice]
-    meaning = _MEANING_OF_GPU if found.has_gpu else _MEANING
-    parts = [[_title(found)], told, [meaning], _tell_scopes(found), _tell_memory(found)]
+    meaning = [_MEANING_OF_GPU]
+    if not found.has_gpu:
+        meaning = [_MEANING, _ARE_LEFT_OUT if found.held is None else _WERE_TIMED]
+    parts = [[_title(found)], told, meaning, _tell_scopes(found), _tell_memory(found)]
     parts.append(["What to try:", *advised])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 

@@ -53,7 +53,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return os.path.basename(os.path.abspath(self.model_dir))
+        return run_directory.name_run(self.model_dir)
 
     @property
     def state(self) -> tuple[str, str]:

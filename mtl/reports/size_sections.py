@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl.clip_audit import tables
+from mtl.files import storage
 from mtl.monitoring import gates_picture, sparsity_picture
 from mtl.reports import blocks, figures, record
 
@@ -185,7 +186,7 @@ def tell_commands(run: record.Run) -> list:
         ),
     ]
     if run.export:
-        served = shlex.quote(os.path.abspath(os.path.dirname(run.export["path"])))
+        served = shlex.quote(storage.make_absolute(os.path.dirname(run.export["path"])))
         serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
         lines.append(("Serve the export", serve + "tensorflow/serving"))
     return [blocks.Commands(lines)]

@@ -88,8 +88,7 @@ def build_last_hooks(
     """Build what comes after all that evaluates; `metrics` are the last, None before the first."""
     if board is None or not board.settings.hparams:
         return []
-    chosen, last_step = list(_name_metrics(experiment)), experiment.run.train_steps
-    return [writing.Session(result, model_dir, metrics, chosen, last_step)]
+    return [writing.Session(result, model_dir, metrics, list(_name_metrics(experiment)))]
 
 
 def watch_evaluation(

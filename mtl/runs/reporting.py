@@ -16,9 +16,11 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl import experiment as experiment_lib
-from mtl.checkpoints import flat_settings
+from mtl.checkpoints import flat_settings, run_directory
 from mtl.distribution import settings, tf_config
+from mtl.files import storage
 from mtl.monitoring import doubts
+from mtl.serving import versions
 from mtl.tracking import reporter
 
 _log = logging.getLogger(__name__)
@@ -69,8 +71,8 @@ class Report:
             folder, prefix = self._part.folder, f"{self._part.name}/"
         parameters = _list_parameters(self._experiment) if self._is_owner else {}
         run = types.RunDescription(
-            name_run(folder),
-            os.path.abspath(folder),
+            run_directory.name_run(folder),
+            storage.make_absolute(folder),
             {f"{prefix}{name}": value for name, value in parameters.items()},
             is_beside=self._is_beside,
         )
@@ -139,17 +141,13 @@ def go_on(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[rep
         else:
             _log.info("Nothing is reported: tracker %s knows no run of %s", name, model_dir)
     reporters = reporter.Reporters(trackers, model_dir, is_owner=False)
-    reporters.start(types.RunDescription(name_run(model_dir), os.path.abspath(model_dir)))
+    name, folder = run_directory.name_run(model_dir), storage.make_absolute(model_dir)
+    reporters.start(types.RunDescription(name, folder))
     try:
         yield reporters
     finally:
         for line in reporters.close(None):
             _log.warning("Warning: %s", line)
-
-
-def name_run(model_dir: str) -> str:
-    """Return what a run is called: its folder's name."""
-    return os.path.basename(os.path.abspath(model_dir))
 
 
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
@@ -172,14 +170,8 @@ def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
             if name.endswith(_PICTURES):
                 reporters.add_file(os.path.join(lying, name), folder)
     for kind in ("best", "latest"):
-        export = find_newest(os.path.join(model_dir, "export", kind))
-        if export:
-            reporters.add_export(export, f"export/{kind}")
+        folder = os.path.join(model_dir, "export", kind)
+        exported = versions.list_versions(folder)
+        if exported:
+            reporters.add_export(os.path.join(folder, str(exported[-1])), f"export/{kind}")
             return
-
-
-def find_newest(folder: str) -> str | None:
-    """Return the newest version in a folder of exports; None where there is none."""
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    versions = [name.rstrip("/") for name in names if name.rstrip("/").isdigit()]
-    return os.path.join(folder, max(versions, key=int)) if versions else None

@@ -39,10 +39,6 @@ class Due(NamedTuple):
         """Return whether something is due at a step."""
         return step % self.every == 0 if self.every else step in self.at
 
-    def first_of(self) -> int:
-        """Return the first step that is due."""
-        return self.every or self.at[0]
-
     def tell(self, step: tf.Tensor) -> tf.Tensor:
         """Return whether something is due at a step, int64 scalar -> bool scalar."""
         if self.every:

@@ -13,7 +13,7 @@ from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns, stacks
 
 MOST_ENTRIES = 1 << 20
-"""Of a larger tensor every n-th row is shown, so that a table of any size takes little time."""
+"""Of a larger tensor every n-th entry is shown, so that a table of any size takes little time."""
 
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
@@ -53,8 +53,12 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 
 
 def _thin(values: tf.Tensor) -> tf.Tensor:
-    """Return every n-th row of what is large."""
+    """Return every n-th entry of what is large, [N]."""
     count = values.shape.num_elements()
     if count is None or count <= MOST_ENTRIES:
         return values
-    return values[:: math.ceil(count / MOST_ENTRIES)]
+    stride = math.ceil(count / MOST_ENTRIES)
+    # A stride with a divisor in common would pass over some columns in every row.
+    while math.gcd(stride, values.shape[-1]) > 1:
+        stride += 1
+    return tf.reshape(values, [-1])[::stride]

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
-from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import summary as hparams
 from tensorboard.plugins.text import metadata as text_metadata
 
@@ -23,7 +23,16 @@ tf1 = tf.compat.v1
 
 # Settings that change what is learned; the others say where data lies and what is written.
 _LEARNED = ("data", "model", "run", "warm_start")
-_LEFT_OUT = ("data.source", "data.spec", "run.checkpoint", "run.keep", "run.summary", "run.steps")
+_LEFT_OUT = (
+    "data.source",
+    "data.spec",
+    "run.check_numerics",
+    "run.checkpoint",
+    "run.keep",
+    "run.profile",
+    "run.summary",
+    "run.steps",
+)
 EVALUATION = "evaluation"
 """Of the tags of the metrics that HParams shows; it finds those of the run's own folder alone."""
 
@@ -100,6 +109,11 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
         summary.MergeFromString(part.SerializeToString())
+    for value in summary.value:
+        # Settings are a map, whose bytes are in another order in each process.
+        data = value.metadata.plugin_data
+        content = plugin_data_pb2.HParamsPluginData.FromString(data.content)
+        data.content = content.SerializeToString(deterministic=True)
     return summary
 
 

@@ -42,7 +42,8 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
     """
     inputs = tf.nest.flatten(batch, expand_composites=True)
     ends = {id(tensor.op) for tensor in inputs if isinstance(tensor, tf.Tensor)}
-    names = _name_ops(losses, ends)
+    resolve = _Resolver()
+    names = _name_ops(losses, ends, resolve)
     graph = tf1.GraphDef()
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     for op, name in names.values():
@@ -52,12 +53,12 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
         )
         if id(op) in ends:
             continue
-        for tensor in map(_resolve, op.inputs):
+        for tensor in map(resolve, op.inputs):
             if id(tensor.op) in names:
                 slot = f":{tensor.value_index}" if tensor.value_index else ""
                 node.input.append(f"{names[id(tensor.op)][1]}{slot}")
     for task, loss in losses.items():
-        own = names.get(id(_resolve(loss).op))
+        own = names.get(id(resolve(loss).op))
         graph.node.add(name=f"{_LOSS}/{task}/loss", op="Loss", input=[own[1]] if own else [])
     return graph
 
@@ -82,13 +83,13 @@ def add_training(
 
 
 def _name_ops(
-    losses: Mapping[str, tf.Tensor], ends: set[int]
+    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
 ) -> dict[int, tuple[tf.Operation, str]]:
     """Return {id: (op, its name)} of all that leads to the losses."""
     named: dict[int, tuple[tf.Operation, str]] = {}
     inner: list[tf.Operation] = []  # What has a scope, or what such an op is made of.
     for task, loss in losses.items():
-        left = [_resolve(loss).op]
+        left = [resolve(loss).op]
         while left:
             op = left.pop()
             if id(op) in named or op.type == "Const":
@@ -97,7 +98,7 @@ def _name_ops(
                 inner.append(op)
                 continue
             named[id(op)] = (op, f"{_LOSS}/{task}/{op.name}")
-            left += [tensor.op for tensor in map(_resolve, op.inputs)]
+            left += [tensor.op for tensor in map(resolve, op.inputs)]
     left = inner
     while left:
         op = left.pop()
@@ -106,7 +107,7 @@ def _name_ops(
         name = _name_of(op)
         named[id(op)] = (op, name if _has_scope(op) else f"{_BATCH}/{name}")
         if id(op) not in ends:
-            left += [tensor.op for tensor in map(_resolve, op.inputs)]
+            left += [tensor.op for tensor in map(resolve, op.inputs)]
     return named
 
 
@@ -123,13 +124,25 @@ def _kind_of(op: tf.Operation) -> str:
     return "Variable" if op.type == "VarHandleOp" else op.type
 
 
-def _resolve(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that one stands for: past ops that change nothing, and out of a loop."""
-    while True:
-        outer = {id(inside): outside for outside, inside in getattr(tensor.graph, "captures", [])}
-        if id(tensor) in outer:
-            tensor = outer[id(tensor)]
-        elif tensor.op.type in _SAME and len(tensor.op.inputs) > tensor.value_index:
-            tensor = tensor.op.inputs[tensor.value_index]
-        else:
-            return tensor
+class _Resolver:
+    """Finds the tensor that one stands for: past ops that change nothing, and out of a loop."""
+
+    def __init__(self) -> None:
+        self._outside: dict[int, dict[int, tf.Tensor]] = {}
+
+    def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
+        while True:
+            outside = self._list_captures(tensor.graph)
+            if id(tensor) in outside:
+                tensor = outside[id(tensor)]
+            elif tensor.op.type in _SAME and len(tensor.op.inputs) > tensor.value_index:
+                tensor = tensor.op.inputs[tensor.value_index]
+            else:
+                return tensor
+
+    def _list_captures(self, graph: tf.Graph) -> dict[int, tf.Tensor]:
+        """Return {id of a tensor within a loop: the tensor outside}, listed once a graph."""
+        if id(graph) not in self._outside:
+            pairs = getattr(graph, "captures", [])
+            self._outside[id(graph)] = {id(inside): outside for outside, inside in pairs}
+        return self._outside[id(graph)]

@@ -99,8 +99,7 @@ class Watch:
         with noted.look_at_gradients(look):
             yield
         fix = "Its update does not call `noted.show_gradients`."
-        where = f"TensorBoard.{next(iter(self._items.values()))[0]}"
-        checks.require(bool(self._parts), where, "be False with this update", True, fix)
+        self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
 
     def see_moved(self, train_op: tf.Operation) -> None:
         """Add what is due of a step to its summaries, once it has moved the weights."""
@@ -116,8 +115,12 @@ class Watch:
         on = {name for items in self._items.values() for name in items}
         fix = "No layer of the network applies an activation by `mtl.layers`."
         for name in ("activations", "dead_units"):
-            fits = name not in on or bool(self._outputs)
-            checks.require(fits, f"TensorBoard.{name}", "be False with this network", True, fix)
+            self._require(name not in on or bool(self._outputs), name, "network", fix)
+
+    def _require(self, fits: bool, item: str, part: str, fix: str) -> None:
+        assert self._board is not None
+        got = getattr(self._board.settings, item)
+        checks.require(fits, f"TensorBoard.{item}", f"be False with this {part}", got, fix)
 
     def _only_chosen(
         self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]

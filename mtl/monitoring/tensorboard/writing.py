@@ -91,7 +91,6 @@ class Session(hooks.StepHook):
       model_dir: of the run.
       metrics: those of the last evaluation, None before the first.
       chosen: which of them HParams shows.
-      last_step: of the run.
     """
 
     def __init__(
@@ -100,11 +99,9 @@ class Session(hooks.StepHook):
         model_dir: str,
         metrics: Callable[[], Mapping[str, Any] | None],
         chosen: Sequence[str],
-        last_step: int,
     ):
         super().__init__(result)
-        self._model_dir, self._metrics = model_dir, metrics
-        self._chosen, self._last_step = chosen, last_step
+        self._model_dir, self._metrics, self._chosen = model_dir, metrics, chosen
         self._evaluated: int | None = None
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
@@ -112,10 +109,9 @@ class Session(hooks.StepHook):
         self._write_metrics()
 
     def end(self, session):
+        # A run that is interrupted leaves without this; one that is no better for long has ended.
         self._write_metrics()
-        step = int(session.run(tf1.train.get_global_step()))
-        if step >= self._last_step:
-            self._write(once.end_session(), step)
+        self._write(once.end_session(), int(session.run(tf1.train.get_global_step())))
 
     def _write_metrics(self) -> None:
         metrics = self._metrics()

@@ -448,10 +448,11 @@ def test_an_update_that_shows_no_gradients_is_refused(tmp_path):
         tiny.train(made, tmp_path)
 
 
-def test_of_a_large_tensor_every_nth_row_is_shown(monkeypatch):
+@pytest.mark.parametrize("shape, stride", [((300, 3), 10), ((3, 300), 11), ((900,), 11)])
+def test_of_a_large_tensor_entries_of_all_rows_and_columns_are_shown(monkeypatch, shape, stride):
     monkeypatch.setattr(histograms, "MOST_ENTRIES", 100)
-    values = np.arange(900, dtype=np.float32).reshape(300, 3)
+    values = np.arange(900, dtype=np.float32).reshape(shape)
     with tf.Graph().as_default(), tf1.Session() as session:
         drawn = session.run(histograms.draw("weights/table", tf.constant(values)))
     (value,) = tf1.Summary.FromString(drawn).value
-    assert_histogram(value.histo, values[::9])
+    assert_histogram(value.histo, values.ravel()[::stride])

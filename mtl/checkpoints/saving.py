@@ -84,7 +84,6 @@ class Saving(tf.compat.v1.train.SessionRunHook):
       before: called with the step before its checkpoint is written, for what belongs to it.
       is_chief: whether the checkpoints are those of this process. The others take part, as a sum
         over all may be saved, and write theirs to a scratch folder.
-      writes_graph: whether all of the graph is written for TensorBoard.
     """
 
     def __init__(
@@ -101,14 +100,12 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         evaluated: Callable[[], float],
         before: Callable[[int], None] = lambda step: None,
         is_chief: bool = True,
-        writes_graph: bool = True,
     ):
         self._result, self._dir, self._saved = result, model_dir, saved
         self._every, self._timer = every[0], tf1.train.SecondOrStepTimer(every[1], every[0])
         self._inputs, self._votes, self._evaluate = inputs, votes, evaluate
         self._keep, self._evaluated = keep, evaluated
         self._before, self._is_chief = before, is_chief
-        self._writes_graph = writes_graph and is_chief
 
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step(session.graph)))
@@ -120,8 +117,6 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         elif not self._inputs.restore(session, step):
             _log.info("Step %d was saved without this input: its order starts anew.", step)
         self._timer.update_last_triggered_step(step)
-        if self._writes_graph:
-            tf1.summary.FileWriterCache.get(self._dir).add_graph(session.graph)
 
     def before_run(self, run_context):
         return self._votes.args(self._result.step)

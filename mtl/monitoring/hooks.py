@@ -67,20 +67,32 @@ class Summaries(StepHook):
 
     With them goes what `tf1.summary` made in the same step. Beside workers that train by themselves
     nobody knows which step is next, so it may be that of the step after.
+
+    Args:
+      result: of the step.
+      model_dir: of the run.
+      every_steps: how often.
+      batch_size: rows of a step.
+      writes_graph: whether all of the graph is written for TensorBoard.
     """
 
-    def __init__(self, result, model_dir: str, every_steps: int, batch_size: int):
+    def __init__(
+        self, result, model_dir: str, every_steps: int, batch_size: int, writes_graph: bool = True
+    ):
         super().__init__(result)
         self._model_dir, self._every, self._batch_size = model_dir, every_steps, batch_size
+        self._writes_graph = writes_graph
 
     def begin(self):
-        self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
+        self._writer = open_writer(self._model_dir)
 
     def after_create_session(self, session, coord):
         self._step = session.run(tf1.train.get_global_step())
         self._last, self._owes = (0.0, self._step), False
         self._last_waited = 0.0
         purge_from(self._writer, self._step + 1)
+        if self._writes_graph:
+            self._writer.add_graph(session.graph)
 
     def before_run(self, run_context):
         args, summary = super().before_run(run_context), self._result.summary
@@ -119,6 +131,12 @@ class Summaries(StepHook):
         self._writer.flush()
 
 
+def open_writer(folder: str) -> tf.compat.v1.summary.FileWriter:
+    """Return the writer of a folder; a new one writes the default graph, here an empty one."""
+    with tf.Graph().as_default():
+        return tf1.summary.FileWriterCache.get(folder)
+
+
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
     """Make TensorBoard forget what was written from this step on: it is trained once more."""
     start = tf1.SessionLog(status=tf1.SessionLog.START)
@@ -129,8 +147,7 @@ def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
 def forget_from(folder: str, step: int) -> None:
     """Make TensorBoard forget the same of what lies in a folder, if it is there."""
     if tf.io.gfile.isdir(folder):
-        with tf.Graph().as_default():  # The writer is one of graph mode.
-            purge_from(tf1.summary.FileWriterCache.get(folder), step)
+        purge_from(open_writer(folder), step)
 
 
 class Dominance(StepHook):

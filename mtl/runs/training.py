@@ -348,18 +348,19 @@ class Training:
             before=self._audit.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
-            writes_graph=self._board is None or not self._board.settings.graph,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
         shown = (self._board, self._experiment, model_dir, result)
+        writes_graph = self._board is None or not self._board.settings.graph
+        written = (run.summary_steps, self._data.batch_size, writes_graph)
         return {
             "training_chief_hooks": [
                 *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
                 *board_hooks.build_hooks(*shown),
-                hooks.Summaries(result, model_dir, run.summary_steps, self._data.batch_size),
+                hooks.Summaries(result, model_dir, *written),
                 progress.Progress(
                     result,
                     run.train_steps,

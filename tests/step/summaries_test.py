@@ -85,6 +85,8 @@ def test_summaries_of_ones_own_come_with_the_others(tmp_path, caplog, steps_per_
     assert found["network/histogram"][20].histo.num == 16 * 8
     assert found["network/image/image"][20].image.height == 16
     assert found["network/text"][20].tensor.string_val == [b"said"]
+    graphs = [tf.compat.v1.GraphDef.FromString(e.graph_def) for e in tiny.events(tmp_path)]
+    assert len([graph for graph in graphs if graph.node]) == 1
 
 
 @pytest.mark.slow

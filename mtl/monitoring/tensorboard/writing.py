@@ -3,7 +3,6 @@
 hook = writing.Writing(result, board, model_dir, start)     # start: what is written once
 """
 
-import contextlib
 import json
 import os
 import time
@@ -45,9 +44,7 @@ class Writing(hooks.StepHook):
         self._model_dir, self._start = model_dir, start
 
     def begin(self):
-        # A new writer writes the graph that is the default, all of it.
-        with tf.Graph().as_default() if "graph" in self._start else contextlib.nullcontext():
-            self._writer = tf1.summary.FileWriterCache.get(self._model_dir)
+        self._writer = hooks.open_writer(self._model_dir)
 
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step()))

@@ -56,6 +56,10 @@ def test_settings_are_those_that_change_what_is_learned():
     assert {info.name for info in experiment.hparam_infos} == set(settings)
     (metric,) = experiment.metric_infos
     assert (metric.name.group, metric.name.tag) == ("", "evaluation/sign/auc")
+    for tag, value in by_tag.items():
+        # In one order in each process: what a run that goes on finds written has to be the same.
+        content = value.metadata.plugin_data.content
+        assert content == data[tag].SerializeToString(deterministic=True)
 
 
 def test_rows_of_tables_have_one_line_each(tmp_path):

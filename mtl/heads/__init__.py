@@ -13,8 +13,11 @@ from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
-from mtl.heads.regression import Poisson, Regression
+from mtl.heads.quantile import Quantile
+from mtl.heads.regression import Poisson, Regression, Tweedie
 from mtl.heads.score import Score
+from mtl.heads.survival import Survival
+from mtl.heads.zero_inflated import ZeroInflatedLogNormal
 
 __all__ = [
     "Binary",
@@ -26,6 +29,10 @@ __all__ = [
     "MultiLabel",
     "Ordinal",
     "Poisson",
+    "Quantile",
     "Regression",
     "Score",
+    "Survival",
+    "Tweedie",
+    "ZeroInflatedLogNormal",
 ]

@@ -3,27 +3,25 @@
 delay/heads.MixtureDensity.name = "delay"
 delay/heads.MixtureDensity.num_components = 5
 delay/heads.MixtureDensity.quantiles = [0.05, 0.5, 0.95]
+
+With one component it is a Gaussian whose mean and scale are both learnt.
 """
 
 import dataclasses
-import functools
 import math
 import statistics as python_statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.features import accumulators
-from mtl.heads import base, objectives, regression, values
+from mtl.heads import base, coverage, objectives, standardized
 from mtl.step import row_draws
 
 # Quantiles lie within so many scales of a mean.
 _REACH = 6.0
 _BISECTIONS = 26
-_LEAST_SHARE = 0.001
 
 
 class _Mixture(NamedTuple):
@@ -35,7 +33,7 @@ class _Mixture(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MixtureDensity(regression.Number):
+class MixtureDensity(standardized.Standardized):
     """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`, with all three from the tower: `loss = -log p(y)`.
 
     `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, of logits (a, b, c), the mean m
@@ -46,6 +44,8 @@ class MixtureDensity(regression.Number):
     The loss is in nats and belongs to the unit of the label: of labels in minutes it is log(60)
     below that of labels in seconds. It is computed from logarithms alone, and its gradient with
     responsibilities held constant, as `objectives.mixture_loss` says.
+
+    With `quantiles` the metrics of `mtl.heads.coverage` say whether they hold.
 
     Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K];
     `quantiles` [B, Q] and `samples` [B, S] where they are asked for. The draws of a row depend on
@@ -58,73 +58,26 @@ class MixtureDensity(regression.Number):
         different values, such as an age in years, needs one not far below their distance.
       quantiles: shares, in [0.001, 0.999], of the quantiles that are predicted.
       num_samples: how many samples are predicted of each row; 0 for none.
-      label_mean: m; None takes it from the training split.
-      label_stddev: d, above 0; None takes it from the training split.
+      label_mean: m.
+      label_stddev: d.
     """
 
     num_components: int = 5
     min_scale: float = 0.01
     quantiles: Sequence[float] = ()
     num_samples: int = 0
-    label_mean: float | None = None
-    label_stddev: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
         checks.whole(self._where("num_components"), self.num_components, 1)
         base.check_share(self._where("min_scale"), self.min_scale)
-        where = self._where("quantiles")
-        checks.is_a(where, self.quantiles, (list, tuple), "be a list of shares")
-        for share in self.quantiles:
-            base.check_share(where, share)
-            is_within = _LEAST_SHARE <= share <= 1 - _LEAST_SHARE
-            checks.require(is_within, where, "be in [0.001, 0.999]", share)
+        coverage.check_levels(self._where("quantiles"), self.quantiles)
         checks.whole(self._where("num_samples"), self.num_samples, 0)
-        if self.label_mean is not None:
-            checks.number(self._where("label_mean"), self.label_mean)
-        if self.label_stddev is not None:
-            checks.positive(self._where("label_stddev"), self.label_stddev)
 
     @property
     def size(self) -> int:
         """Three logits for each component."""
         return 3 * self.num_components
-
-    def rule(self, dtype: Any) -> str:
-        """Any finite number."""
-        del dtype
-        return "be a finite number"
-
-    def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return what gathers the moments of the label, unless both are given."""
-        if self.label_mean is not None and self.label_stddev is not None:
-            return {}
-        read = functools.partial(_read_numbers, field=self.field)
-        return {self._entry: accumulators.Moments(source=f"label {self.field}", read=read)}
-
-    def fitted(self, statistics: types.Statistics) -> "MixtureDensity":
-        """Return the head with the moments of its label; equal labels count as 1 apart."""
-        if not self.accumulators():
-            return self
-        entry = statistics.for_column(self._entry)
-        mean, stddev = self.label_mean, self.label_stddev
-        return dataclasses.replace(
-            self,
-            label_mean=entry["mean"][0] if mean is None else mean,
-            label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
-        )
-
-    @property
-    def _entry(self) -> str:
-        return f"moments/{self.field}"
-
-    @property
-    def _shift(self) -> float:
-        return self.label_mean or 0.0
-
-    @property
-    def _unit(self) -> float:
-        return self.label_stddev or 1.0
 
     def initial_bias(self) -> list[float]:
         """Return equal weights, means at the quantiles of a Gaussian, and scales as far apart."""
@@ -170,11 +123,30 @@ class MixtureDensity(regression.Number):
             "scales": self._unit * mixture.scales,
         }
         if self.quantiles:
-            shares = tf.constant([list(self.quantiles)], logits.dtype)
-            found["quantiles"] = self._shift + self._unit * find_quantiles(mixture, shares)
+            found["quantiles"] = self._find_quantiles(mixture)
         drawn = logits[:, self.size :]
         if drawn.shape[1]:
             found["samples"] = self._shift + self._unit * find_quantiles(mixture, drawn)
+        return found
+
+    def _find_quantiles(self, mixture: _Mixture) -> tf.Tensor:
+        shares = tf.constant([list(self.quantiles)], mixture.means.dtype)
+        return self._shift + self._unit * find_quantiles(mixture, shares)
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
+        """Return those of every number, and the weight of labels below each quantile."""
+        sums = super().sums(examples)
+        if not self.quantiles:
+            return sums
+        quantiles = self._find_quantiles(self._mixture(examples.logits))
+        below = coverage.sum_below(quantiles, examples.targets, examples.weights)
+        return {**sums, "below": below}
+
+    def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return those of every number, and what share of the labels lies below each quantile."""
+        found = super().summary(sums)
+        if self.quantiles:
+            found |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
         return found
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
@@ -204,10 +176,3 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
         is_below = below < shares
         low, high = tf.where(is_below, middle, low), tf.where(is_below, high, middle)
     return 0.5 * (low + high)
-
-
-def _read_numbers(labels: types.Tensors, field: str) -> np.ndarray:
-    """Return the labels of an eager batch as [N, 1] float64, NaN where they are missing."""
-    label = labels[field]
-    numbers = np.where(values.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
-    return numbers[:, np.newaxis]

@@ -124,6 +124,13 @@ def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
 
+def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[float]) -> tf.Tensor:
+    """Return `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`: [B, Q], [B] -> [B]."""
+    errors = -_error(quantiles, targets[:, tf.newaxis])
+    shares = tf.constant(list(levels), errors.dtype)
+    return tf.reduce_mean(tf.maximum(shares * errors, (shares - 1) * errors), axis=-1)
+
+
 REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
     "squared": squared_error,
     "absolute": absolute_error,
@@ -149,6 +156,23 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))
+
+
+def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
+    """Return `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` of rates r and the power p in (1, 2).
+
+    That is the negative log-likelihood but for terms of y and the dispersion.
+    """
+    targets = tf.cast(targets, log_rates.dtype)
+    of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
+    return of_rates + targets * poisson_rate((1 - power) * log_rates) / (power - 1)
+
+
+def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
+    """Return twice what the loss exceeds that of a perfect rate by."""
+    targets = tf.cast(targets, log_rates.dtype)
+    perfect = tf.pow(targets, 2 - power) / ((2 - power) * (power - 1))
+    return 2 * (tweedie_loss(log_rates, targets, power) - perfect)
 
 
 def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:

@@ -247,6 +247,20 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     return metrics.ratio(ordered, pairs), _bound(cells, metrics.ratio(within / 2, pairs))
 
 
+def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the share of pairs of a class in the right order, over all classes, a scalar.
+
+    With it comes its bound. NaN where there is no pair.
+    """
+    (areas, bounds) = compute_auc(cells)
+    pairs = _by_class(cells, cells.positives) * _by_class(cells, cells.negatives)
+    shares = [
+        metrics.ratio(tf.reduce_sum(tf.where(pairs > 0, values * pairs, 0)), tf.reduce_sum(pairs))
+        for values in (areas, bounds)
+    ]
+    return shares[0], shares[1]
+
+
 def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the area under the precision-recall curve, as recall steps times precision, [C].
 

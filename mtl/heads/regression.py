@@ -1,8 +1,9 @@
-"""Tasks with a number as their outcome: any number, or a count.
+"""Tasks with a number as their outcome: any number, a count, or an amount that is often 0.
 
 price/heads.Regression.name = "price"
 price/heads.Regression.loss_type = "huber"
 visits/heads.Poisson.name = "visits"
+claims/heads.Tweedie.name = "claims"
 """
 
 import abc
@@ -171,14 +172,13 @@ class Regression(Number):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Poisson(Number):
-    """Counts: Poisson regression on the tower, with the logit as the log of the rate.
+class Rate(Number):
+    """What heads of one logit share, which is the logarithm of the mean.
 
-    `loss_i = rate - y log(rate)`, which leaves out the constant log(y!); `deviance` is 0 for a
-    perfect model. Predicts `value`, the rate, [B].
+    `deviance` is 0 for a perfect model.
 
     Attributes:
-      prior: the mean count, above 0, from which training starts, as bias.
+      prior: the mean, above 0, from which training starts, as bias.
     """
 
     prior: float = 1.0
@@ -189,6 +189,10 @@ class Poisson(Number):
     def __post_init__(self):
         super().__post_init__()
         checks.positive(self._where("prior"), self.prior)
+
+    @abc.abstractmethod
+    def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the deviance of every example: [B], [B] -> [B]."""
 
     def initial_bias(self) -> float:
         """Return the log of the prior."""
@@ -202,19 +206,6 @@ class Poisson(Number):
         """At least 0; fractions are rates over less than a unit of exposure."""
         return value >= 0
 
-    def rule(self, dtype: Any) -> str:
-        """Return that a label must be a count."""
-        del dtype
-        return "be a finite count of at least 0"
-
-    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every example: [B], [B] -> [B]."""
-        return objectives.poisson_loss(logits, targets)
-
-    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the divergence of the counts: [B, 1], [B, 1] -> [B]."""
-        return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
-
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logarithm of the rate, `value` [B] -> [B, 1]."""
         return tf.math.log(tf.maximum(predictions["value"], objectives.LEAST))[:, tf.newaxis]
@@ -224,10 +215,69 @@ class Poisson(Number):
         logits, targets, weights = examples
         # In float64: great terms cancel where a count is great and its rate right.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
-        deviance = objectives.poisson_deviance(logits, targets)
-        return {**super().sums(examples), "deviance": metrics.sum_weighted(deviance, weights)}
+        deviance = metrics.sum_weighted(self.deviance(logits, targets), weights)
+        return {**super().sums(examples), "deviance": deviance}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Return those of every number, and the mean deviance."""
         deviance = metrics.ratio(sums["deviance"], sums["weight"])
         return {**super().summary(sums), "deviance": deviance}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Poisson(Rate):
+    """Counts: Poisson regression on the tower, with the logit as the log of the rate.
+
+    `loss_i = rate - y log(rate)`, which leaves out the constant log(y!); `deviance` is 0 for a
+    perfect model. Predicts `value`, the rate, [B].
+    """
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be a count."""
+        del dtype
+        return "be a finite count of at least 0"
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B], [B] -> [B]."""
+        return objectives.poisson_loss(logits, targets)
+
+    def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the deviance of every example: [B], [B] -> [B]."""
+        return objectives.poisson_deviance(logits, targets)
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the divergence of the counts: [B, 1], [B, 1] -> [B]."""
+        return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tweedie(Rate):
+    """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
+
+    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` of the mean r, whose logarithm is the
+    logit, which leaves out terms of the label alone. The variance grows as r^p. B. Jørgensen,
+    "Exponential Dispersion Models", 1987. Predicts `value`, the mean, [B].
+
+    Attributes:
+      power: p in (1, 2); near 1 as for counts, near 2 as for gamma distributions.
+    """
+
+    power: float = 1.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.number(self._where("power"), self.power)
+        checks.require(1 < self.power < 2, self._where("power"), "be between 1 and 2", self.power)
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be an amount."""
+        del dtype
+        return "be a finite amount of at least 0"
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B], [B] -> [B]."""
+        return objectives.tweedie_loss(logits, targets, self.power)
+
+    def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the deviance of every example: [B], [B] -> [B]."""
+        return objectives.tweedie_deviance(logits, targets, self.power)

@@ -26,6 +26,7 @@ class Row:
       metrics: the names of the metrics, sorted.
       predictions: {name: shape in one example}.
       signatures: the kinds of export outputs.
+      others: {another label field that the head reads: its value in all examples}.
     """
 
     make: Callable[..., Any]
@@ -36,6 +37,7 @@ class Row:
     metrics: str
     predictions: dict[str, tuple[int, ...]]
     signatures: str
+    others: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def _head(kind: type, **settings: Any) -> Callable[..., Any]:
@@ -186,6 +188,65 @@ ROWS = {
         predictions={"value": ()},
         signatures="predict regress",
     ),
+    "tweedie": Row(
+        make=_head(heads.Tweedie, power=1.3, prior=2.0),
+        dtype="float32",
+        labels=[0.0, 3.5, 1.0, 12.0],
+        missing=NAN,
+        wrong=[(-2.0, "be a finite amount of at least 0, got -2")],
+        metrics="average_loss deviance label_mean mae nan_predictions prediction_mean r2 rmse",
+        predictions={"value": ()},
+        signatures="predict regress",
+    ),
+    "quantile": Row(
+        make=_head(heads.Quantile, levels=[0.1, 0.5, 0.9], label_mean=1.0, label_stddev=2.0),
+        dtype="float32",
+        labels=[0.5, -1.0, 3.0],
+        missing=NAN,
+        wrong=[(float("inf"), "be a finite number, got inf")],
+        metrics="average_loss coverage/0.1 coverage/0.5 coverage/0.9 coverage_error label_mean mae "
+        "nan_predictions prediction_mean r2 rmse",
+        predictions={"quantiles": (3,), "value": ()},
+        signatures="predict regress",
+    ),
+    "quantile of whole numbers": Row(
+        make=_head(heads.Quantile, levels=[0.75]),
+        dtype="int64",
+        labels=[3, 0, 7],
+        missing=-1,
+        wrong=[],
+        metrics="average_loss coverage/0.75 coverage_error label_mean mae nan_predictions "
+        "prediction_mean r2 rmse",
+        predictions={"quantiles": (1,), "value": ()},
+        signatures="predict regress",
+    ),
+    "zero_inflated": Row(
+        make=_head(heads.ZeroInflatedLogNormal, prior=0.3, prior_value=5.0),
+        dtype="float32",
+        labels=[0.0, 12.5, 0.0, 1e-3],
+        missing=NAN,
+        wrong=[(-2.0, "be a finite amount of at least 0, got -2")],
+        metrics="average_loss label_mean mae nan_predictions positive_auc "
+        "positive_auc_error_bound prediction_mean r2 rmse",
+        predictions={
+            "value": (),
+            "positive_probability": (),
+            "log_mean": (),
+            "log_scale": (),
+        },
+        signatures="predict regress",
+    ),
+    "survival": Row(
+        make=_head(heads.Survival, event="seen", boundaries=[1, 2.5, 10]),
+        dtype="float32",
+        labels=[0.5, 2.5, 3.0, 40.0],
+        missing=NAN,
+        wrong=[(-2.0, "be a finite time of at least 0, got -2")],
+        metrics="average_loss concordance concordance_error_bound event_share nan_predictions",
+        predictions={"survival": (3,), "value": ()},
+        signatures="predict regress",
+        others={"seen": 1},
+    ),
     "mixture_density": Row(
         make=_head(heads.MixtureDensity, num_components=3, label_mean=1.0, label_stddev=2.0),
         dtype="float32",
@@ -208,6 +269,8 @@ ROWS = {
             "scales": (2,),
             "quantiles": (3,),
         },
-        **_REGRESSION,
+        metrics="average_loss coverage/0.1 coverage/0.5 coverage/0.9 coverage_error label_mean mae "
+        "nan_predictions prediction_mean r2 rmse",
+        signatures="predict regress",
     ),
 }

@@ -19,10 +19,19 @@ def label_tensor(row, labels):
     return tf.constant(labels, row.dtype)
 
 
+def label_fields(row, labels, **weights):
+    """Return {field: [B, ...]} of all that the head reads."""
+    others = {
+        name: tf.fill([len(labels)], tf.constant(value, tf.int64))
+        for name, value in row.others.items()
+    }
+    return {"task": label_tensor(row, labels), **others, **weights}
+
+
 def loss_and_gradient(head, row, labels, logits, **weights):
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf.constant(logits, tf.float32)
-        loss = head.loss(x, {"task": label_tensor(row, labels), **weights})
+        loss = head.loss(x, label_fields(row, labels, **weights))
         return session.run([loss, tf.gradients(loss, x)[0]])
 
 
@@ -92,7 +101,7 @@ def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
 
 def metrics(head, row, labels, logits, **weights):
     with tf.Graph().as_default(), tf1.Session() as session:
-        fields = {"task": label_tensor(row, labels), **weights}
+        fields = label_fields(row, labels, **weights)
         streams = head.metrics(tf.constant(logits, tf.float32), fields)
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in streams.values()])
@@ -143,6 +152,25 @@ def test_a_weight_of_two_is_the_row_twice(row):
 
 @pytest.mark.medium
 @every_head
+def test_parts_of_a_batch_add_up_to_the_whole(row):
+    """As slices and replicas do: the loss of a part counts by its share of the labels."""
+    head, count = row.make(), len(row.labels)
+    logits, labels = random_logits(head, count + 1), [*row.labels, row.missing]
+    whole, gradient = loss_and_gradient(head, row, labels, logits)
+    parts = [slice(0, 1), slice(1, count + 1)]
+    found = [loss_and_gradient(head, row, labels[part], logits[part]) for part in parts]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        weights = session.run(
+            [head.label_weight(label_fields(row, labels[part])) for part in parts]
+        )
+    shares = np.array(weights) / np.sum(weights)
+    np.testing.assert_allclose(np.dot(shares, [loss for loss, _ in found]), whole, rtol=1e-5)
+    joined = [share * own for share, (_, own) in zip(shares, found, strict=True)]
+    np.testing.assert_allclose(np.concatenate(joined), gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.medium
+@every_head
 @pytest.mark.parametrize("use", ["loss", "metrics"])
 def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, use):
     head = row.make()
@@ -188,9 +216,8 @@ def test_an_empty_batch_has_no_loss(row):
         pytest.skip("a ragged constant of no rows has no rank")
     with tf.Graph().as_default(), tf1.Session() as session:
         shape = [0, *np.shape(row.labels)[1:]]
-        labels = {"task": tf.zeros(shape, row.dtype)}
-        if row.dtype == "string":
-            labels = {"task": tf.fill(shape, "")}
+        label = tf.fill(shape, "") if row.dtype == "string" else tf.zeros(shape, row.dtype)
+        labels = {"task": label, **dict.fromkeys(row.others, tf.zeros([0], tf.int64))}
         assert session.run(head.loss(tf.zeros([0, head.size]), labels)) == 0
 
 
@@ -199,7 +226,7 @@ def test_an_empty_batch_has_no_loss(row):
 def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
     head = row.make()
     with tf.Graph().as_default(), tf1.Session() as session:
-        labels = {"task": label_tensor(row, row.labels)}
+        labels = label_fields(row, row.labels)
         logits = tf.constant(random_logits(head, len(row.labels)), tf.float32)
         outside = head.loss(logits, labels)
         _, total = tf.while_loop(

@@ -335,7 +335,9 @@ def test_every_head_is_taken_apart(name):
     with tf.Graph().as_default():
         tower = tf1.placeholder(tf.float32, [None, 4])
         batch = {"tower": tower, "label": label_of(row)}
-        examples = head.examples(head.logits(tower), {head.field: batch["label"]})
+        batch |= {other: tf1.placeholder(tf.int64, [None]) for other in row.others}
+        fields = {head.field: batch["label"], **{other: batch[other] for other in row.others}}
+        examples = head.examples(head.logits(tower), fields)
         values = head.losses(examples.logits, examples.targets) * examples.weights
         values = values if values.shape.rank == 1 else tf.reduce_mean(values, 1)
         found = uses.find_uses([values], batch, tf1.trainable_variables())

@@ -162,3 +162,37 @@ def test_counts_above_what_float32_holds():
     rate = np.exp(np.float64(logits[0, 0]))
     assert loss == pytest.approx(rate - count * np.float64(logits[0, 0]), rel=1e-6)
     assert gradient[0, 0] == pytest.approx(rate - count, abs=16)
+
+
+@pytest.mark.parametrize("power", [1.1, 1.5, 1.9])
+def test_tweedie_deviance_is_that_of_scikit_learn(power):
+    sklearn_metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, 1)).astype("f")
+    labels = np.where(rng.uniform(size=40) < 0.5, 0, rng.gamma(2, 3, 40)).astype("f")
+    head = heads.Tweedie(name="y", power=power)
+    found = harness.evaluate(head, logits, {"y": labels})
+    means = np.exp(np.float64(logits[:, 0]))
+    wanted = sklearn_metrics.mean_tweedie_deviance(labels, means, power=power)
+    assert found["deviance"] == pytest.approx(wanted, rel=1e-5)
+    # The loss differs from half the deviance by terms of the labels alone.
+    other = rng.normal(size=(40, 1)).astype("f")
+    losses = [harness.loss(head, given, {"y": labels})[0] for given in (logits, other)]
+    deviances = [
+        sklearn_metrics.mean_tweedie_deviance(labels, np.exp(np.float64(x[:, 0])), power=power)
+        for x in (logits, other)
+    ]
+    assert losses[0] - losses[1] == pytest.approx((deviances[0] - deviances[1]) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("logit", [-100.0, 100.0])
+@pytest.mark.parametrize("label", [0.0, 1.0, 1e6])
+def test_tweedie_is_finite_far_away(logit, label):
+    head = heads.Tweedie(name="y")
+    loss, gradient = harness.loss(head, [[logit]], {"y": np.array([label], "f")})
+    assert np.isfinite(loss) and np.isfinite(gradient).all()
+
+
+def test_the_power_of_tweedie_lies_between_its_ends():
+    with pytest.raises(checks.UserError, match="power of task 'y' must be between 1 and 2, got 2"):
+        heads.Tweedie(name="y", power=2)

@@ -17,6 +17,9 @@ LABELS = {
     "number": RANDOM.normal(size=96).astype("f"),
     "count": RANDOM.integers(0, 5, 96),
     "order": RANDOM.integers(0, 3, 96),
+    "amount": np.maximum(RANDOM.normal(size=96), 0).astype("f"),
+    "time": RANDOM.integers(0, 9, 96).astype("f"),
+    "seen": RANDOM.integers(0, 2, 96),
     "weight": RANDOM.random(96).astype("f"),
 }
 HEADS = [
@@ -26,6 +29,9 @@ HEADS = [
     heads.Regression(name="number", weight="weight"),
     heads.Poisson(name="count"),
     heads.Ordinal(name="order", classes=3),
+    heads.Quantile(name="quantiles", label="number"),
+    heads.ZeroInflatedLogNormal(name="amount"),
+    heads.Survival(name="time", event="seen", boundaries=[2, 5]),
 ]
 
 

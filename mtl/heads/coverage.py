@@ -1,0 +1,41 @@
+"""Predicted quantiles: which may be asked for, and whether labels lie below them as often as told.
+
+Metrics: `coverage/<level>`, the share of labels at or below the quantile, and `coverage_error`, the
+mean over levels of |share - level|.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.heads import base, metrics
+
+_LEAST = 0.001
+
+
+def check_levels(where: str, levels: Sequence[float]) -> None:
+    """Fail unless the levels are a list of shares in [0.001, 0.999]."""
+    checks.is_a(where, levels, (list, tuple), "be a list of shares")
+    for level in levels:
+        base.check_share(where, level)
+        checks.require(_LEAST <= level <= 1 - _LEAST, where, "be in [0.001, 0.999]", level)
+
+
+def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Sum the weights of labels at or below each quantile: [B, Q], [B], [B] -> [Q] float64."""
+    below = tf.cast(targets, tf.float64)[:, tf.newaxis] <= tf.cast(quantiles, tf.float64)
+    return metrics.sum_weighted(tf.cast(below, tf.float64), weights[:, tf.newaxis], 0)
+
+
+def compare_shares(
+    levels: Sequence[float], below: tf.Tensor, weight: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Return the metrics of Q levels: [Q] weights at or below, and that of all labels."""
+    shares = metrics.ratio(below, weight)
+    errors = tf.abs(shares - tf.constant(list(levels), shares.dtype))
+    found = {
+        f"coverage/{level:g}": share
+        for level, share in zip(levels, tf.unstack(shares), strict=True)
+    }
+    return {**found, "coverage_error": tf.reduce_mean(errors)}

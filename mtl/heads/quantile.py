@@ -1,0 +1,96 @@
+"""A number of which quantiles are predicted, such as the time by which 9 of 10 deliveries arrive.
+
+minutes/heads.Quantile.name = "minutes"
+minutes/heads.Quantile.levels = [0.1, 0.5, 0.9]
+"""
+
+import dataclasses
+import itertools
+import math
+import statistics as python_statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import coverage, objectives, regression, standardized
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantile(standardized.Standardized):
+    """Several quantiles of a number, which never cross.
+
+    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` of the errors `e_k = y_i - q_k` at the levels l_k:
+    the pinball loss of R. Koenker and G. Bassett, "Regression Quantiles", 1978, in the unit of the
+    label. The first quantile is `m + d a`, and each one lies `d softplus(c)` above the one before,
+    of logits (a, c), the mean m and the standard deviation d of the label. So they are in order
+    whatever the weights are.
+
+    Predicts `quantiles` [B, Q], and as `value` [B] the one whose level is nearest to one half.
+
+    Attributes:
+      levels: l, the shares of labels below the quantiles, rising, in [0.001, 0.999].
+    """
+
+    levels: Sequence[float] = (0.1, 0.5, 0.9)
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "average_loss": False,
+        "coverage_error": False,
+        **regression.Number.directions,
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = self._where("levels")
+        coverage.check_levels(where, self.levels)
+        checks.require(len(self.levels) > 0, where, "hold a level", list(self.levels))
+        rises = all(one < other for one, other in itertools.pairwise(self.levels))
+        checks.require(rises, where, "rise from one to the next", list(self.levels))
+
+    @property
+    def size(self) -> int:
+        """One logit for each level."""
+        return len(self.levels)
+
+    def initial_bias(self) -> list[float]:
+        """Return the logits of the quantiles of a Gaussian."""
+        start = list(map(python_statistics.NormalDist().inv_cdf, self.levels))
+        steps = [after - before for before, after in itertools.pairwise(start)]
+        return [start[0], *(math.log(math.expm1(step)) for step in steps)]
+
+    def _quantiles(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the quantiles in order, [B, Q], or [B] of one level -> [B, Q]."""
+        logits = tf.reshape(logits, [-1, self.size])
+        steps = tf.concat([logits[:, :1], tf.math.softplus(logits[:, 1:])], axis=1)
+        return self._shift + self._unit * tf.cumsum(steps, axis=1)
+
+    def value(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the quantile in the middle, [B, Q] -> [B]."""
+        middle = min(range(self.size), key=lambda index: abs(self.levels[index] - 0.5))
+        return self._quantiles(logits)[:, middle]
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits, [B, Q] -> quantiles [B, Q] and value [B]."""
+        return {"quantiles": self._quantiles(logits), "value": self.value(logits)}
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B, Q], [B] -> [B]."""
+        return objectives.pinball_loss(self._quantiles(logits), targets, self.levels)
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the mean of half the squared distances of quantiles: [B, Q], [B, Q] -> [B]."""
+        distances = objectives.gaussian_divergence(self._quantiles(logits), self._quantiles(others))
+        return tf.reduce_mean(distances, -1)
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
+        """Return those of every number, and the weight of labels below each quantile."""
+        quantiles = self._quantiles(examples.logits)
+        below = coverage.sum_below(quantiles, examples.targets, examples.weights)
+        return {**super().sums(examples), "below": below}
+
+    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Return those of every number, and what share of the labels lies below each quantile."""
+        shares = coverage.compare_shares(self.levels, sums["below"], sums["weight"])
+        return {**super().summary(sums), **shares}

@@ -1,0 +1,80 @@
+"""Heads of a number that compute in units of the label's standard deviation, from its mean."""
+
+import abc
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from mtl import checks, types
+from mtl.features import accumulators
+from mtl.heads import regression, values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standardized(regression.Number):
+    """A number whose head learns the moments of its label in the pass over the training split.
+
+    Attributes:
+      label_mean: the label's mean; None takes it from the training split.
+      label_stddev: its standard deviation, above 0; None takes it from the training split.
+    """
+
+    label_mean: float | None = None
+    label_stddev: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.label_mean is not None:
+            checks.number(self._where("label_mean"), self.label_mean)
+        if self.label_stddev is not None:
+            checks.positive(self._where("label_stddev"), self.label_stddev)
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The number of logits."""
+
+    def rule(self, dtype: Any) -> str:
+        """Any finite number."""
+        del dtype
+        return "be a finite number"
+
+    def accumulators(self) -> dict[str, types.Accumulator]:
+        """Return what gathers the moments of the label, unless both are given."""
+        if self.label_mean is not None and self.label_stddev is not None:
+            return {}
+        read = functools.partial(_read_numbers, field=self.field)
+        return {self._entry: accumulators.Moments(source=f"label {self.field}", read=read)}
+
+    def fitted(self, statistics: types.Statistics) -> "Standardized":
+        """Return the head with the moments of its label; equal labels count as 1 apart."""
+        if not self.accumulators():
+            return self
+        entry = statistics.for_column(self._entry)
+        mean, stddev = self.label_mean, self.label_stddev
+        return dataclasses.replace(
+            self,
+            label_mean=entry["mean"][0] if mean is None else mean,
+            label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
+        )
+
+    @property
+    def _entry(self) -> str:
+        return f"moments/{self.field}"
+
+    @property
+    def _shift(self) -> float:
+        return self.label_mean or 0.0
+
+    @property
+    def _unit(self) -> float:
+        return self.label_stddev or 1.0
+
+
+def _read_numbers(labels: types.Tensors, field: str) -> np.ndarray:
+    """Return the labels of an eager batch as [N, 1] float64, NaN where they are missing."""
+    label = labels[field]
+    numbers = np.where(values.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
+    return numbers[:, np.newaxis]

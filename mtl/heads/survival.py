@@ -1,0 +1,181 @@
+"""The time until something happens, which has not happened yet to all rows.
+
+churn/heads.Survival.name = "churn"
+churn/heads.Survival.label = "days"        # until it happened, or for how long it did not
+churn/heads.Survival.event = "churned"     # 1: it happened; 0: all that is known is "not yet"
+churn/heads.Survival.boundaries = [7, 14, 30, 60, 90]
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat, types
+from mtl.heads import base, metrics, ranking, values
+
+_EVENT_RULE = "be 0 or 1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Survival(base.Base):
+    """The chance of an event in each interval of time, if there was none before.
+
+    Rows may be censored: of them it is known only that nothing happened up to some time.
+
+    The hazards `h_j = sigmoid(logit_j)` of the intervals `(t_(j-1), t_j]` give
+    `loss = -log h_k - sum_(j<k) log(1 - h_j)` of an event in interval k, and
+    `loss = -sum_(t_j <= c) log(1 - h_j)` of a row that is censored at time c: no event up to then.
+    M. Gensheimer and B. Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks",
+    2019, arXiv:1805.00917; there an interval counts from its middle on, here as a whole. An event
+    after the last boundary is censored there. No form of the hazard is assumed.
+
+    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B], the
+    mean time without one up to the last boundary, with survival linear within an interval.
+
+    `concordance` is the share of pairs in which the row with the earlier event has the shorter
+    predicted `value`, among pairs where one event lies in an earlier interval than the time of the
+    other row; ties count by half. F. Harrell and others, "Evaluating the Yield of Medical Tests",
+    1982; there times are compared, here intervals.
+
+    Attributes:
+      event: the label field that says whether the event was seen: 1, or 0 for a censored row. A
+        missing one is a missing label.
+      boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
+      prior: the hazard of each interval, between 0 and 1, from which training starts, as bias.
+    """
+
+    event: str
+    boundaries: Sequence[float]
+    prior: float = 0.1
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "concordance": True,
+        **base.Base.directions,
+    }
+    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"event_share"})
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._is_a("event", str, "name a label field")
+        where = self._where("boundaries")
+        checks.is_a(where, self.boundaries, (list, tuple), "be a list of times")
+        checks.require(len(self.boundaries) > 0, where, "hold a time", list(self.boundaries))
+        for time in self.boundaries:
+            checks.number(where, time)
+        ends = [0.0, *self.boundaries]
+        rises = all(one < other for one, other in zip(ends, ends[1:], strict=False))
+        checks.require(rises, where, "rise from above 0", list(self.boundaries))
+        base.check_share(self._where("prior"), self.prior)
+
+    @property
+    def size(self) -> int:
+        """One logit for each interval."""
+        return len(self.boundaries)
+
+    def initial_bias(self) -> float:
+        """Return the logit of the prior."""
+        return base.logit(self.prior)
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be a time."""
+        del dtype
+        return "be a finite time of at least 0"
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether the value is a time."""
+        return 0 <= value < math.inf
+
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Parse times: [B] -> the same as float64, and which of them are present."""
+        present = values.are_present(label)
+        times = tf.where(present, tf.cast(label, tf.float64), 0.0)
+        valid = tf.math.is_finite(times) & (times >= 0)
+        return self.checked(times, valid, label, self.rule(label.dtype)), present
+
+    def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return [B, 2] of the intervals that a row survives and whether an event ends the next."""
+        times, present = self.targets(self.label_of(labels))
+        given = self._field(labels, self.event, self.label_types, ())
+        present &= values.are_present(given)
+        used = tf.where(present, given, tf.zeros_like(given))
+        used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)
+        ends = tf.constant(list(self.boundaries), tf.float64)
+        # An event at a boundary belongs to the interval that ends there; a row censored there has
+        # survived it.
+        before = tf.searchsorted(ends, times, side="left")
+        through = tf.searchsorted(ends, times, side="right")
+        is_event = tf.equal(tf.cast(used, tf.int32), 1) & (before < self.size)
+        survived = tf.where(is_event, before, through)
+        targets = tf.stack([survived, tf.cast(is_event, tf.int32)], axis=1)
+        return targets, self.weights(labels, present)
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B, T], [B, 2] -> [B]."""
+        survived, is_event = tf.unstack(targets, axis=1)
+        places = tf.range(self.size)[tf.newaxis]
+        passed = tf.cast(places < survived[:, tf.newaxis], logits.dtype)
+        ended = tf.one_hot(survived, self.size, dtype=logits.dtype)
+        ended *= tf.cast(is_event, logits.dtype)[:, tf.newaxis]
+        losses = passed * tf.math.softplus(logits) + ended * tf.math.softplus(-logits)
+        return tf.reduce_sum(losses, axis=1)
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
+        survival = tf.exp(-tf.cumsum(tf.math.softplus(logits), axis=1))
+        return {"survival": survival, "value": self._mean_time(survival)}
+
+    def _mean_time(self, survival: tf.Tensor) -> tf.Tensor:
+        widths = tf.constant(np.diff([0.0, *self.boundaries]), survival.dtype)
+        before = tf.concat([tf.ones_like(survival[:, :1]), survival[:, :-1]], axis=1)
+        return tf.reduce_sum(0.5 * (before + survival) * widths, axis=1)
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict, and regress to the mean time."""
+        predictions = self.predictions(logits)
+        return {
+            "predict": compat.estimator.export.PredictOutput(predictions),
+            "regress": compat.estimator.export.RegressionOutput(predictions["value"]),
+        }
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
+        """Return the events, and the mean times by interval of those with an event and after it.
+
+        A row is comparable in interval j if its event lies there, or its time behind it.
+        """
+        logits, targets, weights = examples
+        survived, is_event = tf.unstack(targets, axis=1)
+        places = tf.range(self.size)[tf.newaxis]
+        here = tf.equal(places, survived[:, tf.newaxis]) & tf.equal(is_event, 1)[:, tf.newaxis]
+        later = places < survived[:, tf.newaxis]
+        early, late = (
+            weights[:, tf.newaxis] * tf.cast(where, weights.dtype) for where in (here, later)
+        )
+        risks = -self.predictions(logits)["value"]
+        risks = tf.broadcast_to(risks[:, tf.newaxis], tf.shape(early))
+        return {
+            "events": metrics.sum_weighted(tf.cast(is_event, tf.float64), weights),
+            "risks": ranking.stream_scores(
+                tf.ensure_shape(risks, early.shape), early, late, are_tasks=True
+            ),
+        }
+
+    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Return concordance with its bound, and the share of rows with an event."""
+        concordance, bound = ranking.share_ordered(sums["risks"])
+        return {
+            "concordance": concordance,
+            f"concordance{ranking.BOUND}": bound,
+            "event_share": metrics.ratio(sums["events"], sums["weight"]),
+        }
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the time, event or weight of one record, or None."""
+        given = labels.get(self.event, [])
+        for value in values.flatten_values(given):
+            if not values.is_missing(value) and value not in (0, 1):
+                return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
+        return super().check(labels)

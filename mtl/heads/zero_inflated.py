@@ -1,0 +1,116 @@
+"""An amount that most rows do not have, and whose few large values make up most of its sum.
+
+revenue/heads.ZeroInflatedLogNormal.name = "revenue"
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import base, metrics, objectives, ranking, regression
+
+# exp of more would leave float32.
+_MAX_LOG = 80.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZeroInflatedLogNormal(regression.Number):
+    """Customer value (ZILN): whether an amount is above 0, and a log-normal distribution if it is.
+
+    `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)`, with `p = sigmoid(a)`, `mu = b` and
+    `s = f + softplus(c)` of logits (a, b, c) and the floor f; in nats. X. Wang, T. Liu and J. Miao,
+    "A Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753;
+    there s has no floor, and the likelihood of equal amounts grows without bound.
+
+    Predicts `value`, the mean `p exp(mu + s^2 / 2)`, `positive_probability` p, and `log_mean` and
+    `log_scale`, mu and s, [B] each. `positive_auc` says how well p ranks amounts above 0.
+
+    Attributes:
+      min_scale: f, above 0.
+      prior: the share of rows above 0, between 0 and 1, from which training starts, as bias.
+      prior_value: the typical amount, above 0, of those above 0, from which training starts.
+    """
+
+    min_scale: float = 0.01
+    prior: float = 0.5
+    prior_value: float = 1.0
+
+    size: ClassVar[int] = 3
+    directions: ClassVar[Mapping[str, bool]] = {
+        "average_loss": False,
+        "positive_auc": True,
+        **regression.Number.directions,
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.positive(self._where("min_scale"), self.min_scale)
+        base.check_share(self._where("prior"), self.prior)
+        checks.positive(self._where("prior_value"), self.prior_value)
+
+    def initial_bias(self) -> list[float]:
+        """Return the prior's logit, the log of the typical amount, and a scale of 1."""
+        scale = max(1.0 - self.min_scale, self.min_scale)
+        return [base.logit(self.prior), math.log(self.prior_value), math.log(math.expm1(scale))]
+
+    def in_range(self, value: Any) -> Any:
+        """At least 0."""
+        return value >= 0
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be an amount."""
+        del dtype
+        return "be a finite amount of at least 0"
+
+    def _split(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the logit of an amount above 0, mu and s, [B, 3] -> [B] each."""
+        positive, mean, scale = tf.unstack(logits, axis=-1)
+        return positive, mean, self.min_scale + tf.math.softplus(scale)
+
+    def value(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the mean, [B, 3] -> [B]; at most exp(80)."""
+        positive, mean, scale = self._split(logits)
+        log_value = mean + 0.5 * scale**2 - tf.math.softplus(-positive)
+        return tf.exp(tf.minimum(log_value, _MAX_LOG))
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits, [B, 3] -> what the class says, float32 [B]."""
+        positive, mean, scale = self._split(logits)
+        return {
+            "value": self.value(logits),
+            "positive_probability": tf.sigmoid(positive),
+            "log_mean": mean,
+            "log_scale": scale,
+        }
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B, 3], [B] -> [B]."""
+        positive, mean, scale = self._split(logits)
+        is_positive = targets > 0
+        # The logarithm before the cast: an amount may be too small for 32 bits.
+        logs = tf.cast(
+            tf.math.log(tf.where(is_positive, targets, tf.ones_like(targets))), mean.dtype
+        )
+        deviations = (logs - mean) / scale
+        density = objectives.gaussian_log_density(deviations[:, tf.newaxis], scale[:, tf.newaxis])
+        positives = tf.cast(is_positive, logits.dtype)
+        return objectives.binary_cross_entropy(positive, positives) + positives * (logs - density)
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
+        """Return those of every number, and the logits by whether the amount is above 0."""
+        logits, targets, weights = examples
+        is_positive = tf.cast(targets > 0, weights.dtype)
+        scores = ranking.stream_scores(
+            logits[:, 0], weights * is_positive, weights * (1 - is_positive)
+        )
+        return {**super().sums(examples), "scores": scores}
+
+    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Return those of every number, and the AUC of amounts above 0."""
+        area, bound = ranking.compute_auc(sums["scores"])
+        found = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
+        return {**super().summary(sums), **found}

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, types
 from mtl.heads import base, metrics, objectives, ranking, values
+from mtl.heads import knots as knots_lib
 from mtl.spec import literals
 
 
@@ -38,6 +39,8 @@ class Binary(base.Base):
         precision and recall follow it.
       prior: the share of positives in (0, 1) from which training starts, as bias; spares a rare
         class the first steps of learning how rare it is.
+      knots: how many knots bend the logits, for `calibration.Isotonic` to compute; 0, or at least
+        2. Until then they change nothing.
     """
 
     positive: Sequence[Any] = ()
@@ -47,6 +50,7 @@ class Binary(base.Base):
     focal_gamma: float = 0.0
     threshold: float = 0.5
     prior: float | None = None
+    knots: int = 0
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
     size: ClassVar[int] = 1
@@ -75,6 +79,8 @@ class Binary(base.Base):
         base.check_share(self._where("threshold"), self.threshold)
         if self.prior is not None:
             base.check_share(self._where("prior"), self.prior)
+        checks.whole(self._where("knots"), self.knots, 0)
+        checks.require(self.knots != 1, self._where("knots"), "be 0 or at least 2", self.knots)
 
     @property
     def class_names(self) -> tuple[str, str]:
@@ -82,6 +88,11 @@ class Binary(base.Base):
         positive = str(self.positive[0]) if self.positive else "1"
         fallback = f"not {positive}" if self.positive else "0"
         return (str(self.negative[0]) if self.negative else fallback, positive)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute logits: [B, H] -> [B, 1]."""
+        logits = super().logits(tower)
+        return knots_lib.bend(logits, self.knots) if self.knots else logits
 
     def initial_bias(self) -> float:
         """Return the logit of the prior."""

@@ -14,15 +14,16 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, model, types
+from mtl import checks, heads, model, types
 from mtl.checkpoints import mismatch, run_directory
 from mtl.features import Statistics
 from mtl.files import storage
+from mtl.heads import knots
 from mtl.variables import averaging, patterns
 
 tf1 = tf.compat.v1
@@ -30,14 +31,19 @@ _log = logging.getLogger(__name__)
 
 
 class Classifier(NamedTuple):
-    """The last layer of a head: kernel [H, C] and bias [C]."""
+    """The last layer of a head: kernel [H, C], bias [C], and knots [K, 2] if it has some."""
 
     kernel: np.ndarray
     bias: np.ndarray
+    knots: np.ndarray | None = None
+
+    def compute_logits(self, towers: np.ndarray) -> np.ndarray:
+        """[B, H] -> [B, C], before the knots."""
+        return towers @ self.kernel + self.bias
 
 
 class Rows(NamedTuple):
-    """Rows of a split: towers [B, H], class ids [B] and weights [B], 0 without a label."""
+    """Rows of a split: towers [B, H], targets and weights, [B] or [B, C], 0 without a label."""
 
     towers: np.ndarray
     targets: np.ndarray
@@ -46,33 +52,37 @@ class Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refit(abc.ABC):
-    """What the methods share.
+    """What the methods share that compute the last layers of heads.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint, or a model_dir whose latest is taken.
     """
 
-    task: str
     source: str
 
+    kinds: ClassVar[tuple[type[types.Head], ...]]
+    """The heads that it can compute."""
+
+    setting: ClassVar[str] = "task"
+    """The setting that names them."""
+
     def __post_init__(self):
-        for setting in ("task", "source"):
-            self._is_a(setting, str, f"name a {setting}")
+        self._is_a("source", str, "name a source")
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
 
-    def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split that is read."""
-        del eval_split
-        return train_split
+    @abc.abstractmethod
+    def list_tasks(self) -> Sequence[str]:
+        """Return the tasks whose heads are computed."""
 
     @abc.abstractmethod
-    def fit(
-        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
-    ) -> Classifier:
-        """Return the new classifier, of the old one, a split and the training rows of classes."""
+    def split_of(self, train_split: str, eval_split: str) -> str:
+        """Return the split that is read."""
+
+    @abc.abstractmethod
+    def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
+        """Return the new classifier of a head, of the old one and the rows of a split."""
 
     def __call__(
         self,
@@ -82,7 +92,7 @@ class Refit(abc.ABC):
         model_dir: str,
         step: int,
     ) -> None:
-        """Write the source's checkpoint into `model_dir`, with the new classifier, as of `step`.
+        """Write the source's checkpoint into `model_dir`, with the new layers, as of `step`.
 
         Args:
           network: with what its heads learned of the training split.
@@ -91,35 +101,56 @@ class Refit(abc.ABC):
           model_dir: of this run.
           step: what the new checkpoint says its step is.
         """
-        heads = network.heads_by_task
-        checks.one_of(f"{type(self).__name__}.task", self.task, heads)
+        where = f"{type(self).__name__}.{self.setting}"
+        heads_by_task = network.heads_by_task
+        for task in self.list_tasks():
+            checks.one_of(where, task, heads_by_task)
+            self._check_head(where, heads_by_task[task])
+        network = self.prepare(network)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
         features, labels = iterator.get_next()
         with network.quantization.quantize_network(training=False):
             towers = network.build_towers(features, statistics, training=False)
             logits = network.build_logits(towers)
-        head, where = heads[self.task], f"{type(self).__name__}.task"
-        if not isinstance(head, types.ExampleHead):
-            fix = "EstimatorHead does not tell the examples with a label."
-            checks.fail(where, "be of a head of mtl.heads", self.task, fix)
-        examples = head.examples(logits[self.task], labels)
-        layer, counts = (
-            self._layer(),
-            types.read_member(heads[self.task], types.Head, "class_counts"),
-        )
+        examples = {
+            head.name: head.examples(logits[head.name], labels)
+            for head in network.heads
+            if head.name in self.list_tasks() and isinstance(head, types.ExampleHead)
+        }
+        layers = {task: self._layer(task) for task in self.list_tasks()}
         with tf1.Session() as session:
-            saver = self._restored(session)
-            session.run([tf1.tables_initializer(), iterator.initializer])
-            rows = _rows(session, Rows(towers[self.task], examples.targets, examples.weights))
-            new = self.fit(Classifier(*session.run(layer)), rows, counts)
-            for variable, value in zip([*layer, global_step], [*new, step], strict=True):
-                variable.load(value, session)
+            self._restore(session)
+            session.run(tf1.tables_initializer())
+            for task, layer in layers.items():
+                session.run(iterator.initializer)
+                one = examples[task]
+                rows = _rows(session, Rows(towers[task], one.targets, one.weights))
+                new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
+                for variable, value in zip(layer, new, strict=False):
+                    variable.load(value, session)
+                if new.knots is not None:
+                    session.run(knots.create(task, new.knots).initializer)
+            global_step.load(step, session)
             prefix = os.path.join(model_dir, "model.ckpt")
+            saver = tf1.train.Saver(tf1.global_variables())
             path = saver.save(session, prefix, global_step=step, write_state=False)
             run_directory.add_checkpoint(path, keep=1)
 
-    def _restored(self, session: tf.compat.v1.Session) -> tf.compat.v1.train.Saver:
+    def _check_head(self, where: str, head: types.Head) -> None:
+        names = " or ".join(kind.__name__ for kind in self.kinds)
+        rule, fix = f"be of a head {names}", f"It is that of task {head.name!r}."
+        checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
+
+    def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
+        """Return the network as the source has it."""
+        for task in self.list_tasks():
+            num_knots = getattr(network.heads_by_task[task], "knots", 0)
+            where, rule = f"Binary.knots of task {task!r}", f"be 0 with {type(self).__name__}"
+            checks.require(num_knots == 0, where, rule, num_knots, "Isotonic computes them.")
+        return network
+
+    def _restore(self, session: tf.compat.v1.Session) -> None:
         """Restore the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
@@ -132,21 +163,19 @@ class Refit(abc.ABC):
         wanted = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         used = {name: shape for name, shape in saved.items() if name in wanted}
         mismatch.require_same(checkpoint, used, wanted)
-        saver = averaging.Saver()
-        saver.restore(session, checkpoint)
-        return saver
+        averaging.Saver().restore(session, checkpoint)
 
-    def _layer(self) -> list[tf.Variable]:
-        """Return the kernel and the bias of the head."""
-        pattern = f"^head/{self.task}/logits/"
+    def _layer(self, task: str) -> list[tf.Variable]:
+        """Return the kernel and the bias of a head."""
+        pattern = f"^head/{task}/logits/"
         own = {
             patterns.variable_name(v): v
             for v in tf1.global_variables()
             if patterns.matches(pattern, v)
         }
-        names = [f"head/{self.task}/logits/{name}" for name in ("kernel", "bias")]
+        names = [f"head/{task}/logits/{name}" for name in ("kernel", "bias")]
         rule = "have the Linear classifier"
-        checks.require(sorted(own) == sorted(names), f"head {self.task!r}", rule, sorted(own))
+        checks.require(sorted(own) == sorted(names), f"head {task!r}", rule, sorted(own))
         return [own[name] for name in names]
 
 
@@ -160,7 +189,29 @@ def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NearestMean(Refit):
+class _Computed(Refit):
+    """One `MultiClass` head whose classifier is computed of its classes."""
+
+    task: str
+
+    kinds = (heads.MultiClass,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._is_a("task", str, "name a task")
+
+    def list_tasks(self) -> Sequence[str]:
+        """Return the one task."""
+        return [self.task]
+
+    def split_of(self, train_split: str, eval_split: str) -> str:
+        """Return the training split, of which classes are known."""
+        del eval_split
+        return train_split
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NearestMean(_Computed):
     """`argmax_c cos(h, m_c)`, m_c the mean of the towers h of class c over the training split.
 
     The nearest class mean of B. Kang et al., "Decoupling Representation and Classifier for
@@ -180,11 +231,9 @@ class NearestMean(Refit):
         super().__post_init__()
         checks.one_of("NearestMean.distance", self.distance, ["cosine", "euclidean"])
 
-    def fit(
-        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
-    ) -> Classifier:
+    def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return the means of the classes as kernel."""
-        del counts
+        del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights in rows:
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
@@ -199,7 +248,7 @@ class NearestMean(Refit):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Tau(Refit):
+class _Tau(_Computed):
     taus: Sequence[float] = (1.0,)
     split: str | None = None
 
@@ -230,18 +279,17 @@ class _Tau(Refit):
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier of one tau."""
 
-    def fit(
-        self, old: Classifier, rows: Iterable[Rows], counts: Sequence[int] | None
-    ) -> Classifier:
+    def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return the classifier of the best balanced accuracy on the rows; of equals the first."""
+        counts = types.read_member(head, types.Head, "class_counts")
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
             return candidates[0]
         hits, total = np.zeros([len(candidates), len(old.bias)]), np.zeros(len(old.bias))
         for towers, targets, weights in rows:
             np.add.at(total, targets, weights)
-            for hit, (kernel, bias) in zip(hits, candidates, strict=True):
-                logits = towers @ kernel + bias
+            for hit, candidate in zip(hits, candidates, strict=True):
+                logits = candidate.compute_logits(towers)
                 right = np.argmax(logits, axis=1) == targets
                 right &= ~np.isnan(logits).any(axis=1)  # Of which argmax makes a sure class.
                 np.add.at(hit, targets, weights * right)

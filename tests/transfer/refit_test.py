@@ -193,7 +193,9 @@ def test_a_head_of_tf_estimator_is_refused(source, tmp_path):
     made = make(part)
     head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(n_classes=3))
     model = dataclasses.replace(made.model, heads=[head, *made.model.heads[1:]])
-    with pytest.raises(checks.UserError, match="TauNormalized.task must be of a head of mtl.heads"):
+    with pytest.raises(
+        checks.UserError, match="task must be of a head MultiClass, got 'EstimatorHead'"
+    ):
         verbs.train(dataclasses.replace(made, model=model), str(tmp_path / "run"))
 
 
@@ -207,7 +209,8 @@ def test_a_classifier_that_predicts_nan_is_not_chosen():
     chosen = _NaNFirst(task="y", source="x", taus=[1.0, 0.0], split="validation")
     # argmax makes class 0 of a NaN, which all rows but one are of.
     rows = [(np.array([[1.0, 0], [0, 1], [0, 1]]), np.zeros(3, np.int64), np.ones(3))]
-    np.testing.assert_array_equal(chosen.fit(old, rows, None).kernel, np.eye(2))
+    head = heads.MultiClass(name="y", classes=2)
+    np.testing.assert_array_equal(chosen.fit(head, old, rows).kernel, np.eye(2))
 
 
 def test_a_class_without_weights_keeps_them():

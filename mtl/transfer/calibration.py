@@ -1,0 +1,317 @@
+"""Probabilities of a trained network, brought in line with how often they are right on a split.
+
+from mtl.transfer import calibration
+experiment.Experiment.refit = @calibration.Platt()
+calibration.Platt.source = "runs/clicks"
+calibration.Platt.tasks = ["click", "buy"]
+calibration.Platt.split = "calibration"
+
+`Temperature` and `Platt` go into the kernel and the bias of a head, so that the result is a plain
+checkpoint of the same network; `Isotonic` goes into the knots of a `Binary` head. `verbs.train`
+writes it, evaluates it, and exports it as any other.
+"""
+
+import abc
+import dataclasses
+import logging
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from mtl import checks, heads, model, types
+from mtl.transfer import refit
+
+_log = logging.getLogger(__name__)
+
+# Of logits that tell all rows apart the least cross-entropy lies at no temperature above 0.
+_LARGEST_SCALE = 100.0
+_BISECTIONS = 60
+_MOST_STEPS = 100
+
+
+class Scored(NamedTuple):
+    """All labelled rows of a split: logits [N] or [N, C], targets and weights, in float64."""
+
+    logits: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calibration(refit.Refit):
+    """What the methods share. The split's logits are kept in memory.
+
+    Attributes:
+      source: a checkpoint, or a model_dir whose latest is taken.
+      tasks: those whose heads are calibrated, each by itself.
+      split: the rows to fit by. They must be neither those that the network was trained on, where
+        its probabilities are too sure, nor those that are reported.
+    """
+
+    tasks: Sequence[str]
+    split: str
+
+    kinds: ClassVar[tuple[type[types.Head], ...]] = (
+        heads.Binary,
+        heads.MultiLabel,
+        heads.MultiClass,
+    )
+    setting = "tasks"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._is_a("tasks", (list, tuple), "be a list of tasks")
+        where = f"{type(self).__name__}.tasks"
+        checks.require(len(self.tasks) > 0, where, "name a task", list(self.tasks))
+        checks.unique(where, self.tasks)
+        self._is_a("split", str, "name a split")
+
+    def list_tasks(self) -> Sequence[str]:
+        """Return the tasks."""
+        return self.tasks
+
+    def split_of(self, train_split: str, eval_split: str) -> str:
+        """Return the split that is read, which no other use of the run has seen."""
+        where = f"{type(self).__name__}.split"
+        rule = f"be a split of its own, neither {train_split!r} nor {eval_split!r}"
+        fix = "What is fitted on rows looks better on them than on others."
+        checks.require(self.split not in (train_split, eval_split), where, rule, self.split, fix)
+        return self.split
+
+    @abc.abstractmethod
+    def calibrate(
+        self, head: types.Head, old: refit.Classifier, rows: Scored
+    ) -> tuple[refit.Classifier, str, np.ndarray]:
+        """Return the new layer, what it is in words, and the calibrated logits of the rows."""
+
+    def fit(
+        self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
+    ) -> refit.Classifier:
+        """Return the calibrated layer; log the cross-entropy on the split before and after."""
+        scored = self._score(head.name, old, rows)
+        new, told, calibrated = self.calibrate(head, old, scored)
+        before = mean_loss(scored)
+        after = mean_loss(scored._replace(logits=calibrated))
+        line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
+        _log.info(line, head.name, len(scored.logits), self.split, told, after, before)
+        return new
+
+    def _score(self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]) -> Scored:
+        found = []
+        for towers, targets, weights in rows:
+            some = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
+            logits = old.compute_logits(np.float64(towers))
+            logits = logits[:, 0] if weights.ndim == 1 and logits.shape[1] == 1 else logits
+            found.append([np.float64(part[some]) for part in (logits, targets, weights)])
+        scored = Scored(*(np.concatenate(part) for part in zip(*found, strict=True)))
+        where = f"{type(self).__name__}.split"
+        rule = f"hold a label of task {task!r}"
+        checks.require(len(scored.logits) > 0, where, rule, self.split)
+        is_finite = bool(np.isfinite(scored.logits).all())
+        rule = f"have finite logits of task {task!r}"
+        checks.require(is_finite, where, rule, "a NaN or an infinity")
+        return scored
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Temperature(Calibration):
+    """`z / T` of the logits z, with the T of the least cross-entropy: kernel and bias divided by T.
+
+    C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
+    arXiv:1706.04599. It changes no class that is predicted at a threshold of 0.5, and no order of
+    rows. The classes of a `MultiLabel` share one T.
+    """
+
+    def calibrate(
+        self, head: types.Head, old: refit.Classifier, rows: Scored
+    ) -> tuple[refit.Classifier, str, np.ndarray]:
+        """Return kernel and bias divided by the temperature."""
+        scale = find_scale(rows)
+        rule = "be right more often than wrong on the split, for it to have a temperature"
+        checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
+        new = old._replace(kernel=old.kernel * scale, bias=old.bias * scale)
+        return new, f"temperature {1 / scale:.4g}", rows.logits * scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Platt(Calibration):
+    """`a z + b` of the logit z of each class, with the a and b of the least cross-entropy.
+
+    J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999, with the labels that he
+    takes instead of 0 and 1: `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)` of n_0 and n_1 rows, so
+    that a and b are finite even where a threshold tells all rows apart. A class without a row of
+    both kinds stays as it is. A `MultiClass` head has no line for each class: take `Temperature`.
+    """
+
+    kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
+
+    def calibrate(
+        self, head: types.Head, old: refit.Classifier, rows: Scored
+    ) -> tuple[refit.Classifier, str, np.ndarray]:
+        """Return kernel and bias by the lines of the classes."""
+        parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
+        lines = np.array([fit_line(*one) for one in np.stack(parts).transpose(2, 0, 1)])
+        slopes, shifts = lines.T
+        new = old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
+        told = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
+        told += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
+        calibrated = parts[0] * slopes + shifts
+        return new, told, calibrated.reshape(rows.logits.shape)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Isotonic(Calibration):
+    """The rising line of knots that is nearest to the labels, for `Binary` heads with `knots`.
+
+    Isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan, "Transforming
+    Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
+    probability become knots at their mean logit, joined in pairs of the nearest until as many are
+    left as the head has. Between knots logits are interpolated, where the paper has steps, so that
+    no order of rows is lost but within two blocks that are joined. A block of n labels of
+    one kind counts half of a label of the other, so that no probability is 0 or 1.
+    """
+
+    kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
+
+    def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
+        """Return the network without knots of these tasks, as the source has none."""
+        own = []
+        for head in network.heads:
+            if head.name in self.tasks:
+                assert isinstance(head, heads.Binary)
+                where = f"Binary.knots of task {head.name!r}"
+                fix = "It says how many knots are computed, such as 32."
+                checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
+                head = dataclasses.replace(head, knots=0)
+            own.append(head)
+        return dataclasses.replace(network, heads=own)
+
+    def calibrate(
+        self, head: types.Head, old: refit.Classifier, rows: Scored
+    ) -> tuple[refit.Classifier, str, np.ndarray]:
+        """Return the knots."""
+        assert isinstance(head, heads.Binary)
+        given, calibrated = fit_knots(rows, head.knots)
+        bent = np.interp(rows.logits, given, calibrated)
+        bent += np.minimum(rows.logits - given[0], 0) + np.maximum(rows.logits - given[-1], 0)
+        told = f"{len(given)} knots from {given[0]:.3g} to {given[-1]:.3g}"
+        return old._replace(knots=np.stack([given, calibrated], axis=1)), told, bent
+
+
+def mean_loss(rows: Scored) -> float:
+    """Return the weighted mean cross-entropy, in nats."""
+    logits, targets, weights = rows
+    if logits.ndim == targets.ndim:
+        losses = np.logaddexp(0, logits) - targets * logits
+    else:
+        own = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
+        losses = np.logaddexp.reduce(logits, axis=1) - own
+    return float((weights * losses).sum() / weights.sum())
+
+
+def find_scale(rows: Scored) -> float:
+    """Return the factor in [0, 100] of the logits with the least cross-entropy, by bisection."""
+    low, high = 0.0, _LARGEST_SCALE
+    if _slope(rows, low) >= 0:
+        return low
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_below = _slope(rows, middle) < 0
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2
+
+
+def _slope(rows: Scored, scale: float) -> float:
+    """Return the derivative of the sum of the cross-entropies by the factor; it never falls."""
+    logits, targets, weights = rows
+    if logits.ndim == targets.ndim:
+        shares = _sigmoid(scale * logits)
+        return float((weights * logits * (shares - targets)).sum())
+    scaled = scale * logits
+    shares = np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
+    own = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
+    return float((weights * ((shares * logits).sum(1) - own)).sum())
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -logits))
+
+
+def fit_line(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Return Platt's slope and shift, [N] each, by Newton's method with halved steps."""
+    positive = float((weights * targets).sum())
+    negative = float(weights.sum()) - positive
+    if not (positive > 0 and negative > 0):
+        return 1.0, 0.0
+    wanted = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    inputs = np.stack([logits, np.ones_like(logits)])
+
+    def lose(line: np.ndarray) -> float:
+        found = line @ inputs
+        return float((weights * (np.logaddexp(0, found) - wanted * found)).sum())
+
+    line = np.array([0.0, np.log((positive + 1) / (negative + 1))])
+    loss = lose(line)
+    for _ in range(_MOST_STEPS):
+        shares = _sigmoid(line @ inputs)
+        slope = inputs @ (weights * (shares - wanted))
+        curvature = (inputs * (weights * shares * (1 - shares))) @ inputs.T
+        step = np.linalg.solve(curvature + 1e-12 * np.eye(2) * np.trace(curvature), slope)
+        size = 1.0
+        while size > 1e-10 and lose(line - size * step) > loss:
+            size /= 2
+        new = line - size * step
+        if not lose(new) < loss:
+            break
+        line, loss = new, lose(new)
+    return float(line[0]), float(line[1])
+
+
+def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rising logits [K] of knots, and the calibrated logits [K] there."""
+    given, shares, sizes = _join(*_pool(rows), num_knots)
+    least, most = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
+    shares = np.clip(shares, min(least, shares[shares > 0].min(initial=1.0)), None)
+    shares = np.clip(shares, None, max(most, shares[shares < 1].max(initial=0.0)))
+    calibrated = np.log(shares) - np.log1p(-shares)
+    if len(given) == 1:
+        given, calibrated = given[0] + np.array([-1.0, 1.0]), np.repeat(calibrated, 2)
+    # As many as the head has: what is added lies on the line between two of them.
+    while len(given) < num_knots:
+        place = int(np.argmax(np.diff(given)))
+        given, calibrated = (
+            np.insert(values, place + 1, values[place : place + 2].mean())
+            for values in (given, calibrated)
+        )
+    return given, calibrated
+
+
+def _pool(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
+    logits, places = np.unique(rows.logits, return_inverse=True)
+    sizes = np.bincount(places, rows.weights)
+    hits = np.bincount(places, rows.weights * rows.targets)
+    blocks: list[list[float]] = []  # Weight, weight of positives, sum of logits.
+    for size, hit, logit in zip(sizes, hits, sizes * logits, strict=True):
+        blocks.append([size, hit, logit])
+        while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
+            last = blocks.pop()
+            blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+    size, hit, logit = np.array(blocks).T
+    return logit / size, hit / size, size
+
+
+def _join(
+    given: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Join blocks with their neighbours until so many are left, those first that differ least."""
+    while len(given) > most:
+        both = sizes[:-1] + sizes[1:]
+        place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / both))
+        pair = slice(place, place + 2)
+        for values in (given, shares):
+            values[place] = np.average(values[pair], weights=sizes[pair])
+        sizes[place] = both[place]
+        given, shares, sizes = (np.delete(v, place + 1) for v in (given, shares, sizes))
+    return given, shares, sizes

@@ -1,0 +1,213 @@
+"""Calibration against SciPy and scikit-learn, and whole runs that are calibrated and exported."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import optimize, special
+
+from mtl import checks, heads
+from mtl.heads import knots
+from mtl.runs import verbs
+from mtl.transfer import calibration
+from tests import tiny
+
+sklearn_isotonic = pytest.importorskip("sklearn.isotonic")
+tf1 = tf.compat.v1
+
+
+def draw(num=400, seed=0, classes=None, slope=2.5, shift=0.4):
+    """Logits that are too sure by a factor, and off by a shift."""
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(0.5, 2, num)
+    if classes:
+        logits = rng.normal(0, 1.5, (num, classes))
+        targets = np.array([rng.choice(classes, p=special.softmax(row)) for row in logits])
+        return calibration.Scored(slope * logits, targets.astype(float), weights)
+    logits = rng.normal(0, 1.5, num)
+    targets = (rng.uniform(size=num) < special.expit(logits)).astype(float)
+    return calibration.Scored(slope * logits + shift, targets, weights)
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_the_temperature_has_the_least_cross_entropy(classes):
+    rows = draw(classes=classes)
+
+    def lose(scale):
+        return calibration.mean_loss(rows._replace(logits=scale * rows.logits))
+
+    wanted = optimize.minimize_scalar(lose, bounds=(0.01, 10), method="bounded")
+    assert calibration.find_scale(rows) == pytest.approx(wanted.x, rel=1e-4)
+    assert wanted.x == pytest.approx(1 / 2.5, rel=0.2)
+
+
+def test_the_cross_entropy_is_that_of_probabilities():
+    rows = draw(classes=3)
+    shares = special.softmax(rows.logits, axis=1)[np.arange(400), rows.targets.astype(int)]
+    wanted = np.average(-np.log(shares), weights=rows.weights)
+    assert calibration.mean_loss(rows) == pytest.approx(wanted, rel=1e-9)
+    binary = draw()
+    shares = special.expit(np.where(binary.targets > 0, 1, -1) * binary.logits)
+    wanted = np.average(-np.log(shares), weights=binary.weights)
+    assert calibration.mean_loss(binary) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("logits", ["drawn", "separable"])
+def test_platts_line_has_the_least_cross_entropy_of_his_targets(logits):
+    rows = draw()
+    if logits == "separable":
+        rows = rows._replace(logits=np.where(rows.targets > 0, 3.0, -2.0))
+    positive = (rows.weights * rows.targets).sum()
+    negative = rows.weights.sum() - positive
+    wanted = np.where(rows.targets > 0, (positive + 1) / (positive + 2), 1 / (negative + 2))
+
+    def lose(line):
+        found = line[0] * rows.logits + line[1]
+        return (rows.weights * (np.logaddexp(0, found) - wanted * found)).sum()
+
+    best = optimize.minimize(lose, [1.0, 0.0], method="Nelder-Mead", tol=1e-10)
+    np.testing.assert_allclose(calibration.fit_line(*rows), best.x, rtol=1e-3)
+
+
+def test_a_class_of_one_kind_keeps_its_line():
+    rows = draw()
+    ones = np.ones_like(rows.targets)
+    assert calibration.fit_line(rows.logits, ones, rows.weights) == (1.0, 0.0)
+
+
+def test_knots_lie_on_the_isotonic_regression():
+    rows = draw()
+    fitted = sklearn_isotonic.IsotonicRegression().fit(
+        rows.logits, rows.targets, sample_weight=rows.weights
+    )
+    given, calibrated = calibration.fit_knots(rows, 400)
+    assert (np.diff(given) > 0).all() and (np.diff(calibrated) >= -1e-9).all()
+    shares, wanted = special.expit(calibrated), fitted.predict(given)
+    inner = (wanted > 0) & (wanted < 1)
+    blocks = np.unique(fitted.predict(rows.logits))
+    blocks = blocks[(blocks > 0) & (blocks < 1)]
+    for block in blocks:  # Each block has a knot of its own.
+        assert np.abs(shares - block).min() < 1e-9
+    assert inner.sum() >= len(blocks)
+
+
+@pytest.mark.parametrize("num_knots", [2, 7, 64])
+def test_a_head_gets_as_many_knots_as_it_has(num_knots):
+    given, calibrated = calibration.fit_knots(draw(), num_knots)
+    assert given.shape == calibrated.shape == (num_knots,)
+    assert (np.diff(given) > 0).all() and (np.diff(calibrated) >= -1e-9).all()
+    assert np.isfinite(calibrated).all()
+
+
+def test_logits_that_rank_backwards_have_one_block():
+    rows = draw(slope=-2.5)
+    given, calibrated = calibration.fit_knots(rows, 4)
+    share = np.average(rows.targets, weights=rows.weights)
+    np.testing.assert_allclose(special.expit(calibrated), share, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", [None, [[-2.0, -0.5], [0.0, 0.0], [1.0, 3.0]]])
+def test_a_line_with_knots_is_interpolated_and_goes_on_with_a_slope_of_1(values):
+    logits = np.linspace(-12, 12, 97, dtype="f")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with tf1.variable_scope("head/y"):
+            bent = knots.bend(tf.constant(logits[:, None]), 3)
+        (variable,) = tf1.global_variables()
+        assert variable.op.name == "head/y/knots"
+        session.run(variable.initializer)
+        if values:
+            variable.load(np.array(values), session)
+        found = session.run(bent)[:, 0]
+    if not values:
+        np.testing.assert_allclose(found, logits, atol=1e-5)
+        return
+    given, calibrated = np.array(values).T
+    wanted = np.interp(logits, given, calibrated)
+    wanted += np.minimum(logits - given[0], 0) + np.maximum(logits - given[-1], 0)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def make(part=None, num_knots=0, **settings):
+    splits = {**tiny.SPLITS, "held": tiny.rows(200, seed=3)}
+    made = tiny.make(splits=splits, **settings)
+    sign = dataclasses.replace(made.model.heads[0], knots=num_knots)
+    model = dataclasses.replace(made.model, heads=[sign, *made.model.heads[1:]])
+    return dataclasses.replace(made, model=model, refit=part)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "plain"
+    tiny.train(make(), path)
+    # Too sure, as networks are that trained for long.
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = tiny.variables(path)
+        for name, value in values.items():
+            factor = 4 if name in ("head/sign/logits/kernel", "head/kind/logits/kernel") else 1
+            tf1.get_variable(name, initializer=np.asarray(value * factor, value.dtype))
+        session.run(tf1.global_variables_initializer())
+        latest = tf.train.latest_checkpoint(str(path))
+        tf1.train.Saver().save(session, latest, write_state=False)
+    return path
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "kind, tasks, num_knots",
+    [
+        (calibration.Temperature, ["sign", "kind"], 0),
+        (calibration.Platt, ["sign"], 0),
+        (calibration.Isotonic, ["sign"], 16),
+    ],
+)
+def test_a_calibrated_run_is_a_plain_one(kind, tasks, num_knots, source, tmp_path):
+    """It is evaluated, and its export compared with the Estimator before it is published."""
+    part = kind(source=str(source), tasks=tasks, split="held")
+    made = make(part, num_knots, check_rows=20)
+    metrics, steps = verbs.train(made, str(tmp_path))
+    assert steps == 0
+    assert list((tmp_path / "export" / "latest").iterdir())
+    before = verbs.evaluate(make(), str(source), split="held")
+    after = verbs.evaluate(made, str(tmp_path), split="held")
+    for task in tasks:
+        assert after[f"{task}/average_loss"] < before[f"{task}/average_loss"]
+    assert after["sign/calibration_error"] < before["sign/calibration_error"]
+    if kind is not calibration.Isotonic:
+        assert after["sign/auc"] == before["sign/auc"]
+        names = {name for name, _ in tf.train.list_variables(str(source))}
+        assert names >= set(tiny.variables(tmp_path))
+    # What is not calibrated is that of the source, to the bit.
+    old, new = tiny.variables(source), tiny.variables(tmp_path)
+    own = {f"head/{task}/logits/{name}" for task in tasks for name in ("kernel", "bias")}
+    for name in set(new) - own - {"global_step", "head/sign/knots"}:
+        np.testing.assert_array_equal(old[name], new[name])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "kind, settings, message",
+    [
+        (calibration.Platt, {"split": "test"}, "Platt.split must be a split of its own, neither"),
+        (calibration.Platt, {"split": "train"}, "Platt.split must be a split of its own, neither"),
+        (calibration.Platt, {"tasks": []}, "Platt.tasks must name a task"),
+        (calibration.Platt, {"tasks": ["sing"]}, "Platt.tasks must be one of .*mean 'sign'"),
+        (calibration.Platt, {"tasks": ["kind"]}, "be of a head Binary or MultiLabel, got 'MultiCl"),
+        (calibration.Temperature, {"tasks": ["size"]}, "must be of a head Binary or .*Regression"),
+        (calibration.Isotonic, {}, "knots of task 'sign' must be above 0 with Isotonic, got 0"),
+        (calibration.Temperature, {"knots": 4}, "be 0 with Temperature, got 4. Isotonic computes"),
+        (calibration.Platt, {"source": "no"}, "source must be a checkpoint, or a model_dir"),
+    ],
+)
+def test_mistakes(kind, settings, message, source, tmp_path):
+    num_knots = settings.get("knots", 0)
+    given = {name: value for name, value in settings.items() if name != "knots"}
+    with pytest.raises(checks.UserError, match=message):
+        part = kind(**{"source": str(source), "tasks": ["sign"], "split": "held", **given})
+        verbs.train(make(part, num_knots), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_knot_is_no_line():
+    with pytest.raises(checks.UserError, match="knots of task 'y' must be 0 or at least 2, got 1"):
+        heads.Binary(name="y", knots=1)

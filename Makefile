@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.10; 
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 
-.PHONY: demo check test test-oldest test-matrix lint docs clean
+.PHONY: demo check test test-oldest install-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
@@ -23,6 +23,10 @@ test-oldest:
 		tests/experiment_test.py tests/model tests/step/training_loop_test.py tests/conformance \
 		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py tests/debugging \
 		--match 'not conformance or binary or LazyAdam or PCGrad or Uncertainty or mlp'
+
+# Its environment alone.
+install-oldest:
+	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --install
 
 test-matrix:
 	$(PYTHON) -m tests.matrix --envs .matrix

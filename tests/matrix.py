@@ -3,6 +3,7 @@
 python -m tests.matrix                    # one Python for each TensorFlow
 python -m tests.matrix --every_python     # all pairs
 python -m tests.matrix --tensorflow 2.15 --tests tests/compat --slow
+python -m tests.matrix --tensorflow 2.15 --install
 # Prints a table; an interpreter that is not here is skipped, and the table says so.
 """
 
@@ -74,6 +75,8 @@ def run(row: Row, options: argparse.Namespace) -> str:
     with log.open("w") as output:
         if not _install(base, folder, row, output):
             return f"FAILED to install, see {log}"
+        if options.install:
+            return "installed"
         result = _test(folder / "bin" / "python", options, output)
     if options.discard:
         shutil.rmtree(folder)
@@ -138,6 +141,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--every_python", action="store_true", help="all Pythons, not one each")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what pytest is given")
     parser.add_argument("--match", help="of these the tests that fit pytest's expression -k")
+    parser.add_argument("--install", action="store_true", help="run no tests")
     parser.add_argument("--slow", action="store_true", help="run the slow tests as well")
     parser.add_argument(
         "--discard", action="store_true", help="remove each environment after its run (3 GB each)"

@@ -98,10 +98,10 @@ class Survival(base.Base):
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Return [B, 2] of the intervals that a row survives and whether an event ends the next."""
-        times, present = self.targets(self.label_of(labels))
+        times, weights = super()._targets_and_weights(labels)
         given = self._field(labels, self.event, self.label_types, ())
-        present &= values.are_present(given)
-        used = tf.where(present, given, tf.zeros_like(given))
+        weights = tf.where(values.are_present(given), weights, 0)
+        used = tf.where(weights > 0, given, tf.zeros_like(given))
         used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)
         ends = tf.constant(list(self.boundaries), tf.float64)
         # An event at a boundary belongs to the interval that ends there; a row censored there has
@@ -110,8 +110,7 @@ class Survival(base.Base):
         through = tf.searchsorted(ends, times, side="right")
         is_event = tf.equal(tf.cast(used, tf.int32), 1) & (before < self.size)
         survived = tf.where(is_event, before, through)
-        targets = tf.stack([survived, tf.cast(is_event, tf.int32)], axis=1)
-        return targets, self.weights(labels, present)
+        return tf.stack([survived, tf.cast(is_event, tf.int32)], axis=1), weights
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, T], [B, 2] -> [B]."""

@@ -39,6 +39,11 @@ class Base(types.AuxiliaryLoss):
         return f"{type(self).__name__}.{setting}"
 
 
+def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
+    """Return the tasks that have a tower: those that are not composed of others."""
+    return [task for task, h in heads.items() if not types.read_member(h, types.Head, "composes")]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfHeads(Base):
     """A loss that concerns the predictions of some heads.

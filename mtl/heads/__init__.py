@@ -9,11 +9,12 @@ from mtl.heads.binary import Binary
 from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
+from mtl.heads.joint import Joint
 from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
-from mtl.heads.regression import Poisson, Regression
+from mtl.heads.regression import Poisson, Regression, WeightedLogistic
 from mtl.heads.score import Score
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "CategoricalMixture",
     "EstimatorHead",
     "GaussianMixture",
+    "Joint",
     "MixtureDensity",
     "MultiClass",
     "MultiLabel",
@@ -28,4 +30,5 @@ __all__ = [
     "Poisson",
     "Regression",
     "Score",
+    "WeightedLogistic",
 ]

@@ -57,6 +57,30 @@ def binary_cross_entropy(
     return losses
 
 
+def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Return the log-odds of both of two events, from those of the first and of the second given it.
+
+    `-log(e^-a + e^-b + e^-(a + b))`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
+    formed, which would round to 0 or 1, so that value and gradient are finite wherever a + b is.
+    """
+    return -tf.reduce_logsumexp(tf.stack([-first, -second, -first - second]), axis=0)
+
+
+def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
+    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from those of c, t and o.
+
+    As those of `join_log_odds`, they are formed of sums of logarithms alone.
+    """
+    log_p, log_q = tf.math.log_sigmoid(chance), tf.math.log_sigmoid(-chance)
+
+    def of(sign: float) -> tf.Tensor:
+        taken = log_p + tf.math.log_sigmoid(sign * then)
+        left = log_q + tf.math.log_sigmoid(sign * otherwise)
+        return tf.reduce_logsumexp(tf.stack([taken, left]), axis=0)
+
+    return of(1.0) - of(-1.0)
+
+
 def softmax_cross_entropy(
     logits: tf.Tensor,
     class_ids: tf.Tensor,

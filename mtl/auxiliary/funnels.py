@@ -151,7 +151,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrator(base.Base):
-    """`sum max(p_t - p_s, 0)` over the tasks t and the tasks s before them: no later one is likelier.
+    """`sum max(p_t - p_s, 0)` over tasks t and the tasks s before them: t is no likelier than s.
 
     The p are probabilities over the same rows, such as those of a click, and of a click with an
     order. D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions

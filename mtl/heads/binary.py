@@ -107,9 +107,8 @@ class Binary(base.Base):
         The last is None where any label is in range.
         """
         where = self._where("positive and negative")
-        positive, negative = (
-            values.as_held(label, given, where, self.field) for given in self._values
-        )
+        field = f"label {self.field!r}"
+        positive, negative = (values.as_held(label, given, where, field) for given in self._values)
         present, hits = values.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:

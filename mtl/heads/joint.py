@@ -27,7 +27,7 @@ class Joint(binary.Binary):
     tasks `of`, joined as log-odds (`objectives.join_log_odds`), so that neither loss nor gradient
     clips where probabilities round to 0 or 1. Everything else is that of `Binary`, over all rows.
 
-    With a task of the click, and one of the conversion after it that has no loss of its own, this is
+    With a task of the click, and one of the conversion after it without a loss of its own, this is
     ESMM: X. Ma et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch
     it is ESM2: H. Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior
     Decomposition", SIGIR 2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has

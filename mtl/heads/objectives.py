@@ -58,7 +58,7 @@ def binary_cross_entropy(
 
 
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of both of two events, from those of the first and of the second given it.
+    """Return the log-odds of two events together, from those of one and of the other given it.
 
     `-log(e^-a + e^-b + e^-(a + b))`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
     formed, which would round to 0 or 1, so that value and gradient are finite wherever a + b is.

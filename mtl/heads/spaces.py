@@ -39,10 +39,13 @@ class Space:
     @property
     def rule(self) -> str:
         """Where a label may tell of an outcome: `label 'click' is 1`."""
-        return " and ".join(
-            f"label {name!r} is {values.show(given[0]) if len(given) == 1 else values.one_of(given)[3:]}"
-            for name, given in self.fields.items()
-        )
+        said = []
+        for name, given in self.fields.items():
+            is_one = (
+                values.show(given[0]) if len(given) == 1 else values.one_of(given)[len("be ") :]
+            )
+            said.append(f"label {name!r} is {is_one}")
+        return " and ".join(said)
 
     def check(self, where: str) -> None:
         """Fail unless the fields and their values can be such."""
@@ -64,7 +67,7 @@ class Space:
             label = labels[name]
             fits = isinstance(label, tf.Tensor) and label.shape.rank == 1
             checks.require(fits, where, "name labels of one value in each example", name)
-            hits = values.is_any(label, values.as_held(label, given, where, name))
+            hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
             inside.append(hits)
             outside.append(values.are_present(label) & ~hits)
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)

@@ -51,7 +51,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
-    """Return label values as the field holds them, 1.0 and True as 1.
+    """Return values as a field holds them, such as `label 'y'`: 1.0 and True as 1.
 
     Raises:
       UserError: the type of the field has no such value.
@@ -60,7 +60,7 @@ def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> 
     held = wholes if labels.dtype == tf.int64 else given
     for value, found in zip(given, held, strict=True):
         fits = isinstance(value, str) == (labels.dtype == tf.string) and found is not None
-        rule = f"hold values of {labels.dtype.name}, the type of label {field!r}"
+        rule = f"hold values of {labels.dtype.name}, the type of {field}"
         checks.require(fits, where, rule, value)
     return list(held)
 

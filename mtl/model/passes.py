@@ -60,7 +60,7 @@ class Passes(settings.Settings):
         return self._build_network(self._encode(features, statistics, training), training)
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run every head, on its tower or on the logits of others, {task: [B, H]} -> {task: [B, C]}."""
+        """Run every head, {task: [B, H]} of those with a tower -> {task: [B, C]} of all."""
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
             trainable = types.read_member(head, types.Head, "trainable")

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mtl import checks, networks, types
 from mtl import features as features_lib
@@ -11,6 +12,7 @@ from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
+from mtl.heads import slices as slices_lib
 from mtl.layers import quantization as quantization_lib
 from mtl.optimization import update as update_lib
 from mtl.sparsity import pruning as pruning_lib
@@ -37,6 +39,10 @@ class Settings:
       auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`, which
         training alone computes and which are balanced as the losses of tasks; scope
         `auxiliary/<name>`.
+      slices: {field: values}, of features or labels that hold one value: evaluations have every
+        metric for the rows of each value as well, as `income/auc@country=DE`. Two numbers (from,
+        to) are a value too, for all from the first on and below the second, of which either may be
+        None: `@age=30..40`.
     """
 
     columns: Sequence[types.Column]
@@ -50,6 +56,7 @@ class Settings:
     pruning: Sequence[pruning_lib.Pruning] = ()
     mixing: types.Mixing | None = None
     auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
+    slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -83,6 +90,7 @@ class Settings:
             checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        slices_lib.check("MultiTaskModel.slices", self.slices)
         self._check_auxiliary_losses()
         self._check_composed()
         if self.mixing is not None:

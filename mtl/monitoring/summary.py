@@ -30,11 +30,11 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     """Return a block for each task and slice, its metrics side by side; n/a where undefined."""
     by_task: dict[str, list[str]] = {}
     for name in sorted(metrics.keys() - {"global_step"}):
-        whole, _, rows = name.partition("@")  # Those of a slice of the rows.
+        whole, _, of_rows = name.partition("@")  # Those of a slice.
         if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
         task, _, metric = whole.partition("/") if "/" in whole else ("", "", whole)
-        task += f", {rows}" if rows else ""
+        task += f", {of_rows}" if of_rows else ""
         value = shorten(metrics[name])
         by_task.setdefault(task, []).append(f"{metric:<20} {value:<12}")
     blocks = []

@@ -33,6 +33,8 @@ def random_logits(head, count):
 @every_head
 def test_logits_are_a_layer_in_the_callers_scope(row):
     head = row.make()
+    if head.composes:
+        pytest.skip("its logits are those of others")
     with tf.Graph().as_default():
         with tf1.variable_scope("head/task"):
             logits = head.logits(tf.ones([4, 5]))

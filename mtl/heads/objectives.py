@@ -60,10 +60,10 @@ def binary_cross_entropy(
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the log-odds of two events together, from those of one and of the other given it.
 
-    `-log(e^-a + e^-b + e^-(a + b))`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
+    `-log(e^-a + (1 + e^-a) e^-b)`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
     formed, which would round to 0 or 1, so that value and gradient are finite wherever a + b is.
     """
-    return -tf.reduce_logsumexp(tf.stack([-first, -second, -first - second]), axis=0)
+    return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
 
 
 def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
@@ -71,14 +71,19 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
     As those of `join_log_odds`, they are formed of sums of logarithms alone.
     """
-    log_p, log_q = tf.math.log_sigmoid(chance), tf.math.log_sigmoid(-chance)
 
     def of(sign: float) -> tf.Tensor:
-        taken = log_p + tf.math.log_sigmoid(sign * then)
-        left = log_q + tf.math.log_sigmoid(sign * otherwise)
-        return tf.reduce_logsumexp(tf.stack([taken, left]), axis=0)
+        taken = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
+        left = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
+        return _log_of_sum(-taken, -left)
 
     return of(1.0) - of(-1.0)
+
+
+def _log_of_sum(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return log(e^x + e^y), value by value, with the larger one taken out."""
+    of_one, of_other = one + tf.nn.softplus(other - one), other + tf.nn.softplus(one - other)
+    return tf.where(one > other, of_one, of_other)
 
 
 def softmax_cross_entropy(

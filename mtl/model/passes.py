@@ -70,7 +70,11 @@ class Passes(settings.Settings):
         with_tower = set(self.tower_tasks)
         own = [head for head in self.heads if head.name in with_tower]
         found = together.build_logits(own, towers, build)
-        return {h.name: found[h.name] if h.name in found else h.compose(found) for h in self.heads}
+        for head in self.heads:
+            if head.name not in with_tower:
+                with tf1.variable_scope(f"head/{head.name}"):
+                    found[head.name] = head.compose(found)
+        return {head.name: found[head.name] for head in self.heads}
 
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

@@ -72,7 +72,19 @@ class Space:
             outside.append(values.are_present(label) & ~hits)
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
 
-    def place(self, labels: Mapping[str, Any]) -> bool | None:
+    @property
+    def suffix(self) -> str:
+        """What tells statistics of the space from those of all rows."""
+        return f" where {self.rule}"
+
+    def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
+        """Return what gathers the same from the rows inside alone, by names of its own."""
+        return {
+            f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
+            for name, accumulator in accumulators.items()
+        }
+
+    def place(, labels: Mapping[str, Any]) -> bool | None:
         """Return whether one record (Python values) is inside; None where that is not known."""
         is_known = True
         for name, given in self.fields.items():
@@ -82,3 +94,30 @@ class Space:
                 elif value not in given:
                     return False
         return True if is_known else None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Inside:
+    """An accumulator that sees the rows inside of a space alone.
+
+    Attributes:
+      accumulator: of labels of one value a row.
+      space: where they count.
+    """
+
+    accumulator: types.Accumulator
+    space: Space
+
+    def update(self, fields: types.Tensors) -> None:
+        """Take in the rows of a batch that are inside."""
+        inside, _ = self.space.locate(fields, "within")
+        cut = {
+            name: tf.boolean_mask(given, inside)
+            for name, given in fields.items()
+            if isinstance(given, tf.Tensor) and given.shape.rank == 1
+        }
+        self.accumulator.update(cut)
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return what the accumulator gathered."""
+        return self.accumulator.save(directory, column)

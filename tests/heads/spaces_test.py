@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, heads
-from mtl.heads import together
+from mtl import checks, features, heads
+from mtl.compat import eager
+from mtl.heads import softmax, together
 from tests.conformance import heads as head_rows
 from tests.conformance import heads_test as conformance
 from tests.heads import harness
@@ -122,6 +123,35 @@ def test_many_heads_within_a_space_are_as_they_are_one_by_one():
         found = session.run(together.compute_losses(many, logits, labels))
         alone = session.run(many[0].loss(logits["t0"], labels))
     assert set(found.values()) == {alone}
+
+
+@pytest.mark.medium
+def test_what_a_head_learns_of_the_labels_is_of_those_inside():
+    """Counts and moments, from two batches; those of all rows keep names of their own."""
+    labels = {"kind": np.array([0, 1, 1, 2, 2, 2]), "size": np.arange(6, dtype=np.float32)}
+    labels["click"] = np.array([1, 1, 0, 0, 1, -1])
+    objective = softmax.CrossEntropy(margin=softmax.LDAM())
+    of_kind, of_size = {"classes": 3, "objective": objective}, {"num_components": 2}
+    for within, counts, mean in ((None, [1, 2, 3], 2.5), ("click", [1, 1, 1], 5 / 3)):
+        made = [
+            heads.MultiClass(name="kind", within=within, **of_kind),
+            heads.MixtureDensity(name="size", within=within, **of_size),
+        ]
+        gathered = {name: own for head in made for name, own in head.accumulators().items()}
+        for rows in (slice(4), slice(4, None)):
+            batch = {name: value[rows] for name, value in labels.items()}
+            with eager.execute_eagerly():
+                fields = {name: tf.constant(value) for name, value in batch.items()}
+                for own in gathered.values():
+                    own.update(fields)
+        entries = {name: own.save("", name) for name, own in gathered.items()}
+        statistics = features.Statistics(directory="", entries=entries)
+        kind, size = (head.fitted(statistics) for head in made)
+        assert list(kind.class_counts) == counts
+        assert size.label_mean == pytest.approx(mean)
+        names = {"label/kind", "moments/size"}
+        where = "" if within is None else " where label 'click' is 1"
+        assert set(entries) == {name + where for name in names}
 
 
 @pytest.mark.parametrize(

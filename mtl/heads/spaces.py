@@ -84,7 +84,7 @@ class Space:
             for name, accumulator in accumulators.items()
         }
 
-    def place(, labels: Mapping[str, Any]) -> bool | None:
+    def place(self, labels: Mapping[str, Any]) -> bool | None:
         """Return whether one record (Python values) is inside; None where that is not known."""
         is_known = True
         for name, given in self.fields.items():

@@ -231,6 +231,10 @@ class Base(types.Head):
         del outside
         return targets, present & inside
 
+    def _counts(self, is_present: bool, place: bool | None) -> bool:
+        """Return whether one label counts, by whether its row is inside; None where not known."""
+        return is_present and bool(place)
+
     @property
     def _space_rule(self) -> str:
         return f"tell of no outcome unless {self._space.rule}"
@@ -291,7 +295,8 @@ class Base(types.Head):
         present = [value for value in given if not values.is_missing(value)]
         weight = self.weight or ""  # No field has this name.
         place = True if self.within is None else self._space.place(labels)
-        weights = values.flatten_values(labels.get(weight, [])) if present and place else []
+        counts = self._counts(bool(present), place)
+        weights = values.flatten_values(labels.get(weight, [])) if counts else []
         for field, found, (accepts, rule) in (
             (self.field, present, self.criterion(given)),
             (weight, weights, (_is_weight, _WEIGHT_RULE)),

@@ -73,6 +73,10 @@ class Joint(binary.Binary):
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
+    def _counts(self, is_present: bool, place: bool | None) -> bool:
+        """Return whether one label is known."""
+        return is_present or place is False
+
 
 _BRANCH = ("if", "then", "else")
 

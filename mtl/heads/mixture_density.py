@@ -101,7 +101,7 @@ class MixtureDensity(regression.Number):
             return {}
         read = functools.partial(_read_numbers, field=self.field)
         moments = accumulators.Moments(source=f"label {self.field}", read=read)
-        gathered = {f"moments/{self.field}": moments}
+        gathered: dict[str, types.Accumulator] = {f"moments/{self.field}": moments}
         return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "MixtureDensity":

@@ -231,7 +231,7 @@ class Base(types.Head):
         del outside
         return targets, present & inside
 
-    def _counts(self, is_present: bool, place: bool | None) -> bool:
+    def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
         """Return whether one label counts, by whether its row is inside; None where not known."""
         return is_present and bool(place)
 
@@ -295,7 +295,7 @@ class Base(types.Head):
         present = [value for value in given if not values.is_missing(value)]
         weight = self.weight or ""  # No field has this name.
         place = True if self.within is None else self._space.place(labels)
-        counts = self._counts(bool(present), place)
+        counts = self._is_weighed(bool(present), place)
         weights = values.flatten_values(labels.get(weight, [])) if counts else []
         for field, found, (accepts, rule) in (
             (self.field, present, self.criterion(given)),

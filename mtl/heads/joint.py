@@ -73,7 +73,7 @@ class Joint(binary.Binary):
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
-    def _counts(self, is_present: bool, place: bool | None) -> bool:
+    def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
         """Return whether one label is known."""
         return is_present or place is False
 

@@ -22,7 +22,8 @@ def label_tensor(row, labels):
 def loss_and_gradient(head, row, labels, logits, **weights):
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf.constant(logits, tf.float32)
-        loss = head.loss(x, {"task": label_tensor(row, labels), **weights})
+        fields = {name: tf.constant(value) for name, value in weights.items()}
+        loss = head.loss(x, {"task": label_tensor(row, labels), **fields})
         return session.run([loss, tf.gradients(loss, x)[0]])
 
 
@@ -94,7 +95,8 @@ def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
 
 def metrics(head, row, labels, logits, **weights):
     with tf.Graph().as_default(), tf1.Session() as session:
-        fields = {"task": label_tensor(row, labels), **weights}
+        fields = {name: tf.constant(value) for name, value in weights.items()}
+        fields["task"] = label_tensor(row, labels)
         streams = head.metrics(tf.constant(logits, tf.float32), fields)
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in streams.values()])

@@ -179,5 +179,5 @@ def test_a_space_that_is_none_is_refused(within, told):
 def test_a_space_that_the_labels_do_not_have_is_refused(within, told):
     head = heads.Binary(name="order", within=within)
     with tf.Graph().as_default(), pytest.raises(checks.UserError) as caught:
-        head.label_weight({"order": tf.constant([1]), "click": tf.constant([1], tf.int64)})
+        head.label_weight({name: tf.constant([1], tf.int64) for name in ("click", "order")})
     assert told in str(caught.value)

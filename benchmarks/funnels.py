@@ -1,6 +1,6 @@
 """Bias and AUC of the probability of an order, over all impressions of a made-up funnel.
 
-    python -m benchmarks.funnels --seeds 5
+    python -m benchmarks.funnels --seeds 3
 
 Impressions are those of `data.funnel.Funnel`, of which about one in nine is clicked, and each seed
 has others. The probability of an order after a click is predicted for every impression of the test
@@ -31,7 +31,7 @@ from mtl.runs import verbs
 
 METHODS = ("naive", "ESMM", "IPW", "DR", "ESCM2-IPW", "ESCM2-DR", "all seen")
 NETWORKS = {"mlp": ([64], [32]), "linear": ([], [])}
-_STEPS, _BATCH = 1500, 512
+_STEPS, _BATCH = 800, 512
 _TRUE = "order_probability"
 
 
@@ -56,7 +56,7 @@ def make_losses(method: str) -> list[types.AuxiliaryLoss]:
 def make(method: str, network: str, seed: int, train_rows: int) -> experiment.Experiment:
     """Return the experiment of a row of the table."""
     trunk, tower = NETWORKS[network]
-    source = funnel.Funnel(rows={"train": train_rows, "test": 20_000}, seed=seed)
+    source = funnel.Funnel(rows={"train": train_rows, "test": 10_000}, seed=seed)
     fields = {
         name: dtype if not shape else (dtype, shape)
         for name, (dtype, shape) in source.fields.items()
@@ -132,8 +132,8 @@ def show(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--methods", nargs="*", default=METHODS, choices=METHODS)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--output", default=os.path.join("runs", "funnels"))

@@ -19,7 +19,9 @@ SMALL = [
     "funnel.Funnel.click_bias = -0.5",
     "experiment.Run.train_steps = 30",
     "experiment.Run.checkpoint_steps = 30",
-    "serving.Serving.check_rows = 50",
+    "experiment.Run.summary_steps = 10",
+    "serving.Serving.check_rows = 0",
+    'model.MultiTaskModel.slices = {"market": ["DE"]}',
 ]
 BEST = "order/auc@market=DE"
 
@@ -50,7 +52,7 @@ def test_the_probability_of_both_is_the_product(predicted):
 def test_metrics_are_over_the_space_of_each_task_and_each_slice(trained, predicted):
     _, _, metrics = trained
     click = predicted["click"] == 1
-    for market in (None, "DE", "FR", "US"):
+    for market in (None, "DE"):
         rows = (
             np.ones(len(click), bool) if market is None else predicted["market"] == market.encode()
         )

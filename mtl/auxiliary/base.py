@@ -100,6 +100,12 @@ class OfLabels(OfHeads):
     rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"
     reads_labels: ClassVar[bool] = True
 
+    def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
+        """Return the tasks; where none are named, those that training has a loss of."""
+        if self.heads is not None:
+            return self.heads
+        return [task for task, h in heads.items() if types.read_member(h, types.Head, "has_loss")]
+
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return what rows weigh in each task, {label: [B, ...]} -> [B, P]."""
         known = cast(Mapping[str, types.WeighingHead], heads)

@@ -246,18 +246,7 @@ LOSSES = [
         state="/chains",
     ),
     Loss(
-        name="inverse_propensity",
-        make=lambda **kw: auxiliary.InversePropensity(**_TASKS, **kw),
-        settings=_FUNNEL,
-    ),
-    Loss(
-        name="inverse_propensity_normalised",
-        make=lambda **kw: auxiliary.InversePropensity(normalizes=True, **_TASKS, **kw),
-        settings=_FUNNEL,
-        is_of_slice="weights add up to 1 in their slice",
-    ),
-    Loss(
-        name="doubly_robust",
+        name="doubly_robust",  # With all of `InversePropensity`.
         make=lambda **kw: auxiliary.DoublyRobust(layers=[3], **_TASKS, **kw),
         settings=_FUNNEL,
     ),

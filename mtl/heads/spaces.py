@@ -58,6 +58,8 @@ class Space:
             checks.require(bool(given), here, "hold a label value", given)
             for value in given:
                 checks.is_a(here, value, (str, int, float), "be a list of label values")
+                rule = "hold no mark of a missing label"
+                checks.require(not values.is_missing(value), here, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return which rows are inside, and which outside: {field: [B]} -> bool [B] each."""

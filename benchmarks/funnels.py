@@ -5,8 +5,9 @@
 Impressions are those of `data.funnel.Funnel`, of which about one in nine is clicked, and each seed
 has others. The probability of an order after a click is predicted for every impression of the test
 split, clicked or not, and compared with the true one. `bias` is the mean of the predictions less
-that of the true probabilities. `AUC` is the one that is expected of labels drawn by the true
-probabilities. All rows of the table have a task of the click, and differ in what teaches the order:
+that of the true probabilities, and `size of bias` the mean over the seeds of how large it is.
+`AUC` is the one that is expected of labels drawn by the true probabilities. All rows of the table
+have a task of the click, and differ in what teaches the order:
 `naive` has the loss of clicked rows; `ESMM` that of click and order together; `IPW` and `DR` the
 losses of `auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` has those and that of
 ESMM. `all seen` is trained on what a click on each impression would have led to, which nobody knows
@@ -116,16 +117,13 @@ def show(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """Return the table, {method: results by seed}."""
     lines = []
     for method, results in found.items():
-        cells = [method]
+        cells = [method, f"{statistics.mean(result['bias'] for result in results):+.4f}"]
         for name in ("bias", "auc"):
-            own = [result[name] for result in results]
-            base = [result[name] for result in found["naive"]]
-            cells.append(
-                f"{statistics.mean(own):+.4f}" if name == "bias" else f"{np.mean(own):.4f}"
-            )
+            own, base = ([abs(one[name]) for one in some] for some in (results, found["naive"]))
+            cells.append(f"{statistics.mean(own):.4f}")
             cells.append("" if method == "naive" else rows.describe_difference(own, base))
         lines.append(cells)
-    header = ["method", "bias", "less naive", "AUC", "less naive"]
+    header = ["method", "bias", "size of bias", "less naive", "AUC", "less naive"]
     return rows.markdown(header, lines)
 
 

@@ -251,11 +251,6 @@ LOSSES = [
         settings=_FUNNEL,
     ),
     Loss(
-        name="calibrator",
-        make=lambda **kw: auxiliary.Calibrator(after={"bought": "shown"}, **kw),
-        settings=_FUNNEL,
-    ),
-    Loss(
         name="reconstruction_of_zeros",
         make=lambda **kw: auxiliary.Reconstruction(replacement="zero", **kw),
     ),

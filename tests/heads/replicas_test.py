@@ -40,7 +40,7 @@ def _model_fn(features, labels, mode):
         if mode == "eval":
             for name, metric in head.metrics(logits, labels).items():
                 metrics[f"{head.name}/{name}"] = metric
-            if head.name in ("binary", "within"):
+            if head.name == "within":
                 own = {head.name: logits}
                 metrics |= slices.build_metrics({"count": [(1, 3)]}, [head], own, features, labels)
     loss, step = tf.add_n(losses), tf1.train.get_or_create_global_step()

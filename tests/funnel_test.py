@@ -116,6 +116,12 @@ def test_a_task_that_nothing_teaches_is_refused():
         dataclasses.replace(made.model, heads=[click, order])
     told = "hold what the task 'order' learns by, which has no loss of its own, got ['click']"
     assert told in str(caught.value)
+    shown = dataclasses.replace(joint, has_loss=False)  # It has nothing to learn.
+    order = dataclasses.replace(order, has_loss=True)
+    assert dataclasses.replace(made.model, heads=[click, order, shown]).loss_names == (
+        "click",
+        "order",
+    )
     wrong = dataclasses.replace(joint, of=["click", "orders"])
     with pytest.raises(checks.UserError) as caught:
         dataclasses.replace(made.model, heads=[click, order, wrong])

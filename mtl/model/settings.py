@@ -125,19 +125,12 @@ class Settings:
                     is_binary, here, "have a head Binary", task, f"It is {kind.__name__}."
                 )
         checks.require(bool(self.heads_with_loss), where, "hold a task with a loss", self.tasks)
-        taught = {
-            *(
-                t
-                for h in self.heads_with_loss
-                for t in types.read_member(h, types.Head, "composes")
-            ),
-            *(
-                t
-                for p in self.built_losses
-                for t in types.read_member(p, types.AuxiliaryLoss, "teaches")
-            ),
-        }
-        for task in sorted(set(self.tasks) - set(self.loss_names) - taught):
+        teachers = (
+            *((head, types.Head, "composes") for head in self.heads_with_loss),
+            *((part, types.AuxiliaryLoss, "teaches") for part in self.built_losses),
+        )
+        taught = {task for teacher in teachers for task in types.read_member(*teacher)}
+        for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
             rule = f"hold what the task {task!r} learns by, which has no loss of its own"
             fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.funnels --seeds 3
 
-Impressions are those of `data.funnel.Funnel`, of which about one in nine is clicked, and each seed
+Impressions are those of `data.funnel.Funnel`, of which about one in ten is clicked, and each seed
 has others. The probability of an order after a click is predicted for every impression of the test
 split, clicked or not, and compared with the true one. `bias` is the mean of the predictions less
 that of the true probabilities, and `size of bias` the mean over the seeds of how large it is.

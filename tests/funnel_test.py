@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,37 @@ def test_the_export_serves_all_three(trained):
     signature = tiny.served(trained[1], "serving_default")
     names = {name for name in signature.structured_outputs if name.endswith("/probability")}
     assert names == {f"{task}/probability" for task in ("click", "order", "click_and_order")}
+
+
+def test_the_lines_of_the_page_make_the_experiment(tmp_path):
+    page = (ROOT / "docs" / "funnels.md").read_text()
+    blocks = re.findall(r"^```gin\n(.*?)^```$", page, re.M | re.S)
+    esmm, branch, calibrator, seconds = (
+        next(block for block in blocks if name in block)
+        for name in ("heads.Joint.name", "order_at_once", "Calibrator", "WeightedLogistic")
+    )
+    names = ("auxiliary", "heads", "model")
+    head = "from __gin__ import dynamic_registration\n"
+    head += "".join(f"from mtl import {name}\n" for name in names)
+    path = tmp_path / "page.gin"
+    path.write_text(f'{head}include "{EXPERIMENT}"\n{esmm}{calibrator}{seconds}')
+    tasks = ["click", "order", "click_and_order"]
+    kinds = "@click/heads.Binary(), @order/heads.Binary(), @heads.Joint()"
+    more = f"model.MultiTaskModel.heads = [{kinds}, @seconds/heads.WeightedLogistic()]"
+    made = config.load([str(path)], [more]).model
+    assert made.loss_names == ("click", "click_and_order", "seconds", "calibrator")
+    assert made.heads[:3] == config.load([str(EXPERIMENT)], SMALL).model.heads[:3]
+    assert [head.name for head in made.heads][:3] == tasks
+    own = [
+        f'{name}/heads.Binary.name = "{name}"'
+        for name in ("cart", "order_from_cart", "order_at_once")
+    ]
+    kinds += "".join(f", @{line.partition('.')[0]}.Binary()" for line in own)
+    own += [f"model.MultiTaskModel.heads = [{kinds}]", branch.strip()]
+    path.write_text(f'{head}include "{EXPERIMENT}"\n')
+    assert config.load([str(path)], own).model.heads[2].composes == [
+        *("click", "cart", "order_from_cart", "order_at_once")
+    ]
 
 
 @pytest.mark.slow

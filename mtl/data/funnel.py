@@ -55,7 +55,7 @@ class Funnel(types.Source):
     Attributes:
       relatedness: of clicks and orders, in [-1, 1].
       dimension: D, at least 2.
-      click_bias: the log-odds of a click where all else is 0; -3 gives one in eleven or so.
+      click_bias: the log-odds of a click where all else is 0; -3 gives one in ten or so.
       bend: how fast orders fall as a leaves 0, at least 0.
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
       seed: of vectors, inputs and labels, from 0 on.

@@ -116,10 +116,11 @@ def test_the_lines_of_the_page_make_the_experiment(tmp_path):
         f'{name}/heads.Binary.name = "{name}"'
         for name in ("cart", "order_from_cart", "order_at_once")
     ]
-    kinds += "".join(f", @{line.partition('.')[0]}.Binary()" for line in own)
+    binary = ", ".join(f"@{line.partition('.')[0]}.Binary()" for line in own)
+    kinds = f"@heads.Joint(), @click/heads.Binary(), {binary}"
     own += [f"model.MultiTaskModel.heads = [{kinds}]", branch.strip()]
     path.write_text(f'{head}include "{EXPERIMENT}"\n')
-    assert config.load([str(path)], own).model.heads[2].composes == [
+    assert config.load([str(path)], own).model.heads[0].composes == [
         *("click", "cart", "order_from_cart", "order_at_once")
     ]
 

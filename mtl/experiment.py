@@ -158,6 +158,8 @@ class Experiment:
             checks.is_a("Experiment.tensorboard", self.tensorboard, kind, example)
             self.tensorboard.check(self.model.columns, self.model.heads)
         self.serving.check(self.data.spec, self.model.tasks)
+        for field in self.model.slices:
+            checks.one_of("MultiTaskModel.slices", field, self.data.spec.fields)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
                 where = f"the label that the auxiliary loss {part.name!r} reads"

@@ -16,17 +16,21 @@ from mtl.auxiliary.consistency import (
 from mtl.auxiliary.contrastive import CentreLoss, Contrastive, SupervisedContrastive
 from mtl.auxiliary.distillation import Distillation, FeatureDistillation
 from mtl.auxiliary.domains import GradientReversal
+from mtl.auxiliary.funnels import Calibrator, DoublyRobust, InversePropensity
 from mtl.auxiliary.reconstruction import Reconstruction
 
 __all__ = [
     "Adversarial",
+    "Calibrator",
     "CentreLoss",
     "Contrastive",
     "Distillation",
+    "DoublyRobust",
     "EntropyMinimization",
     "FeatureDistillation",
     "GradientReversal",
     "InputNoise",
+    "InversePropensity",
     "MeanTeacher",
     "PiModel",
     "PseudoLabels",

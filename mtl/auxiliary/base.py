@@ -39,6 +39,11 @@ class Base(types.AuxiliaryLoss):
         return f"{type(self).__name__}.{setting}"
 
 
+def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
+    """Return the tasks that have a tower: those that are not composed of others."""
+    return [task for task, h in heads.items() if not types.read_member(h, types.Head, "composes")]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfHeads(Base):
     """A loss that concerns the predictions of some heads.
@@ -94,6 +99,12 @@ class OfLabels(OfHeads):
     kind: ClassVar[type] = types.WeighingHead
     rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"
     reads_labels: ClassVar[bool] = True
+
+    def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
+        """Return the tasks; where none are named, those that training has a loss of."""
+        if self.heads is not None:
+            return self.heads
+        return [task for task, h in heads.items() if types.read_member(h, types.Head, "has_loss")]
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return what rows weigh in each task, {label: [B, ...]} -> [B, P]."""

@@ -161,7 +161,7 @@ class FeatureDistillation(_OfTeacher):
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the task exists."""
         if self.task is not None:
-            checks.one_of(self._where("task"), self.task, heads)
+            checks.one_of(self._where("task"), self.task, base.list_towers(heads))
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the squared distance of the representations, [B]."""

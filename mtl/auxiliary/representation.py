@@ -36,7 +36,8 @@ class OfRepresentation(base.Base):
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless there is such a task."""
-        checks.one_of(self._where("at"), self.at, [_SHARED, *heads])
+        super().check(heads)
+        checks.one_of(self._where("at"), self.at, [_SHARED, *base.list_towers(heads)])
 
     def _read(self, activations: types.Activations) -> tf.Tensor:
         return read(self._where("at"), self.at, activations)

@@ -59,11 +59,12 @@ def measure(
       weigh: {name: losses [B]} of tasks and auxiliary losses -> {name: the weight of its loss, a
         scalar}. The losses are 0 of an auxiliary loss that is left out.
     """
-    for head in model.heads:
+    for head in model.heads_with_loss:
         fix = f"{type(head).__name__} does not tell the loss of each label."
         knows = isinstance(head, types.ExampleHead)
         checks.require(knows, "clip audit", "know each loss", head.name, fix)
-    heads = cast(Sequence[types.ExampleHead], model.heads)  # By now, such as know each loss.
+    # By now, such as know each loss.
+    heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
     logits: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)
 

@@ -9,12 +9,13 @@ from mtl.heads.binary import Binary
 from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
+from mtl.heads.joint import Joint
 from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
 from mtl.heads.quantile import Quantile
-from mtl.heads.regression import Poisson, Regression, Tweedie
+from mtl.heads.regression import Poisson, Regression, Tweedie, WeightedLogistic
 from mtl.heads.score import Score
 from mtl.heads.survival import Survival
 from mtl.heads.zero_inflated import ZeroInflatedLogNormal
@@ -24,6 +25,7 @@ __all__ = [
     "CategoricalMixture",
     "EstimatorHead",
     "GaussianMixture",
+    "Joint",
     "MixtureDensity",
     "MultiClass",
     "MultiLabel",
@@ -34,5 +36,6 @@ __all__ = [
     "Score",
     "Survival",
     "Tweedie",
+    "WeightedLogistic",
     "ZeroInflatedLogNormal",
 ]

@@ -3,6 +3,7 @@
 income/heads.Binary.name = "income"           # the task
 income/heads.Binary.label = "income_bracket"  # the field; the name of the task by default
 income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the examples
+order/heads.Binary.within = "click"           # rows count where label click is 1
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, layers, types
-from mtl.heads import metrics, objectives, values
+from mtl.heads import metrics, objectives, spaces, values
 from mtl.variables import freezing
 
 tf1 = tf.compat.v1
@@ -34,12 +35,20 @@ class Base(types.Head):
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0; by default
         every example weighs 1. Losses and metrics are weighted alike.
+      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
+        or {label field: values} of which each field has to have one. A label outside of the space,
+        or where it is not known whether a row is in it, is a missing one. An outcome outside of the
+        space, which is a positive label or a number other than 0, is an error.
+      has_loss: False leaves its own loss out of training, for a task that learns by something else
+        that reads its logits: a `heads.Joint`, or an auxiliary loss.
       trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
     """
 
     name: str
     label: str | None = None
     weight: str | None = None
+    within: spaces.Within | None = None
+    has_loss: bool = True
     trainable: bool = True
 
     def __post_init__(self):
@@ -48,6 +57,9 @@ class Base(types.Head):
         for setting in ("label", "weight"):
             if getattr(self, setting) is not None:
                 self._is_a(setting, str, "name a label field")
+        if self.within is not None:
+            self._space.check(self._where("within"))
+        self._is_a("has_loss", bool, "be True or False")
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(self._where(setting), getattr(self, setting), kind, rule)
@@ -59,6 +71,10 @@ class Base(types.Head):
     def field(self) -> str:
         """The name of the label field."""
         return self.label or self.name
+
+    @property
+    def _space(self) -> spaces.Space:
+        return spaces.Space(self.within or {})
 
     # What a head defines.
 
@@ -102,6 +118,15 @@ class Base(types.Head):
     def rule(self, dtype: Any) -> str:
         """Return what a label of this type must be: `be in [0, 10)`."""
         raise NotImplementedError
+
+    def happened(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return which targets tell of an outcome, which there is within the space alone."""
+        return tf.zeros_like(targets, tf.bool)
+
+    def is_outcome(self, value: Any) -> bool:
+        """Return the same of one Python value, not a missing one."""
+        del value
+        return False
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
@@ -183,7 +208,36 @@ class Base(types.Head):
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         targets, present = self.targets(self.label_of(labels))
+        if self.within is not None:
+            inside, outside = self._space.locate(labels, self._where("within"))
+            if present.shape.rank == 2:
+                inside, outside = inside[:, tf.newaxis], outside[:, tf.newaxis]
+            targets = self._require_within(targets, present & outside, labels)
+            targets, present = self._confine(targets, present, inside, outside)
         return targets, self.weights(labels, present)
+
+    def _require_within(
+        self, targets: tf.Tensor, outside: tf.Tensor, labels: types.Tensors
+    ) -> tf.Tensor:
+        """Return the targets; fail when run on an outcome outside of the space."""
+        label = labels[self.field]
+        given = targets if isinstance(label, tf.RaggedTensor) else label
+        return self.checked(targets, ~(outside & self.happened(targets)), given, self._space_rule)
+
+    def _confine(
+        self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the targets and which of them count, by where their rows are."""
+        del outside
+        return targets, present & inside
+
+    def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
+        """Return whether one label counts, by whether its row is inside; None where not known."""
+        return is_present and bool(place)
+
+    @property
+    def _space_rule(self) -> str:
+        return f"tell of no outcome unless {self._space.rule}"
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
         """Return the label field; fail unless it has a type and a shape that the head can take."""
@@ -240,7 +294,9 @@ class Base(types.Head):
         given = values.flatten_values(labels.get(self.field, []))
         present = [value for value in given if not values.is_missing(value)]
         weight = self.weight or ""  # No field has this name.
-        weights = values.flatten_values(labels.get(weight, [])) if present else []
+        place = True if self.within is None else self._space.place(labels)
+        counts = self._is_weighed(bool(present), place)
+        weights = values.flatten_values(labels.get(weight, [])) if counts else []
         for field, found, (accepts, rule) in (
             (self.field, present, self.criterion(given)),
             (weight, weights, (_is_weight, _WEIGHT_RULE)),
@@ -248,6 +304,8 @@ class Base(types.Head):
             for value in found:
                 if not _passes(accepts, value):
                     return f"{self.message(field, rule)} {values.show(value)}"
+        for value in filter(self.is_outcome, present if place is False else []):
+            return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
         return None
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:

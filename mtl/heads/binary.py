@@ -117,27 +117,27 @@ class Binary(base.Base):
 
         The last is None where any label is in range.
         """
-        positive, negative = (self._typed(label, given) for given in self._values)
+        where = self._where("positive and negative")
+        field = f"label {self.field!r}"
+        positive, negative = (values.as_held(label, given, where, field) for given in self._values)
         present, hits = values.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
             return targets, present, None
         return targets, present, ~present | hits | values.is_any(label, negative)
 
-    def _typed(self, label: tf.Tensor, given: Sequence[Any]) -> list[Any]:
-        """Label values as the field holds them, 1.0 and True as 1; fails on what it cannot hold."""
-        wholes = [literals.whole(value) for value in given]
-        typed = wholes if label.dtype == tf.int64 else given
-        for value, found in zip(given, typed, strict=True):
-            fits = isinstance(value, str) == (label.dtype == tf.string) and found is not None
-            rule = f"hold values of {label.dtype.name}, the type of label {self.field!r}"
-            checks.require(fits, self._where("positive and negative"), rule, value)
-        return list(typed)
-
     def accepts(self, value: Any) -> bool:
         """Return whether the value is positive or negative."""
         positive, negative = self._values
         return not negative or value in (*positive, *negative)
+
+    def happened(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return which targets are positive."""
+        return targets > 0
+
+    def is_outcome(self, value: Any) -> bool:
+        """Return whether the value is positive."""
+        return value in self._values[0]
 
     def rule(self, dtype: Any) -> str:
         """Return the rule, `be one of ...`."""

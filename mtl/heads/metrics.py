@@ -22,6 +22,9 @@ tf1 = tf.compat.v1
 
 CALIBRATION_BINS = 15
 
+SLICE = "@"
+"""Stands in the name of a metric before the rows that it is of: `income/auc@country=DE`."""
+
 
 # Of metrics that warn, whatever the head: fewer and smaller is better.
 _OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
@@ -44,15 +47,23 @@ class Total(Protocol):
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
     """Return those of a head's metrics whose order it declares, with whether higher is better.
 
-    They come as in `head.directions`, the one that tells most first.
+    They come as in `head.directions`, the one that tells most first, and those of slices, which
+    have the order of the metric that they are of, come last.
     """
     directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
-    return [
+    found = [
         (name, higher)
         for pattern, higher in directions.items()
         for name in names
-        if fnmatch.fnmatchcase(name, pattern)
+        if fnmatch.fnmatchcase(split_slice(name)[0], pattern)
     ]
+    return sorted(found, key=lambda each: bool(split_slice(each[0])[1]))
+
+
+def split_slice(name: str) -> tuple[str, str]:
+    """Return a metric and the slice of rows that it is of, "" where it is of all rows."""
+    metric, _, rows = name.partition(SLICE)
+    return metric, rows
 
 
 def stream_sums(

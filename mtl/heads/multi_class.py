@@ -102,13 +102,15 @@ class MultiClass(classes.Classes):
     def accumulators(self) -> dict[str, Any]:
         """Return what counts the rows of the classes, where they are needed and not given."""
         needed = self.class_counts is None and (self.shots or self.objective.needs_counts)
-        return label_counts.accumulators(self.field) if needed else {}
+        gathered = label_counts.accumulators(self.field) if needed else {}
+        return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "MultiClass":
         """Return the head with the rows of its classes."""
         if not self.accumulators():
             return self
-        found = label_counts.read_counts(statistics, self.field)
+        where = "" if self.within is None else self._space.suffix
+        found = label_counts.read_counts(statistics, self.field + where)
         counts = [found.get(name, found.get(i, 0)) for i, name in enumerate(self.class_names)]
         return dataclasses.replace(self, class_counts=counts)
 

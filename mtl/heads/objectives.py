@@ -57,6 +57,35 @@ def binary_cross_entropy(
     return losses
 
 
+def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Return the log-odds of two events together, from those of one and of the other given it.
+
+    `-log(e^-a + (1 + e^-a) e^-b)`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
+    formed, which would round to 0 or 1, so that value and gradient are finite wherever a + b is.
+    """
+    return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
+
+
+def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
+    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from those of c, t and o.
+
+    As those of `join_log_odds`, they are formed of sums of logarithms alone.
+    """
+
+    def of(sign: float) -> tf.Tensor:
+        taken = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
+        left = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
+        return _log_of_sum(-taken, -left)
+
+    return of(1.0) - of(-1.0)
+
+
+def _log_of_sum(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return log(e^x + e^y), value by value, with the larger one taken out."""
+    of_one, of_other = one + tf.nn.softplus(other - one), other + tf.nn.softplus(one - other)
+    return tf.where(one > other, of_one, of_other)
+
+
 def softmax_cross_entropy(
     logits: tf.Tensor,
     class_ids: tf.Tensor,

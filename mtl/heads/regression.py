@@ -1,9 +1,10 @@
-"""Tasks with a number as their outcome: any number, a count, or an amount that is often 0.
+"""Tasks with a number as their outcome: any number, a count, an amount or a time.
 
 price/heads.Regression.name = "price"
 price/heads.Regression.loss_type = "huber"
 visits/heads.Poisson.name = "visits"
 claims/heads.Tweedie.name = "claims"
+minutes/heads.WeightedLogistic.name = "minutes"
 """
 
 import abc
@@ -57,6 +58,14 @@ class Number(base.Base):
     def accepts(self, value: Any) -> bool:
         """Return whether the value is finite and in range."""
         return math.isfinite(value) and bool(self.in_range(value))
+
+    def happened(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return which numbers are not 0."""
+        return tf.not_equal(targets, 0)
+
+    def is_outcome(self, value: Any) -> bool:
+        """Return whether the number is not 0."""
+        return value != 0
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, n] -> value float32, [B] where n is 1 and [B, n] otherwise."""
@@ -175,8 +184,6 @@ class Regression(Number):
 class Rate(Number):
     """What heads of one logit share, which is the logarithm of the mean.
 
-    `deviance` is 0 for a perfect model.
-
     Attributes:
       prior: the mean, above 0, from which training starts, as bias.
     """
@@ -184,22 +191,17 @@ class Rate(Number):
     prior: float = 1.0
 
     size: ClassVar[int] = 1
-    directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **Number.directions}
 
     def __post_init__(self):
         super().__post_init__()
         checks.positive(self._where("prior"), self.prior)
-
-    @abc.abstractmethod
-    def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the deviance of every example: [B], [B] -> [B]."""
 
     def initial_bias(self) -> float:
         """Return the log of the prior."""
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the rate."""
+        """Return the rate, which from e^30 on grows along its tangent."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
@@ -209,6 +211,20 @@ class Rate(Number):
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logarithm of the rate, `value` [B] -> [B, 1]."""
         return tf.math.log(tf.maximum(predictions["value"], objectives.LEAST))[:, tf.newaxis]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dispersion(Rate):
+    """A distribution by its mean, whose `deviance` is 0 for a perfect model.
+
+    B. Jørgensen, "Exponential Dispersion Models", 1987.
+    """
+
+    directions: ClassVar[Mapping[str, bool]] = {"deviance": False, **Number.directions}
+
+    @abc.abstractmethod
+    def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the deviance of every example: [B], [B] -> [B]."""
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return those of every number, and the deviance."""
@@ -225,7 +241,7 @@ class Rate(Number):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Poisson(Rate):
+class Poisson(Dispersion):
     """Counts: Poisson regression on the tower, with the logit as the log of the rate.
 
     `loss_i = rate - y log(rate)`, which leaves out the constant log(y!); `deviance` is 0 for a
@@ -251,12 +267,12 @@ class Poisson(Rate):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tweedie(Rate):
+class Tweedie(Dispersion):
     """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
 
     `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` of the mean r, whose logarithm is the
-    logit, which leaves out terms of the label alone. The variance grows as r^p. B. Jørgensen,
-    "Exponential Dispersion Models", 1987. Predicts `value`, the mean, [B].
+    logit, which leaves out terms of the label alone. The variance grows as r^p. Predicts `value`,
+    the mean, [B].
 
     Attributes:
       power: p in (1, 2); near 1 as for counts, near 2 as for gamma distributions.
@@ -281,3 +297,39 @@ class Tweedie(Rate):
     def deviance(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Return the deviance of every example: [B], [B] -> [B]."""
         return objectives.tweedie_deviance(logits, targets, self.power)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightedLogistic(Rate):
+    """A time that was watched, 0 where nothing was: weighted logistic regression.
+
+    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`: positives weigh their time t, and n is 1 for
+    negatives. The odds e^z are what is predicted, `value`, [B], in the unit of the label. P.
+    Covington, J. Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016.
+    In the paper negatives are the rows with a time of 0, so that the odds are the expected time
+    divided by the share of these rows: too large by a tenth where a tenth of the rows is watched.
+    With `negatives = "all"` every row is a negative once as well, and the odds are the expected
+    time itself.
+
+    Attributes:
+      negatives: "unwatched", as in the paper, or "all".
+    """
+
+    negatives: str = "unwatched"
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.one_of(self._where("negatives"), self.negatives, ("unwatched", "all"))
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be a time."""
+        del dtype
+        return "be a finite time of at least 0"
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B], [B] -> [B]."""
+        times = tf.cast(targets, logits.dtype)
+        negatives = tf.ones_like(times)
+        if self.negatives == "unwatched":
+            negatives = tf.cast(tf.equal(times, 0), logits.dtype)
+        return times * tf.nn.softplus(-logits) + negatives * tf.nn.softplus(logits)

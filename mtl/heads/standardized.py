@@ -46,23 +46,22 @@ class Standardized(regression.Number):
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read = functools.partial(_read_numbers, field=self.field)
-        return {self._entry: accumulators.Moments(source=f"label {self.field}", read=read)}
+        moments = accumulators.Moments(source=f"label {self.field}", read=read)
+        gathered: dict[str, types.Accumulator] = {f"moments/{self.field}": moments}
+        return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
         """Return the head with the moments of its label; equal labels count as 1 apart."""
         if not self.accumulators():
             return self
-        entry = statistics.for_column(self._entry)
+        (name,) = self.accumulators()
+        entry = statistics.for_column(name)
         mean, stddev = self.label_mean, self.label_stddev
         return dataclasses.replace(
             self,
             label_mean=entry["mean"][0] if mean is None else mean,
             label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
         )
-
-    @property
-    def _entry(self) -> str:
-        return f"moments/{self.field}"
 
     @property
     def _shift(self) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, spec
+from mtl.spec import literals
 
 # Up to this many names are compared one by one; more are looked up in a hash table.
 _MAX_COMPARED = 1000
@@ -47,6 +48,21 @@ def flatten_values(value: Any) -> list[Any]:
 
 def _items(value: Any) -> list[Any]:
     return value.ravel().tolist() if isinstance(value, (np.ndarray, np.generic)) else [value]
+
+
+def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
+    """Return values as a field holds them, such as `label 'y'`: 1.0 and True as 1.
+
+    Raises:
+      UserError: the type of the field has no such value.
+    """
+    wholes = [literals.whole(value) for value in given]
+    held = wholes if labels.dtype == tf.int64 else given
+    for value, found in zip(given, held, strict=True):
+        fits = isinstance(value, str) == (labels.dtype == tf.string) and found is not None
+        rule = f"hold values of {labels.dtype.name}, the type of {field}"
+        checks.require(fits, where, rule, value)
+    return list(held)
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:

@@ -17,6 +17,7 @@ from mtl import compat, types
 from mtl import features as features_lib
 from mtl.auxiliary import row_losses
 from mtl.balancing.weighting import base as weighting_base
+from mtl.heads import slices as slices_lib
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.model import passes
@@ -158,6 +159,7 @@ class MultiTaskModel(passes.Passes):
             )
         losses = self._compute_losses(logits, labels)
         metrics = dict(together.build_metrics(self.heads, logits, labels))
+        metrics |= slices_lib.build_metrics(self.slices, self.heads, logits, features, labels)
         weights = self._sum_label_weights(labels)
         metrics["average_loss"] = together.sum_average_losses(metrics, weights)
         return compat.estimator.EstimatorSpec(
@@ -285,7 +287,7 @@ class MultiTaskModel(passes.Passes):
         return {task: share * own[task] + (1 - share) * of_partners[task] for task in own}
 
     def _sum_label_weights(self, labels: types.Tensors) -> types.Tensors:
-        return together.sum_label_weights(self.heads, labels)
+        return together.sum_label_weights(self.heads_with_loss, labels)
 
     def _sum_row_weights(self, labels: types.Tensors) -> types.Tensors:
         own = row_losses.sum_weights(self.built_losses, labels, self.heads_by_task)
@@ -303,8 +305,8 @@ class MultiTaskModel(passes.Passes):
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
         # What compares the gradients of tasks has to see which variables are a task's own.
         if self.adds_losses:
-            return together.compute_losses(self.heads, logits, labels)
-        return {head.name: head.loss(logits[head.name], labels) for head in self.heads}
+            return together.compute_losses(self.heads_with_loss, logits, labels)
+        return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}
 
     def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
         """Return a signature per head and kind, and `serving_default` with all predictions."""

@@ -60,14 +60,21 @@ class Passes(settings.Settings):
         return self._build_network(self._encode(features, statistics, training), training)
 
     def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run every head on its tower, {task: [B, H]} -> {task: [B, C]}."""
+        """Run every head, {task: [B, H]} of those with a tower -> {task: [B, C]} of all."""
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
             trainable = types.read_member(head, types.Head, "trainable")
             with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
                 return head.logits(tower)
 
-        return together.build_logits(self.heads, towers, build)
+        with_tower = set(self.tower_tasks)
+        own = [head for head in self.heads if head.name in with_tower]
+        found = together.build_logits(own, towers, build)
+        for head in self.heads:
+            if head.name not in with_tower:
+                with tf1.variable_scope(f"head/{head.name}"):
+                    found[head.name] = head.compose(found)
+        return {head.name: found[head.name] for head in self.heads}
 
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
@@ -143,13 +150,14 @@ class Passes(settings.Settings):
 
     def _run_network(self, inputs: types.Tensors, training: bool) -> types.Towers:
         """Run the network, and fail unless it gives every task its tower."""
-        towers, kind = self.network(inputs, self.tasks, training), type(self.network).__name__
+        tasks, kind = self.tower_tasks, type(self.network).__name__
+        towers = self.network(inputs, tasks, training)
         where = f"MultiTaskModel.network, {kind},"
         checks.is_a(where, towers, Mapping, "return types.Towers")
-        fix = f"Missing: {', '.join(task for task in self.tasks if task not in towers)}."
-        has_all = all(task in towers for task in self.tasks)
+        fix = f"Missing: {', '.join(task for task in tasks if task not in towers)}."
+        has_all = all(task in towers for task in tasks)
         checks.require(has_all, where, "return a tower for every task", list(towers), fix)
-        for task in self.tasks:
+        for task in tasks:
             shape = towers[task].shape
             fits = shape.rank == 2 and shape[1] is not None
             checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", tuple(shape))

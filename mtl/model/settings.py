@@ -2,14 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mtl import checks, networks, types
 from mtl import features as features_lib
+from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
+from mtl.heads import slices as slices_lib
 from mtl.layers import quantization as quantization_lib
 from mtl.optimization import update as update_lib
 from mtl.sparsity import pruning as pruning_lib
@@ -36,6 +39,10 @@ class Settings:
       auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`, which
         training alone computes and which are balanced as the losses of tasks; scope
         `auxiliary/<name>`.
+      slices: {field: values}, of features or labels that hold one value: evaluations have every
+        metric for the rows of each value as well, as `income/auc@country=DE`. Two numbers (from,
+        to) are a value too, for all from the first on and below the second, of which either may be
+        None: `@age=30..40`.
     """
 
     columns: Sequence[types.Column]
@@ -49,6 +56,7 @@ class Settings:
     pruning: Sequence[pruning_lib.Pruning] = ()
     mixing: types.Mixing | None = None
     auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
+    slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -82,7 +90,9 @@ class Settings:
             checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        slices_lib.check("MultiTaskModel.slices", self.slices)
         self._check_auxiliary_losses()
+        self._check_composed()
         if self.mixing is not None:
             self._check_mixing()
 
@@ -101,6 +111,29 @@ class Settings:
             checks.require(not reads or average is not None, "Update.average", rule, average, fix)
         names = [*self.tasks, *(part.name for part in self._all_losses)]
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
+
+    def _check_composed(self) -> None:
+        """Fail unless heads without a tower can be composed, and those without a loss learn."""
+        where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
+        for head in self.heads:
+            for task in types.read_member(head, types.Head, "composes"):
+                here = f"{where}: a task of {head.name!r}"
+                checks.one_of(here, task, tower_tasks)
+                kind = type(self.heads_by_task[task])
+                is_binary = issubclass(kind, heads_lib.Binary)
+                checks.require(
+                    is_binary, here, "have a head Binary", task, f"It is {kind.__name__}."
+                )
+        checks.require(bool(self.heads_with_loss), where, "hold a task with a loss", self.tasks)
+        teachers = (
+            *((head, types.Head, "composes") for head in self.heads_with_loss),
+            *((part, types.AuxiliaryLoss, "teaches") for part in self.built_losses),
+        )
+        taught = {task for teacher in teachers for task in types.read_member(*teacher)}
+        for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
+            rule = f"hold what the task {task!r} learns by, which has no loss of its own"
+            fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
+            checks.fail(where, rule, list(self.loss_names), fix)
 
     def _check_mixing(self) -> None:
         """Fail unless what is mixed has a meaning for every head."""
@@ -121,6 +154,16 @@ class Settings:
         return tuple(head.name for head in self.heads)
 
     @property
+    def tower_tasks(self) -> tuple[str, ...]:
+        """The tasks that get a tower of the network: those that are not composed of others."""
+        return tuple(h.name for h in self.heads if not types.read_member(h, types.Head, "composes"))
+
+    @property
+    def heads_with_loss(self) -> Sequence[types.Head]:
+        """The heads whose own losses training adds up."""
+        return [head for head in self.heads if types.read_member(head, types.Head, "has_loss")]
+
+    @property
     def heads_by_task(self) -> dict[str, types.Head]:
         """{task: its head}, in the order of the heads."""
         return {head.name: head for head in self.heads}
@@ -128,7 +171,8 @@ class Settings:
     @property
     def loss_names(self) -> tuple[str, ...]:
         """The names of the losses that training adds up: tasks, then auxiliary losses."""
-        return (*self.tasks, *(part.name for part in self.built_losses))
+        own = (head.name for head in self.heads_with_loss)
+        return (*own, *(part.name for part in self.built_losses))
 
     @functools.cached_property  # All settings of all parts are looked through.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:

@@ -28,12 +28,14 @@ _WARNINGS = ("nan_predictions", "_error_bound")
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a block for each task, its metrics side by side; n/a where one is undefined."""
+    """Return a block for each task and slice, its metrics side by side; n/a where undefined."""
     by_task: dict[str, list[str]] = {}
     for name in sorted(metrics.keys() - {"global_step"}):
-        if name.endswith(_WARNINGS) and not metrics[name] > 0:
+        whole, _, of_rows = name.partition("@")  # Those of a slice.
+        if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
-        task, _, metric = name.partition("/") if "/" in name else ("", "", name)
+        task, _, metric = whole.partition("/") if "/" in whole else ("", "", whole)
+        task += f", {of_rows}" if of_rows else ""
         value = shorten(metrics[name])
         by_task.setdefault(task, []).append(f"{metric:<20} {value:<12}")
     blocks = []

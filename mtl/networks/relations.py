@@ -70,7 +70,7 @@ class AITM(types.Network):
     stays as it is.
 
     The paper also has a loss that calibrates the probability of a task by that of the one before
-    it. That loss belongs to the heads and is not part of the network.
+    it. That is `auxiliary.Calibrator`.
 
     What tasks share is what the inner network shares. A tower that other tasks read from is moved
     by their losses as well, unless `stop_gradient` is True.

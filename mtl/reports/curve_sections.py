@@ -60,6 +60,7 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
     own = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
     names = [name for name, _ in metrics_lib.find_directions(head, own)]
     left_out = ("average_loss", "nan_predictions")
+    names = [name for name in names if not metrics_lib.split_slice(name)[1]]
     return [n for n in names if n not in left_out and "/" not in n and "error_bound" not in n]
 
 

@@ -95,7 +95,8 @@ def run_eagerly(
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
         found = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
-            found |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in model.heads}
+            own = model.heads_with_loss
+            found |= {f"{h.name}/loss": h.loss(logits[h.name], labels) for h in own}
         return found
 
     with (
@@ -108,7 +109,7 @@ def run_eagerly(
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
             values = {name: np.asarray(value) for name, value in call(run).items()}
     if mode == "eval":  # The graph of an evaluation has the sum alone.
-        values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads])
+        values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare(values, of_graph)
 
 

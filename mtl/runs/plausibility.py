@@ -207,6 +207,9 @@ def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
         return None
     try:
         targets, present = head.targets(labels[head.field])
+        if isinstance(head, types.WeighingHead):  # It may count some of the rows alone.
+            counts = tf.reshape(head.row_weights(labels) > 0, [-1] + [1] * (present.shape.rank - 1))
+            present &= counts
     except diagnosis.RUN_ERRORS:
         return None
     mask = np.broadcast_to(present.numpy(), targets.shape)

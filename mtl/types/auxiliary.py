@@ -99,6 +99,11 @@ class AuxiliaryLoss(Protocol):
         return 1.0
 
     @property
+    def teaches(self) -> Sequence[str]:
+        """The tasks that it can teach in place of their own losses (`Head.has_loss`)."""
+        return ()
+
+    @property
     def own_heads(self) -> Sequence[heads_lib.Head]:
         """The heads that it builds itself, whose labels are checked as those of tasks are."""
         return ()

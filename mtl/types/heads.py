@@ -97,6 +97,20 @@ class Head(Protocol):
         return None
 
     @property
+    def has_loss(self) -> bool:
+        """Whether training adds its own loss; if not, it learns by what reads its logits."""
+        return True
+
+    @property
+    def composes(self) -> Sequence[str]:
+        """The tasks whose logits its own are made of, in place of a tower of the network."""
+        return ()
+
+    def compose(self, logits: values.Tensors) -> tf.Tensor:
+        """Compute the logits from those of the tasks that it `composes`, {task: [B, C]}."""
+        raise NotImplementedError
+
+    @property
     def balances(self) -> str | None:
         """The label field whose rare classes the loss counts for more; None where it does not."""
         return None

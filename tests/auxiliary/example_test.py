@@ -106,8 +106,10 @@ def test_rows_that_see_one_another_cannot_be_clipped_one_by_one():
 
 
 @pytest.mark.parametrize("path", sorted(GIN_FILES.glob("auxiliary/*.gin")), ids=lambda p: p.stem)
-def test_files_of_losses_go_with_the_digits(path):
-    made = config.load([str(GIN_FILES / "experiments" / "digits_few.gin"), str(path)])
+def test_files_of_losses_go_with_an_experiment(path):
+    of_funnels = path.stem in ("inverse_propensity", "doubly_robust")
+    experiment = "funnel" if of_funnels else "digits_few"
+    made = config.load([str(GIN_FILES / "experiments" / f"{experiment}.gin"), str(path)])
     if path.stem == "attack":
         assert made.attack.steps == 100
         assert not made.model.auxiliary_losses

@@ -114,6 +114,18 @@ _TRUNK = networks.MLP(layers=[4], activation="tanh")
 _FALLING = schedules.Exponential(value=2.0, decay_rate=0.5, decay_steps=2)
 _SIGMOIDS = networks.MLP(layers=[5], activation="sigmoid")
 
+_FUNNEL = {
+    "heads": [
+        heads.Binary(
+            name="shown", label="kind", positive=[1, 2], negative=[0], weight="row_weight"
+        ),
+        heads.Binary(
+            name="bought", label="kind", positive=[2], negative=[0, 1], within={"kind": [1, 2]}
+        ),
+    ]
+}
+_TASKS = {"task": "bought", "propensity": "shown"}
+
 LOSSES = [
     Loss(name="fgm", make=lambda **kw: auxiliary.Adversarial(epsilon=0.5, **kw)),
     Loss(
@@ -232,6 +244,11 @@ LOSSES = [
         kernel="network/trunk/stacked_1/hidden_0/kernel",
         held=(rbm.RBM, "_advance_chains"),
         state="/chains",
+    ),
+    Loss(
+        name="doubly_robust",  # With all of `InversePropensity`.
+        make=lambda **kw: auxiliary.DoublyRobust(layers=[3], **_TASKS, **kw),
+        settings=_FUNNEL,
     ),
     Loss(
         name="reconstruction_of_zeros",

@@ -247,6 +247,23 @@ ROWS = {
         signatures="predict regress",
         others={"seen": 1},
     ),
+    "weighted_logistic": Row(
+        make=_head(heads.WeightedLogistic, prior=2.0),
+        dtype="float32",
+        labels=[0.0, 3.5, 0.0, 12.0],
+        missing=NAN,
+        wrong=[(-2.0, "be a finite time of at least 0, got -2")],
+        predictions={"value": ()},
+        **_REGRESSION,
+    ),
+    "joint": Row(
+        make=_head(heads.Joint, of=["binary", "binary_of_floats"]),
+        dtype="int64",
+        labels=[0, 1, 1, 0],
+        missing=-1,
+        wrong=[(2, "be one of 0, 1, got 2")],
+        **_BINARY,
+    ),
     "mixture_density": Row(
         make=_head(heads.MixtureDensity, num_components=3, label_mean=1.0, label_stddev=2.0),
         dtype="float32",

@@ -21,11 +21,12 @@ def label_tensor(row, labels):
 
 def label_fields(row, labels, **weights):
     """Return {field: [B, ...]} of all that the head reads."""
+    given = {name: tf.constant(value) for name, value in weights.items()}
     others = {
         name: tf.fill([len(labels)], tf.constant(value, tf.int64))
         for name, value in row.others.items()
     }
-    return {"task": label_tensor(row, labels), **others, **weights}
+    return {"task": label_tensor(row, labels), **others, **given}
 
 
 def loss_and_gradient(head, row, labels, logits, **weights):
@@ -42,6 +43,8 @@ def random_logits(head, count):
 @every_head
 def test_logits_are_a_layer_in_the_callers_scope(row):
     head = row.make()
+    if head.composes:
+        pytest.skip("its logits are those of others")
     with tf.Graph().as_default():
         with tf1.variable_scope("head/task"):
             logits = head.logits(tf.ones([4, 5]))

@@ -78,6 +78,9 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Tfds": lambda: {"name": "mnist"},
     "Run": lambda: {"train_steps": 5},
     "GradientReversal": lambda: {"head": heads.Binary(name="domain")},
+    "InversePropensity": lambda: {"task": "b", "propensity": "a"},
+    "DoublyRobust": lambda: {"task": "b", "propensity": "a"},
+    "Calibrator": lambda: {"after": {"b": "a"}},
     "SupervisedContrastive": lambda: {"head": "y"},
     "CentreLoss": lambda: {"head": "y"},
     "Codes": lambda: {"trunk": networks.MLP()},
@@ -126,6 +129,8 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Tweedie": lambda: {"name": "y"},
     "ZeroInflatedLogNormal": lambda: {"name": "y"},
     "Score": lambda: {"name": "y"},
+    "Joint": lambda: {"name": "y", "of": ["a", "b"]},
+    "WeightedLogistic": lambda: {"name": "y"},
     "FromFile": lambda: {"path": __file__},
     "Rows": lambda: {"rows": [1]},
     "MultiTaskModel": lambda: {

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import compat, heads
+from mtl.heads import slices
 
 tf1 = tf.compat.v1
 
@@ -32,6 +33,7 @@ HEADS = [
     heads.Quantile(name="quantiles", label="number"),
     heads.ZeroInflatedLogNormal(name="amount"),
     heads.Survival(name="time", event="seen", boundaries=[2, 5]),
+    heads.MultiClass(name="within", label="classes", classes=3, within={"order": [1, 2]}),
 ]
 
 
@@ -44,6 +46,9 @@ def _model_fn(features, labels, mode):
         if mode == "eval":
             for name, metric in head.metrics(logits, labels).items():
                 metrics[f"{head.name}/{name}"] = metric
+            if head.name == "within":
+                own = {head.name: logits}
+                metrics |= slices.build_metrics({"count": [(1, 3)]}, [head], own, features, labels)
     loss, step = tf.add_n(losses), tf1.train.get_or_create_global_step()
     train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
     return compat.estimator.EstimatorSpec(

@@ -534,6 +534,16 @@ MISTAKES = [
     row("no integer", 33, "40,cook,1.5,2", "field 'rich' must be int64, got '1.5'"),
     row("absent value", 34, ",cook,1,2", "field 'age' must be present, as it has no default"),
     row("label out of range", 35, "40,cook,1,3", "label 'level' must be in [0, 3), got 3"),
+    Mistake(
+        "outcome outside of a space",
+        ("data/train.csv line ", "label 'rich' must tell of no outcome unless label 'level' is 0"),
+        gin=(
+            (
+                'rich/heads.Binary.name = "rich"\n',
+                'rich/heads.Binary.name = "rich"\nrich/heads.Binary.within = {"level": [0]}\n',
+            ),
+        ),
+    ),
     row("binary label out of range", 36, "40,cook,2,1", "label 'rich' must", "got 2"),
     row(
         "label out of range in evaluation",

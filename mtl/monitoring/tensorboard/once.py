@@ -63,7 +63,7 @@ def lay_out(
         return chart(title=title, multiline=multiline(tag=[f"^{tag}$" for tag in tags]))
 
     categories = []
-    for name in losses:
+    for name in dict.fromkeys([*losses, *by_task]):
         own = re.escape(name)
         charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
         head = by_task.get(name)

@@ -1,0 +1,153 @@
+"""Bias and AUC of the probability of an order, over all impressions of a made-up funnel.
+
+    python -m benchmarks.funnels --seeds 3
+
+Impressions are those of `data.funnel.Funnel`, of which about one in ten is clicked, and each seed
+has others. The probability of an order after a click is predicted for every impression of the test
+split, clicked or not, and compared with the true one. `bias` is the mean of the predictions less
+that of the true probabilities, and `size of bias` the mean over the seeds of how large it is.
+`AUC` is the one that is expected of labels drawn by the true probabilities. All rows of the table
+have a task of the click, and differ in what teaches the order:
+`naive` has the loss of clicked rows; `ESMM` that of click and order together; `IPW` and `DR` the
+losses of `auxiliary.InversePropensity` and `auxiliary.DoublyRobust`; `ESCM2` has those and that of
+ESMM. `all seen` is trained on what a click on each impression would have led to, which nobody knows
+outside of a simulation. Differences are paired by the seed, with their standard error.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from benchmarks import rows
+from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec, types
+from mtl.data import funnel, pipeline
+from mtl.optimization import optimizers, update
+from mtl.runs import verbs
+
+METHODS = ("naive", "ESMM", "IPW", "DR", "ESCM2-IPW", "ESCM2-DR", "all seen")
+NETWORKS = {"mlp": ([64], [32]), "linear": ([], [])}
+_STEPS, _BATCH = 800, 512
+_TRUE = "order_probability"
+
+
+def make_heads(method: str) -> list[types.Head]:
+    """Return the tasks of a method."""
+    click = heads.Binary(name="click", prior=0.1)
+    if method == "all seen":
+        return [click, heads.Binary(name="order", label="would_order")]
+    order = heads.Binary(name="order", within="click", has_loss=method == "naive")
+    joint = heads.Joint(name="click_and_order", of=["click", "order"], label="order")
+    return [click, order, *([joint] if method.startswith("ES") else [])]
+
+
+def make_losses(method: str) -> list[types.AuxiliaryLoss]:
+    """Return the auxiliary losses of a method."""
+    tasks = {"task": "order", "propensity": "click"}
+    if method.endswith("IPW"):
+        return [auxiliary.InversePropensity(**tasks)]
+    return [auxiliary.DoublyRobust(**tasks)] if method.endswith("DR") else []
+
+
+def make(method: str, network: str, seed: int, train_rows: int) -> experiment.Experiment:
+    """Return the experiment of a row of the table."""
+    trunk, tower = NETWORKS[network]
+    source = funnel.Funnel(rows={"train": train_rows, "test": 10_000}, seed=seed)
+    fields = {
+        name: dtype if not shape else (dtype, shape)
+        for name, (dtype, shape) in source.fields.items()
+    }
+    inputs = {name: fields.pop(name) for name in ("x", "market")}
+    return experiment.Experiment(
+        data=pipeline.Pipeline(
+            source=source,
+            spec=spec.Spec(features=inputs, labels=fields),
+            eval_split="test",
+            batch_size=_BATCH,
+            shuffle_buffer=1000,
+            cache=True,
+        ),
+        model=model.MultiTaskModel(
+            columns=[
+                features.Numeric(names=["x"], normalization="none"),
+                features.Categorical(names=["market"], dimension=4),
+            ],
+            network=networks.SharedBottom(
+                trunk=networks.MLP(layers=trunk), tower=networks.MLP(layers=tower)
+            ),
+            heads=make_heads(method),
+            update=update.Update(optimizer=optimizers.LazyAdam(learning_rate=0.002)),
+            auxiliary_losses=make_losses(method),
+        ),
+        run=experiment.Run(
+            train_steps=_STEPS, checkpoint_steps=_STEPS, summary_steps=_STEPS, seed=seed
+        ),
+        serving=serving.Serving(check_rows=0),
+    )
+
+
+def compare(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Return the bias of predicted probabilities, and the AUC that is expected of their labels."""
+    order = np.argsort(predicted, kind="stable")
+    true = true[order]
+    # Of each pair of rows, one has a label of 1 and the other of 0; equal predictions are rare.
+    below = np.cumsum(1 - true) - (1 - true)
+    pairs = true.sum() * (1 - true).sum() - (true * (1 - true)).sum()
+    return {"bias": predicted.mean() - true.mean(), "auc": (true * below).sum() / pairs}
+
+
+def measure(method: str, network: str, seed: int, train_rows: int) -> dict[str, float]:
+    """Train once, and compare the predictions of all impressions with what is true."""
+    made = make(method, network, seed, train_rows)
+    with tempfile.TemporaryDirectory() as folder:
+        verbs.train(made, folder)
+        found = list(verbs.predict(made, folder, "test", keep=[_TRUE]))
+    predicted, true = (
+        np.array([row[name] for row in found], np.float64) for name in ("order/probability", _TRUE)
+    )
+    return {name: float(value) for name, value in compare(predicted, true).items()}
+
+
+def show(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return the table, {method: results by seed}."""
+    lines = []
+    for method, results in found.items():
+        cells = [method, f"{statistics.mean(result['bias'] for result in results):+.4f}"]
+        for name in ("bias", "auc"):
+            own, base = ([abs(one[name]) for one in some] for some in (results, found["naive"]))
+            cells.append(f"{statistics.mean(own):.4f}")
+            cells.append("" if method == "naive" else rows.describe_difference(own, base))
+        lines.append(cells)
+    header = ["method", "bias", "size of bias", "less naive", "AUC", "less naive"]
+    return rows.markdown(header, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table for each network."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=30_000)
+    parser.add_argument("--methods", nargs="*", default=METHODS, choices=METHODS)
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument("--output", default=os.path.join("runs", "funnels"))
+    given = parser.parse_args(arguments)
+    logging.set_verbosity(logging.ERROR)
+    for network in given.networks:
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(1, given.seeds + 1):
+            for method in dict.fromkeys(["naive", *given.methods]):
+                path = os.path.join(given.output, network, str(given.rows), f"{method} {seed}.json")
+                run = functools.partial(measure, method, network, seed, given.rows)
+                found.setdefault(method, []).append(rows.kept(path, run))
+        print(
+            f"\n{network}, {given.rows:,} rows, {given.seeds} seeds:\n\n{show(found)}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    rows.guard(main)

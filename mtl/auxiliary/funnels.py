@@ -1,0 +1,211 @@
+"""Losses of funnels, in which a task has an outcome after that of another one alone: ESCM2, AITM.
+
+model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
+auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
+auxiliary.InversePropensity.propensity = "click"
+order/heads.Binary.has_loss = False                        # this loss is in place of its own
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.auxiliary import base, representation, row_losses
+from mtl.networks import trunk
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InversePropensity(base.Base):
+    """`mean_i o_i loss_i / p_i`: the loss of a task over all rows, from those within its space.
+
+    o is whether the row is within the space of the task and labelled, such as clicked, and p the
+    probability of it that another task predicts, which this loss does not move. Where p is right,
+    and above 0, the expectation is the mean of the losses of all rows. H. Wang et al., "ESCM2:
+    Entire Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR
+    2022, arXiv:2204.05125, which adds it to the losses of the click and of both together.
+
+    Rows weigh as in the task of the propensity. With `normalizes` the sum is divided by that of
+    `o_i / p_i` in place of the rows, in each slice of a batch by itself.
+
+    Attributes:
+      task: whose loss it is, with a head `Binary` that has a space `within`.
+      propensity: the task that predicts p, with a head `Binary` or `Joint`.
+      max_weight: 1 / p is cut there, at least 1. A lower one has less variance and more bias.
+      normalizes: whether the weights `o_i / p_i` are divided by their sum.
+    """
+
+    name: str = "inverse_propensity"
+    task: str
+    propensity: str
+    max_weight: float = 20.0
+    normalizes: bool = False
+
+    reads_labels: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        for setting in ("task", "propensity"):
+            checks.is_a(self._where(setting), getattr(self, setting), str, "name a task")
+        checks.at_least(self._where("max_weight"), self.max_weight, 1)
+        checks.is_a(self._where("normalizes"), self.normalizes, bool, "be True or False")
+
+    @property
+    def teaches(self) -> Sequence[str]:
+        """The task that may leave out its own loss."""
+        return (self.task,)
+
+    @property
+    def are_rows_apart(self) -> bool:
+        """Whether no sum over the weights of rows is taken."""
+        return not self.normalizes
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless the tasks exist, and have heads that say yes or no."""
+        super().check(heads)
+        for setting in ("task", "propensity"):
+            require_binary(self._where(setting), getattr(self, setting), heads)
+        where, rule = self._where("propensity"), "be another task"
+        checks.require(self.task != self.propensity, where, rule, self.propensity)
+        within, rule = getattr(heads[self.task], "within", None), "name a task with a space"
+        fix = f"Set the setting within of its head, such as to {self.propensity!r}."
+        checks.require(within is not None, self._where("task"), rule, self.task, fix)
+
+    def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
+        """Return what rows weigh in the task of the propensity, {label: [B, ...]} -> [B]."""
+        return cast(types.WeighingHead, heads[self.propensity]).row_weights(labels)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the losses of rows, [B]."""
+        head = activations.heads[self.task]
+        own = activations.logits[self.task]
+        losses = row_losses.compute_of_labels(head, own, activations.labels)
+        return self._weigh_rows(activations) * losses
+
+    def _weigh_rows(self, activations: types.Activations) -> tf.Tensor:
+        """Return o / p, [B], which no gradient goes through."""
+        head = cast(types.WeighingHead, activations.heads[self.task])
+        observed = head.row_weights(activations.labels) > 0
+        log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
+        # 1 / p = 1 + exp(-log-odds), cut before it leaves the range of floats.
+        inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
+        weights = tf.where(observed, inverse, tf.zeros_like(inverse))
+        if not self.normalizes:
+            return weights
+        rows = self.row_weights(activations.labels, activations.heads)
+        total = tf.reduce_sum(rows * weights)
+        return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoublyRobust(representation.OfRepresentation, InversePropensity):
+    """`mean_i e_i + o_i (loss_i - e_i) / p_i`, with e the loss that is expected of a row.
+
+    o, p and rows are those of `InversePropensity`. A tower of its own, hidden layers on what tasks
+    share, predicts the probability q of a label of 1; e is `q loss(1) + (1 - q) loss(0)`. The
+    expectation is right where either p or q is. q is held in this mean. It learns, in a second
+    term, from the labels there are: `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
+
+    H. Wang et al., 2022, as for `InversePropensity`, where the tower predicts e itself: then its
+    gradient by the logits of the task is that of `InversePropensity`. Here the rows outside of the
+    space teach the task what q says of them, as in X. Wang et al., "Doubly Robust Joint Learning
+    for Recommendation on Data Missing Not at Random", ICML 2019. The loss may fall below 0, so that
+    a weighting by its logarithm, or its share, has no meaning.
+
+    Attributes:
+      layers: units of the hidden layers of the tower, with ReLU; in `auxiliary/<name>`.
+      imputation_weight: what the loss of q is multiplied by, above 0.
+    """
+
+    name: str = "doubly_robust"
+    layers: Sequence[int] = (64,)
+    imputation_weight: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        trunk.check_sizes(self._where("layers"), self.layers)
+        checks.positive(self._where("imputation_weight"), self.imputation_weight)
+        fix = "A mean over all rows has no other sum."
+        checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute the losses of rows, [B], with those of the tower."""
+        head: Any = activations.heads[self.task]
+        hidden = self._read(activations)
+        hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
+        imputed = tf.squeeze(layers.dense(hidden, 1, "imputed"), -1)
+        own = tf.squeeze(activations.logits[self.task], -1)
+        chance = tf.stop_gradient(tf.sigmoid(imputed))
+        expected = chance * head.losses(own, tf.ones_like(own))
+        expected += (1 - chance) * head.losses(own, tf.zeros_like(own))
+        weights, labels = self._weigh_rows(activations), activations.labels
+        found = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
+        targets = head.examples(activations.logits[self.task], labels).targets
+        fit = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=imputed)
+        robust = expected + weights * (found - expected)
+        return robust + self.imputation_weight * weights * fit
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calibrator(base.Base):
+    """`sum max(p_t - p_s, 0)` over tasks t and the tasks s before them: t is no likelier than s.
+
+    The p are probabilities over the same rows, such as those of a click, and of a click with an
+    order. D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions
+    with Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with
+    their weight of 0.6. A mean over all rows, with labels or without. Where the later task is a
+    `heads.Joint` with the earlier one in it, the loss is 0 by itself.
+
+    Attributes:
+      after: {task: the task before it, or several}, as that of `networks.AITM`.
+    """
+
+    name: str = "calibrator"
+    weight: float | types.Schedule = 0.6
+    after: Mapping[str, str | Sequence[str]]
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = self._where("after")
+        checks.mapping(where, self.after, "map tasks to the tasks before them")
+        checks.require(bool(self.after), where, "hold a task", self.after)
+        for task, before in self.after.items():
+            here = f"{where}[{task!r}]"
+            checks.is_a(here, before, (str, list, tuple), "be a task or a list of tasks")
+            checks.texts(here, self._list_before(task), "be a task or a list of tasks")
+            checks.require(bool(before), here, "hold a task", before)
+            checks.require(task not in self._list_before(task), here, "hold other tasks", task)
+
+    def _list_before(self, task: str) -> Sequence[str]:
+        before = self.after[task]
+        return [before] if isinstance(before, str) else before
+
+    def check(self, heads: Mapping[str, types.Head]) -> None:
+        """Fail unless the tasks exist, and have heads that say yes or no."""
+        super().check(heads)
+        for task in self.after:
+            for one in (task, *self._list_before(task)):
+                require_binary(self._where("after"), one, heads)
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Compute by how much later tasks are likelier than those before them, [B]."""
+
+        def predict(task: str) -> tf.Tensor:
+            return tf.sigmoid(tf.squeeze(activations.logits[task], -1))
+
+        pairs = [(task, before) for task in self.after for before in self._list_before(task)]
+        return tf.add_n([tf.nn.relu(predict(task) - predict(before)) for task, before in pairs])
+
+
+def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> None:
+    """Fail unless there is such a task, with a head that has one logit for two classes."""
+    checks.one_of(where, task, heads)
+    head: Any = heads[task]
+    classes = types.read_member(head, types.Head, "class_names")
+    fits = isinstance(head, types.WeighingHead) and len(classes) == 2
+    fits = fits and getattr(head, "size", None) == 1
+    fix = f"It is {type(head).__name__}."
+    checks.require(fits, where, "name a task with a head Binary", task, fix)

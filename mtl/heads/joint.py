@@ -1,0 +1,114 @@
+"""All of several outcomes, one after the other, such as a click and an order: ESMM and ESM2.
+
+model.MultiTaskModel.heads = [@click/heads.Binary(), @order/heads.Binary(), @heads.Joint()]
+order/heads.Binary.within = "click"                  # its metrics, over clicks
+order/heads.Binary.has_loss = False                  # ESMM: it learns by the joint task alone
+heads.Joint.name = "click_and_order"
+heads.Joint.of = ["click", "order"]
+heads.Joint.label = "order"
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import binary, objectives
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Joint(binary.Binary):
+    """`p = prod_t p_t` of binary tasks t, each of which says how likely it is after those before.
+
+    The tower of the network is not read, and there are no variables: the logits are those of the
+    tasks `of`, joined as log-odds (`objectives.join_log_odds`), so that neither loss nor gradient
+    clips where probabilities round to 0 or 1. Everything else is that of `Binary`, over all rows.
+
+    With a task of the click, and one of the conversion after it without a loss of its own, this is
+    ESMM: X. Ma et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch
+    it is ESM2: H. Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior
+    Decomposition", SIGIR 2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
+    `p = p_c p_t + (1 - p_c) p_o`. The chance of a longer graph is a chain with branches:
+
+        ["click", {"if": "cart", "then": "order_from_cart", "else": "order_at_once"}]
+
+    A row outside of the space `within` has no such outcome: its label is negative, even where it is
+    missing. So a conversion that is recorded for clicks alone needs `within`.
+
+    Attributes:
+      of: tasks with a head `Binary`, and branches, in their order; at least one. "then" and "else"
+        hold a task, or a list of the same kind.
+    """
+
+    of: Sequence[str | Mapping[str, Any]]
+
+    def __post_init__(self):
+        super().__post_init__()
+        where = self._where("of")
+        checks.is_a(where, self.of, (list, tuple), "be a list of tasks and branches")
+        checks.require(bool(self.of), where, "hold a task", self.of)
+        _list_tasks(where, self.of)
+        checks.require(self.prior is None, self._where("prior"), "be None", self.prior)
+
+    @property
+    def composes(self) -> Sequence[str]:
+        """All tasks of the chain, each once."""
+        return list(dict.fromkeys(_list_tasks(self._where("of"), self.of)))
+
+    def compose(self, logits: types.Tensors) -> tf.Tensor:
+        """Compute the log-odds of all of it, {task: [B, 1]} -> [B, 1]."""
+        return _compose(self.of, logits)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Fail: there is no tower of this task."""
+        raise NotImplementedError(f"The logits of task {self.name!r} are composed.")
+
+    def _confine(
+        self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the targets, 0 outside of the space, and which of them are known."""
+        del inside
+        return tf.where(outside, tf.zeros_like(targets), targets), present | outside
+
+    def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
+        """Return whether one label is known."""
+        return is_present or place is False
+
+
+_BRANCH = ("if", "then", "else")
+
+
+def _list_tasks(where: str, chain: Any) -> list[str]:
+    """Return the tasks of a chain, or fail; those of both sides of a branch may be the same."""
+    found: list[str] = []
+    for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
+        checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of them")
+        if isinstance(part, str):
+            own = [part]
+        else:
+            rule = 'be {"if": task, "then": ..., "else": ...} in a branch'
+            checks.require(set(part) == set(_BRANCH), where, rule, dict(part))
+            checks.is_a(where, part["if"], str, rule)
+            sides = []
+            for side in _BRANCH[1:]:
+                checks.is_a(where, part[side], (str, list, tuple, Mapping), rule)
+                checks.require(bool(part[side]), where, rule, dict(part))
+                sides += _list_tasks(where, part[side])
+            own = [part["if"], *dict.fromkeys(sides)]
+        twice = [task for task in own if task in found or own.count(task) > 1]
+        rule = "hold each task once, but on both sides of a branch"
+        checks.require(not twice, where, rule, twice)
+        found += own
+    return found
+
+
+def _compose(chain: Any, logits: types.Tensors) -> tf.Tensor:
+    if isinstance(chain, str):
+        return logits[chain]
+    if isinstance(chain, Mapping):
+        sides = (_compose(chain[side], logits) for side in _BRANCH[1:])
+        return objectives.branch_log_odds(logits[chain["if"]], *sides)
+    return functools.reduce(objectives.join_log_odds, [_compose(one, logits) for one in chain])

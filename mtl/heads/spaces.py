@@ -1,0 +1,125 @@
+"""Sample spaces: the rows that a task is about, by the labels of the tasks before it.
+
+space = spaces.Space("click")                       # the rows where label click is 1
+space = spaces.Space({"income": [">50K", ">50K."]})       # the rows where it is one of these
+inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import values
+
+Within = str | Mapping[str, Sequence[Any]]
+"""A label field that has to be 1, or {label field: the values of which it has to be one}."""
+
+_RULE = "name a label field, or map label fields to lists of their values"
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """The rows in which every field of `within` has one of its values.
+
+    A row is outside where any field is known to have another value. A row that is neither inside
+    nor outside has a field whose value is missing.
+    """
+
+    within: Within
+
+    @property
+    def fields(self) -> Mapping[str, Sequence[Any]]:
+        """{label field: the values that open the space}."""
+        return {self.within: (1,)} if isinstance(self.within, str) else self.within
+
+    @property
+    def rule(self) -> str:
+        """Where a label may tell of an outcome: `label 'click' is 1`."""
+        said = []
+        for name, given in self.fields.items():
+            is_one = (
+                values.show(given[0]) if len(given) == 1 else values.one_of(given)[len("be ") :]
+            )
+            said.append(f"label {name!r} is {is_one}")
+        return " and ".join(said)
+
+    def check(self, where: str) -> None:
+        """Fail unless the fields and their values can be such."""
+        checks.is_a(where, self.within, (str, Mapping), _RULE)
+        checks.mapping(where, self.fields, _RULE)
+        checks.require(bool(self.fields) and "" not in self.fields, where, _RULE, self.within)
+        for name, given in self.fields.items():
+            here = where if isinstance(self.within, str) else f"{where}[{name!r}]"
+            checks.is_a(here, given, (list, tuple), "be a list of label values")
+            checks.require(bool(given), here, "hold a label value", given)
+            for value in given:
+                checks.is_a(here, value, (str, int, float), "be a list of label values")
+                rule = "hold no mark of a missing label"
+                checks.require(not values.is_missing(value), here, rule, value)
+
+    def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return which rows are inside, and which outside: {field: [B]} -> bool [B] each."""
+        inside, outside = [], []
+        for name, given in self.fields.items():
+            checks.one_of(where, name, labels)
+            label = labels[name]
+            fits = isinstance(label, tf.Tensor) and label.shape.rank == 1
+            checks.require(fits, where, "name labels of one value in each example", name)
+            hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
+            inside.append(hits)
+            outside.append(values.are_present(label) & ~hits)
+        return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
+
+    @property
+    def suffix(self) -> str:
+        """What tells statistics of the space from those of all rows."""
+        return f" where {self.rule}"
+
+    def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
+        """Return what gathers the same from the rows inside alone, by names of its own."""
+        return {
+            f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
+            for name, accumulator in accumulators.items()
+        }
+
+    def place(self, labels: Mapping[str, Any]) -> bool | None:
+        """Return whether one record (Python values) is inside; None where that is not known."""
+        is_known = True
+        for name, given in self.fields.items():
+            for value in values.flatten_values(labels.get(name, [])):
+                if values.is_missing(value):
+                    is_known = False
+                elif value not in given:
+                    return False
+        return True if is_known else None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Inside:
+    """An accumulator that sees the rows inside of a space alone.
+
+    Attributes:
+      accumulator: of labels of one value a row.
+      space: where they count.
+    """
+
+    accumulator: types.Accumulator
+    space: Space
+
+    def update(self, fields: types.Tensors) -> None:
+        """Take in the rows of a batch that are inside."""
+        inside, _ = self.space.locate(fields, "within")
+        cut = {
+            name: tf.boolean_mask(given, inside)
+            for name, given in fields.items()
+            if isinstance(given, tf.Tensor) and given.shape.rank == 1
+        }
+        self.accumulator.update(cut)
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return what the accumulator gathered."""
+        return self.accumulator.save(directory, column)

@@ -9,6 +9,7 @@ from mtl.heads.binary import Binary
 from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
+from mtl.heads.group_ranking import Ranking
 from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
@@ -26,6 +27,7 @@ __all__ = [
     "MultiLabel",
     "Ordinal",
     "Poisson",
+    "Ranking",
     "Regression",
     "Score",
 ]

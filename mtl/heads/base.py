@@ -22,12 +22,11 @@ NAN_PREDICTIONS = "nan_predictions"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Base(types.Head):
-    """One linear layer on the tower, and a loss that is a weighted mean over the labelled rows.
+class Labelled(types.Head):
+    """One linear layer on the tower, and a label for each row.
 
-    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled. A label is missing where
-    it is NaN (float32), -1 (int64) or "" (string): it then weighs nothing in loss, gradients and
-    metrics.
+    A label is missing where it is NaN (float32), -1 (int64) or "" (string): it then weighs nothing
+    in loss, gradients and metrics.
 
     Attributes:
       name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
@@ -81,9 +80,6 @@ class Base(types.Head):
     A name may hold "*". A metric without an order, such as a mean, is left out.
     """
 
-    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
-    """The metrics that know nothing of the predictions."""
-
     def initial_bias(self) -> Any:
         """Return a number, or one for each logit: what an untrained head starts from."""
         return 0.0
@@ -103,23 +99,11 @@ class Base(types.Head):
         """Return what a label of this type must be: `be in [0, 10)`."""
         raise NotImplementedError
 
-    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
-        raise NotImplementedError
-
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
         [B, ...] -> {name: [B, ...]}, such as probabilities and class names.
         """
-        raise NotImplementedError
-
-    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return what the metrics are made of: tensors that add up over rows, and totals."""
-        raise NotImplementedError
-
-    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of these sums."""
         raise NotImplementedError
 
     # What all heads do.
@@ -129,65 +113,9 @@ class Base(types.Head):
         initializer = tf1.constant_initializer(self.initial_bias())
         return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
-    def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
-
-        Raises:
-          InvalidArgumentError: when run, on a label or a weight out of range.
-        """
-        examples = self.examples(logits, labels)
-        losses = self.losses(examples.logits, examples.targets)
-        return objectives.weighted_mean(losses, examples.weights)
-
-    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum the weights of the labels: {field: [B, ...]} -> the sum of the weights, a scalar."""
-        return tf.reduce_sum(self._targets_and_weights(labels)[1])
-
-    def row_weights(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum the weights of the labels of each row: {field: [B, ...]} -> [B]."""
-        weights = self._targets_and_weights(labels)[1]
-        return weights if weights.shape.rank == 1 else tf.reduce_sum(weights, 1)
-
-    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics.
-
-        [B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
-
-        `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as a prediction or
-        as the loss. One such row makes NaN of every metric but those of the labels alone.
-        """
-        examples = self.examples(logits, labels)
-        losses = self.losses(examples.logits, examples.targets)
-        sums = {
-            "loss": metrics.sum_weighted(losses, examples.weights),
-            "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
-            "nan_predictions": nan_rows(
-                [*self.predictions(logits).values(), losses], examples.weights > 0
-            ),
-            **self.sums(examples),
-        }
-        return metrics.stream_sums(sums, self.all_metrics)
-
-    def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of these sums, those that every head has among them."""
-        average_loss = metrics.ratio(sums["loss"], sums["weight"])
-        summary = {"average_loss": average_loss, **self.summary(sums)}
-        return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
-
-    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Aligns logits, targets and weights, neutral where a label is missing."""
-        targets, weights = self._targets_and_weights(labels)
-        counts = weights > 0
-        mask = counts if logits.shape.rank == counts.shape.rank else counts[:, tf.newaxis]
-        return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
-
-    def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        targets, present = self.targets(self.label_of(labels))
-        return targets, self.weights(labels, present)
-
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
         """Return the label field; fail unless it has a type and a shape that the head can take."""
-        return self._field(labels, self.field, self.label_types, self.label_shape)
+        return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
         """Return the weights of `present` labels, [B] or [B, n], and 0 of those missing."""
@@ -198,7 +126,7 @@ class Base(types.Head):
 
     def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
         """Return the weight field as [B] or [B, 1], 0 where the label is missing."""
-        given = self._field(labels, field, (tf.float32, tf.int64), ())
+        given = self.read_field(labels, field, (tf.float32, tf.int64), ())
         weights = tf.cast(given, tf.float32)
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
@@ -206,9 +134,10 @@ class Base(types.Head):
         valid = (used >= 0) & tf.math.is_finite(used)
         return self.checked(used, valid, used, _WEIGHT_RULE, field)
 
-    def _field(
+    def read_field(
         self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
     ) -> tf.Tensor:
+        """Return a label field; fail unless it is there, of such a type and shape."""
         checks.one_of(f"head {self.name!r}: its label field", field, labels)
         label, where = labels[field], f"head {self.name!r}: label {field!r}"
         if label.dtype not in kinds:
@@ -253,6 +182,100 @@ class Base(types.Head):
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """Return what each of one record's label values must pass, and how the error puts it."""
         return self.accepts, self.rule(type(given[0]) if given else None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Base(Labelled):
+    """A labelled head whose loss is a weighted mean over the labelled rows.
+
+    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled.
+
+    Attributes:
+      name, label, weight, trainable: as in `Labelled`.
+    """
+
+    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
+    """The metrics that know nothing of the predictions."""
+
+    # What a head defines.
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+        raise NotImplementedError
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
+        """Return what the metrics are made of: tensors that add up over rows, and totals."""
+        raise NotImplementedError
+
+    def sums_by_group(
+        self, examples: types.LossInputs, labels: types.Tensors
+    ) -> dict[str, tf.Tensor | metrics.Total]:
+        """Return further sums, of rows that belong together by a label field."""
+        del examples, labels
+        return {}
+
+    def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Return the metrics of these sums."""
+        raise NotImplementedError
+
+    # What all heads do.
+
+    def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+        """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
+
+        Raises:
+          InvalidArgumentError: when run, on a label or a weight out of range.
+        """
+        examples = self.examples(logits, labels)
+        losses = self.losses(examples.logits, examples.targets)
+        return objectives.weighted_mean(losses, examples.weights)
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """Sum the weights of the labels: {field: [B, ...]} -> the sum of the weights, a scalar."""
+        return tf.reduce_sum(self._targets_and_weights(labels)[1])
+
+    def row_weights(self, labels: types.Tensors) -> tf.Tensor:
+        """Sum the weights of the labels of each row: {field: [B, ...]} -> [B]."""
+        weights = self._targets_and_weights(labels)[1]
+        return weights if weights.shape.rank == 1 else tf.reduce_sum(weights, 1)
+
+    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
+        """Build the metrics.
+
+        [B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
+
+        `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as a prediction or
+        as the loss. One such row makes NaN of every metric but those of the labels alone.
+        """
+        examples = self.examples(logits, labels)
+        losses = self.losses(examples.logits, examples.targets)
+        sums = {
+            "loss": metrics.sum_weighted(losses, examples.weights),
+            "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
+            "nan_predictions": nan_rows(
+                [*self.predictions(logits).values(), losses], examples.weights > 0
+            ),
+            **self.sums(examples),
+            **self.sums_by_group(examples, labels),
+        }
+        return metrics.stream_sums(sums, self.all_metrics)
+
+    def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Return the metrics of these sums, those that every head has among them."""
+        average_loss = metrics.ratio(sums["loss"], sums["weight"])
+        summary = {"average_loss": average_loss, **self.summary(sums)}
+        return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
+
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
+        """Aligns logits, targets and weights, neutral where a label is missing."""
+        targets, weights = self._targets_and_weights(labels)
+        counts = weights > 0
+        mask = counts if logits.shape.rank == counts.shape.rank else counts[:, tf.newaxis]
+        return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
+
+    def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        targets, present = self.targets(self.label_of(labels))
+        return targets, self.weights(labels, present)
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:

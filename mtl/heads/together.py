@@ -210,6 +210,7 @@ def _parts(heads: Sequence[types.Head]) -> list[Any]:
 
 def _kind(head: types.Head) -> str | None:
     """Return what equal heads have in common; None where a head is built by itself."""
-    if type(head) is not binary.Binary:  # Another class may compute anything.
+    # Another class may compute anything, and rows of a group are kept by each head for itself.
+    if type(head) is not binary.Binary or head.group is not None:
         return None
     return repr(dataclasses.replace(head, name="any", label=None))

@@ -308,6 +308,7 @@ class Training:
             batch_size=self._data.batch_size // place.workers,
             statistics=fitting.load_statistics(self._model_dir),
             start_step=first,
+            parts=self._run.micro_batches * place.replicas // place.workers,
         )
         # An iterator of ours, not a dataset handed to Estimator: its position is saved with every
         # checkpoint, and the loop over steps calls `get_next` in its body.

@@ -15,6 +15,7 @@ from mtl.heads.multi_class import MultiClass
 from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
 from mtl.heads.regression import Poisson, Regression
+from mtl.heads.retrieval import Retrieval
 from mtl.heads.score import Score
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "Poisson",
     "Ranking",
     "Regression",
+    "Retrieval",
     "Score",
 ]

@@ -86,11 +86,7 @@ class GroupedRows:
       weights: [B] float32; rows of weight 0 are left out.
     """
 
-    state = (
-        tf.TensorSpec([None], tf.int64),  # Keys.
-        tf.TensorSpec([None, 3], tf.float32),  # Scores, labels, weights.
-        tf.TensorSpec([], tf.int64),  # How many rows are in use.
-    )
+    state = buffers.rows_state(3)  # Scores, labels, weights.
 
     def __init__(self, keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor):
         counts = weights > 0
@@ -99,42 +95,12 @@ class GroupedRows:
         self._rows = tf.boolean_mask(tf.stack(rows, axis=-1), counts)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch; where the buffer is full, make room for half as many more."""
-        keys, rows, used = (variable.handle for variable in state)
-        start = buffers.read(used, tf.int64)
-        end = start + tf.size(self._keys, tf.int64)
-
-        def append() -> tf.Tensor:
-            with tf.control_dependencies(
-                [
-                    buffers.put(keys, start, end, self._keys),
-                    buffers.put(rows, start, end, self._rows),
-                ]
-            ):
-                return tf.identity(end)
-
-        def grow() -> tf.Tensor:
-            spare = tf.maximum(end // 2, buffers.LEAST_CAPACITY)
-            all_keys = [
-                buffers.read(keys, tf.int64)[:start],
-                self._keys,
-                tf.zeros([spare], tf.int64),
-            ]
-            all_rows = [buffers.read(rows, tf.float32)[:start], self._rows, tf.zeros([spare, 3])]
-            with tf.control_dependencies(
-                [
-                    buffers.assign(keys, tf.concat(all_keys, 0)),
-                    buffers.assign(rows, tf.concat(all_rows, 0)),
-                ]
-            ):
-                return tf.identity(end)
-
-        return buffers.assign(used, tf.cond(end <= buffers.capacity(keys), append, grow))
+        """Append the batch."""
+        return buffers.append(state, self._keys, self._rows)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:
         """Return the rows of all replicas, in order."""
-        keys = tf.concat([keys[:used] for keys, _, used in replicas], 0)
-        rows = tf.concat([rows[:used] for _, rows, used in replicas], 0)
+        keys, rows = buffers.read_all(replicas)
         names, groups = tf.unique(keys)
         order = _order(groups, rows[:, 0])
         scores, labels, weights = tf.unstack(tf.cast(tf.gather(rows, order), tf.float64), axis=1)

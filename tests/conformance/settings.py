@@ -39,6 +39,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
         "relation": networks.MLP(),
     },
     "FinalMLP": lambda: {"streams": [networks.MLP(), networks.MLP()]},
+    "TwoTower": lambda: {
+        "query": networks.MLP(),
+        "item": networks.MLP(),
+        "item_columns": ["item_*"],
+    },
     "WideAndDeep": lambda: {"network": network()},
     "HoME": lambda: {"experts": [networks.MLP(), networks.MLP()], "groups": {"all": ["y"]}},
     "LTB": lambda: {"levels": [networks.MLP()], "num_nodes": [2]},
@@ -120,8 +125,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "MultiLabel": lambda: {"name": "y", "classes": 3},
     "Ordinal": lambda: {"name": "y", "classes": 3},
     "Poisson": lambda: {"name": "y"},
+    "Ranking": lambda: {"name": "y", "group": "query"},
     "Regression": lambda: {"name": "y"},
+    "Retrieval": lambda: {"name": "y", "item": "item"},
     "Score": lambda: {"name": "y"},
+    "WholeGroups": lambda: {"group": "query"},
     "FromFile": lambda: {"path": __file__},
     "Rows": lambda: {"rows": [1]},
     "MultiTaskModel": lambda: {

@@ -102,7 +102,9 @@ def loss(kind, keys, scores, labels, weights, gains="exponential", temperature=0
             )
         elif kind == "softmax":
             target = w * y / (w * y).sum()
-            own = -sum(t * (a - math.log((w * np.exp(s)).sum())) for t, a in zip(target, s, strict=True))
+            own = -sum(
+                t * (a - math.log((w * np.exp(s)).sum())) for t, a in zip(target, s, strict=True)
+            )
         else:
             smooth = [
                 1 + sum(1 / (1 + math.exp((s[i] - s[j]) / temperature)) for j in range(n) if j != i)

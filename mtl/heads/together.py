@@ -105,7 +105,9 @@ def sum_average_losses(
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     found = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in found])
-    values = tf.unstack(tf.where(total > 0, losses, tf.zeros_like(losses)))
+    # A head that ranks may find in no batch what it finds in all of them together.
+    is_absent = tf.math.is_nan(losses) & (total <= 0)
+    values = tf.unstack(tf.where(is_absent, tf.zeros_like(losses), losses))
     return tf.add_n(values), tf.group(update, *{each for _, each in found})
 
 

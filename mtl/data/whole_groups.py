@@ -6,6 +6,7 @@ whole_groups.WholeGroups.group = "query"         # a label, or a feature that Sp
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class WholeGroups:
             return groups.shuffle(shuffle_buffer, seed + epoch)
 
         groups = tf.data.Dataset.range(tf.int64.max).flat_map(one_pass)
-        packed = _pack(groups, _empty_rows(records), rows)
+        packed = _fill(groups, records, rows)
         if parts == 1:
             return packed
         return packed.batch(parts, drop_remainder=True).map(_join_parts)
@@ -204,17 +205,19 @@ def _split_groups(
 
     @tf.autograph.experimental.do_not_convert
     def cut(carried: Any, chunk: Any) -> tuple[Any, Any]:
-        rows, keys = _concat(carried[0], chunk[0]), tf.concat([carried[1], chunk[1]], 0)
-        is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), keys[1:] != keys[:-1]], 0)
+        *flat, keys = carried
+        rows, keys = _concat(_pack(records, flat), chunk[0]), tf.concat([keys, chunk[1]], 0)
+        differ = tf.not_equal(keys[1:], keys[:-1])
+        is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)
         starts = tf.where(is_first)[:, 0]
         count = tf.size(keys, tf.int64)
         # The last group may go on in the next chunk, unless the pass ends here.
         last = tf.fill([tf.cast(chunk[2], tf.int64)], count)
         bounds = tf.concat([starts, last], 0)
         end = bounds[-1]
-        return (_slice(rows, end, count), keys[end:]), (rows, bounds)
+        return (*_flatten(_slice(rows, end, count)), keys[end:]), (rows, bounds)
 
-    start = (_empty_rows(records), _empty(tf.TensorSpec([None], field.dtype)))
+    start = (*_flatten(_empty_rows(records)), _empty(tf.TensorSpec([None], field.dtype)))
 
     @tf.autograph.experimental.do_not_convert
     def deal(rows: Any, bounds: tf.Tensor) -> tf.data.Dataset:
@@ -224,17 +227,19 @@ def _split_groups(
     return chunks.scan(start, cut).flat_map(deal)
 
 
-def _pack(groups: tf.data.Dataset, empty: Any, rows: int) -> tf.data.Dataset:
+def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
     """Return full parts, (raw records [rows, ...], which of them are no padding [rows])."""
 
     @tf.autograph.experimental.do_not_convert
     def add(carried: Any, group: Any) -> tuple[Any, Any]:
+        carried = _pack(records, carried)
         held, size = _count(carried), _count(group)
         fits = held + size <= rows
         message = f"A group has more than the {rows} rows of a slice of a batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
             first = tf.where(fits, 0, held)
-        return _slice(_concat(carried, group), first, held + size), (carried, ~fits)
+        kept = _slice(_concat(carried, group), first, held + size)
+        return _flatten(kept), (carried, ~fits)
 
     @tf.autograph.experimental.do_not_convert
     def pad(carried: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -243,7 +248,8 @@ def _pack(groups: tf.data.Dataset, empty: Any, rows: int) -> tf.data.Dataset:
         chosen = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, chosen), carried), places < count
 
-    return groups.scan(empty, add).filter(lambda carried, is_full: is_full).map(pad)
+    filled = groups.scan(_flatten(_empty_rows(records)), add)
+    return filled.filter(lambda carried, is_full: is_full).map(pad)
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -275,6 +281,19 @@ def _empty(spec: Any) -> Any:
     inner = spec.shape[1:]
     zeros = tf.zeros([0, *(size or 0 for size in inner)], spec.dtype)
     return tf1.placeholder_with_default(zeros, [None, *inner])
+
+
+# What is carried from row to row in `scan` cannot be ragged, but the tensors within can.
+
+
+def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.nest.flatten(rows, expand_composites=True))
+
+
+def _pack(records: tf.data.Dataset, tensors: Sequence[tf.Tensor]) -> Any:
+    """Return the batch of raw records that was flattened."""
+    spec = source_lib.batch(records, 1).element_spec
+    return tf.nest.pack_sequence_as(spec, list(tensors), expand_composites=True)
 
 
 def _slice(rows: Any, first: Any, last: Any) -> Any:

@@ -130,7 +130,8 @@ class _Blocks:
 
 def _changes(values: tf.Tensor) -> tf.Tensor:
     """Return whether each differs from the one before, [N]; the first does."""
-    return tf.concat([tf.ones_like(values[:1], tf.bool), values[1:] != values[:-1]], 0)
+    differ = tf.not_equal(values[1:], values[:-1])
+    return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
 
 
 def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor) -> tf.Tensor:
@@ -144,7 +145,7 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     sums = tf.cumsum(blocks.sum(relevant))
     before = tf.cumsum(rows.sum(relevant), exclusive=True)
     until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)
-    is_first = (hits > 0) & (until == hits)
+    is_first = (hits > 0) & tf.equal(until, hits)
     ahead = tf.cast(blocks.places - blocks.starts, tf.float64)
     left = blocks.sizes - ahead - 1
     can_be = is_first & (left >= hits - 1)

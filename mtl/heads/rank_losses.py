@@ -62,8 +62,8 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
     names, ids = tf.unique(keys)
     counts = weights > 0
     index = tf.range(tf.size(ids))
-    pairs = (ids[:, tf.newaxis] == ids) & counts[:, tf.newaxis] & counts
-    pairs &= index[:, tf.newaxis] != index
+    pairs = tf.equal(ids[:, tf.newaxis], ids) & counts[:, tf.newaxis] & counts
+    pairs &= tf.not_equal(index[:, tf.newaxis], index)
 
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
         own, other = ([tf.expand_dims(field, axis) for field in fields] for axis in (1, 0))
@@ -84,7 +84,7 @@ def of_split(rows: groups.Ranked) -> Lists:
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
         def add(distance: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             first, second = ([f[:-distance] for f in fields], [f[distance:] for f in fields])
-            alike = rows.groups[:-distance] == rows.groups[distance:]
+            alike = tf.equal(rows.groups[:-distance], rows.groups[distance:])
             for own, other, before, after in (
                 (first, second, 0, distance),
                 (second, first, distance, 0),
@@ -200,7 +200,7 @@ def _ideal_dcg(lists: Lists, gained: tf.Tensor) -> tf.Tensor:
 
 def _is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return 1 where the other has more of the first field, or as much and less of the second."""
-    tied = (other[0] == own[0]) & (other[1] < own[1])
+    tied = tf.equal(other[0], own[0]) & (other[1] < own[1])
     return tf.cast((other[0] > own[0]) | tied, own[0].dtype)
 
 

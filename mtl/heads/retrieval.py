@@ -156,10 +156,10 @@ class Retrieval(base.Labelled):
         if self.corrects_popularity:
             scores -= self._log_share(labels)
         is_own = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
-        is_other = counts & (rows.keys[:, tf.newaxis] != rows.keys)
+        is_other = counts & tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
         if self.query is not None:
             queries = groups.read_keys(self, self.query, labels, counts)
-            is_other &= queries[:, tf.newaxis] != queries
+            is_other &= tf.not_equal(queries[:, tf.newaxis], queries)
         # Not the least number, whose exponential has a gradient of its own where all rows are out.
         scores = tf.where(is_own | is_other, scores, -1e9)
         losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)

@@ -43,6 +43,7 @@ def auc(labels, scores, weights):
 def metrics(keys, scores, labels, weights, k, kind="exponential"):
     """All metrics of the whole split."""
     found, impressions = {}, []
+    weights = weights.astype("d")
     for rows in groups(keys, weights):
         y, s, w = labels[rows], scores[rows], weights[rows]
         if 0 < (y > 0).sum() < len(y):
@@ -80,6 +81,7 @@ def softplus(x):
 def loss(kind, keys, scores, labels, weights, gains="exponential", temperature=0.1):
     """The loss of a batch: the mean over the groups in which labels differ."""
     total = count = 0.0
+    weights = weights.astype("d")
     for rows in groups(keys, weights):
         y, s, w = labels[rows], scores[rows], weights[rows]
         if len(set(y.tolist())) < 2:

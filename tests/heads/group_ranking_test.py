@@ -108,7 +108,7 @@ def test_metrics_are_those_of_whole_groups_whatever_the_batches(gain):
 
 
 def test_gauc_of_a_binary_head_is_not_the_mean_over_batches():
-    keys, scores, labels, weights = drawn(200)
+    keys, scores, labels, weights = drawn(200, num_groups=50)
     binary = heads.Binary(name="y", group="query", weight="weight")
     given = fields(keys, (labels > 1).astype("i8"), weights)
     found = harness.evaluate(binary, scores[:, None], given, num_batches=40)

@@ -26,12 +26,13 @@ def head(**settings):
 
 def loss_by_hand(vectors, labels, counts, query):
     rows = np.flatnonzero(labels["click"] > 0)
+    labels = {**labels, "weight": labels["weight"].astype("d")}
     total = 0.0
     for i in rows:
         terms = {}
         for j in rows:
             same = labels["item"][i] == labels["item"][j]
-            same |= query and labels["user"][i] == labels["user"][j]
+            same |= bool(query) and labels["user"][i] == labels["user"][j]
             if i != j and same:
                 continue
             score = vectors[i, :4] @ vectors[j, 4:] / 0.5

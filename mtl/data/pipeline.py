@@ -150,6 +150,11 @@ class Pipeline:
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
 
+    @property
+    def depends_on_parts(self) -> bool:
+        """Whether the rows of a batch depend on the parts that it will be cut into."""
+        return isinstance(self.sampler, whole_groups.WholeGroups)
+
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch, or the records that are shuffled, surely do not fit into memory.
 

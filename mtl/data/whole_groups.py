@@ -237,7 +237,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         fits = held + size <= rows
         message = f"A group has more than the {rows} rows of a slice of a batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
-            first = tf.where(fits, 0, held)
+            first = tf.where(fits, tf.zeros_like(held), held)
         kept = _slice(_concat(carried, group), first, held + size)
         return _flatten(kept), (carried, ~fits)
 

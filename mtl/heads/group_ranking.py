@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, types
+from mtl import checks, compat, layers, types
 from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_losses, values
 
 
@@ -105,6 +105,10 @@ class Ranking(base.Labelled):
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the label, weight or group of one record, or None."""
         return super().check(labels) or groups.check_key(self, self.group, labels)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute the scores, [B, H] -> [B, 1]; a bias would change no order."""
+        return layers.dense(tower, self.size, "logits", use_bias=False)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, 1] and {field: [B]} -> a scalar.

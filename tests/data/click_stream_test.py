@@ -116,7 +116,7 @@ def test_items_of_a_session_are_shown_to_one_user_and_popular_ones_more_often():
     session, counts = np.unique(rows["session"], return_counts=True)
     assert sorted(set(counts)) == [6, 7]  # The last of each 1000 rows is shorter.
     np.testing.assert_array_equal(rows["session"], np.repeat(session, counts))
-    lists = rows["clicked_items"].to_list()
+    lists = [items.tolist() for items in rows["clicked_items"]]
     assert lists == [lists[first] for first in rows["session"]]
     assert len(set(map(tuple, lists))) > 350
     assert len(set(rows["category"][:7].tolist())) > 1

@@ -1,25 +1,27 @@
-"""Ranking on made-up clicks: losses within sessions, two towers with and without log Q, memory.
+"""Ranking on made-up data: losses within queries, two towers with and without log Q, memory.
 
     python -m benchmarks.ranking losses --seeds 3
     python -m benchmarks.ranking towers --seeds 3
     python -m benchmarks.ranking memory --rows 1000000
 
-`losses` trains `gin_configs/experiments/click_stream_ranking.gin` with each loss, and with a
-pointwise one in place of the first head, on the same batches; the table shows NDCG at 5 and GAUC of
-the clicks of the test split at the last step, of users with up to 20 clicks. `towers` trains the
-two towers of `click_stream_two_tower.gin`. Both take 40,000 rows for training and 10,000 to test.
-Differences are paired by seed, with their standard errors. `memory` evaluates a head that ranks on
-random rows: what the process takes at most beyond what it took before the first row, and the
-seconds.
+`losses` trains the recipe of `docs/ranking.md` with each loss, and with a pointwise one of squared
+errors on the same batches; the table shows NDCG of the test queries at the last step. `towers`
+trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests 10,000. Differences
+are paired by seed, with their standard errors. `memory` evaluates a head that ranks on random rows:
+what the process takes at most beyond what it took before the first row, and the seconds.
 """
 
 import argparse
+import csv
 import functools
 import itertools
 import os
 import pathlib
+import re
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,18 +38,12 @@ from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 
-_FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "experiments"
+_ROOT = pathlib.Path(__file__).parent.parent
 POINTWISE = "pointwise"
-_BINARY = [
-    "MultiTaskModel.heads = [@click/heads.Binary(), @purchase/heads.Binary()]",
-    "click/heads.Binary.name = 'click'",
-    "click/heads.Binary.group = 'session'",
-    "checkpoints.Best.metric = 'click/gauc'",
-]
 LOSSES = {
-    POINTWISE: _BINARY,
+    POINTWISE: ["MultiTaskModel.heads = [@heads.Regression()]", "Regression.name = 'grade'"],
     **{
-        kind: [f"click/heads.Ranking.loss_type = '{kind}'"]
+        kind: [f"grade/heads.Ranking.loss_type = '{kind}'"]
         for kind in ("ranknet", "lambdarank", "softmax", "approx_ndcg")
     },
 }
@@ -56,54 +52,62 @@ TOWERS = {
     NO_CORRECTION: ["heads.Retrieval.corrects_popularity = False"],
     "log Q": [],
 }
-_K = 5
+_TOWERS = _ROOT / "gin_configs" / "experiments" / "click_stream_two_tower.gin"
 _ROWS = "ClickStream.rows = {'train': 40000, 'validation': 2000, 'test': 10000}"
-# Attention to each event is what a step takes longest for.
-_SHORT = "ClickStream.max_events = 20"
 
 
-def _train(name: str, params: Sequence[str], seed: int, steps: int, folder: str) -> Any:
+def _train(path: str, params: Sequence[str], seed: int, steps: int, folder: str) -> Any:
     """Train an experiment, and return it."""
     settings = [
         *(f"Run.{setting} = {steps}" for setting in ("train_steps", "checkpoint_steps")),
         f"Run.seed = {seed}",
         "Serving.check_rows = 0",
-        _ROWS,
+        "Best.metric = 'average_loss'",
     ]
-    made = config.load([str(_FOLDER / name)], [*params, *settings])
+    made = config.load([path], [*params, *settings])
     verbs.train(made, folder)
     return made
 
 
 def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
     """Return the metrics of the test split, {name: value}."""
-    with tempfile.TemporaryDirectory() as folder:
-        params = [*LOSSES[loss], _SHORT]
-        made = _train("click_stream_ranking.gin", params, seed, steps, folder)
-        metrics = verbs.evaluate(made, folder, "test")
-        name = "click/probability" if loss == POINTWISE else "click/score"
-        scores = np.array([row[name] for row in verbs.predict(made, folder, "test")])
-    (given,) = made.data.source.records("test").batch(len(scores)).as_numpy_iterator()
-    found = compute_ndcg(given["session"], scores, given["click"], _K)
-    return {f"ndcg_at_{_K}": found, "gauc": float(metrics["click/gauc"])}
+    page = (_ROOT / "docs" / "ranking.md").read_text()
+    code, gin = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "gin"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "searches.gin").write_text(gin)
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+        files = {split: str(folder / f"{split}.csv") for split in ("train", "test")}
+        params = [*LOSSES[loss], f"Csv.files = {files}"]
+        run = str(folder / "run")
+        made = _train(str(folder / "searches.gin"), params, seed, steps, run)
+        predicted = "grade/value" if loss == POINTWISE else "grade/score"
+        scores = np.array([row[predicted] for row in verbs.predict(made, run, "test")])
+        with open(files["test"]) as file:
+            given = list(csv.DictReader(file))
+    queries = np.array([row["query"] for row in given])
+    grades = np.array([float(row["grade"]) for row in given])
+    cuts = {"ndcg": len(given), "ndcg_at_5": 5, "ndcg_at_1": 1}
+    return {name: compute_ndcg(queries, scores, grades, k) for name, k in cuts.items()}
 
 
 def compute_ndcg(keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, k: int) -> float:
-    """Return the mean NDCG at k of the groups with a label of 1, of labels of 0 and 1."""
-    discounts = 1 / np.log2(2 + np.arange(k))
+    """Return the mean NDCG at k of the groups with a label above 0, with exponential gains."""
     found = []
     for key in np.unique(keys):
         own = keys == key
-        ranked, hits = labels[own][np.argsort(-scores[own])][:k], int(labels[own].sum())
-        if hits:
-            found.append((ranked * discounts[: len(ranked)]).sum() / discounts[:hits].sum())
+        gains = 2 ** labels[own] - 1
+        discounts = np.where(np.arange(len(gains)) < k, 1 / np.log2(2 + np.arange(len(gains))), 0)
+        if gains.any():
+            best = (np.sort(gains)[::-1] * discounts).sum()
+            found.append((gains[np.argsort(-scores[own])] * discounts).sum() / best)
     return float(np.mean(found))
 
 
 def train_towers(name: str, seed: int, steps: int) -> dict[str, float]:
     """Return the metrics of the test split, {name: value}."""
     with tempfile.TemporaryDirectory() as folder:
-        made = _train("click_stream_two_tower.gin", TOWERS[name], seed, steps, folder)
+        made = _train(str(_TOWERS), [*TOWERS[name], _ROWS], seed, steps, folder)
         metrics = verbs.evaluate(made, folder, "test")
     names = ("recall_at_10", "recall_at_50", "mrr")
     return {metric: float(metrics[f"clicked/{metric}"]) for metric in names}

@@ -8,6 +8,8 @@ from mtl import checks, heads, types
 from mtl.heads import rank_losses
 from tests.heads import by_hand, harness
 
+pytestmark = pytest.mark.medium
+
 tf1 = tf.compat.v1
 
 
@@ -64,7 +66,7 @@ def test_the_gradient_of_lambdarank_is_that_of_weighted_pairs():
     assert untrained[1, 0] < 0 < untrained[0, 0]
 
 
-@pytest.mark.parametrize("kind", rank_losses.TYPES)
+@pytest.mark.parametrize("kind", ["ranknet", "softmax"])
 def test_slices_of_whole_groups_add_up(kind):
     keys, scores, labels, weights = drawn()
     order = np.argsort(keys, kind="stable")

@@ -7,6 +7,8 @@ import tensorflow as tf
 from mtl import checks, heads
 from tests.heads import harness
 
+pytestmark = pytest.mark.medium
+
 COUNTS = {0: 50, 1: 20, 2: 20, 3: 5, 4: 5}
 
 

@@ -171,6 +171,11 @@ class Experiment:
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
+            group = types.read_member(head, types.Head, "whole_groups")
+            rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
+            fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
+            is_whole = getattr(self.data.sampler, "group", None) == group
+            checks.require(not group or is_whole, "Pipeline.sampler", rule, self.data.sampler, fix)
 
     def _check_trackers(self) -> None:
         where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"

@@ -278,7 +278,10 @@ class Combine(types.Surgery):
         return dataclasses.replace(tasks, losses=[*first, *second])
 
     def _take_samples(self, tasks: task_gradients.TaskGradients) -> list[list[tf.Tensor]]:
-        fix = "It needs the losses of samples of the batch, and MultiTaskModel.mixing mixes these."
+        fix = (
+            "It needs the losses of samples of the batch, and MultiTaskModel.mixing mixes these, "
+            "or a head compares their rows, as heads.Ranking does."
+        )
         if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)
         return [list(losses.values()) for losses in tasks.samples(self._weighing.samples)]

@@ -21,6 +21,7 @@ from mtl.data import source
 
 SPLITS = ("train", "validation", "test")
 FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
+    "session": ("int64", ()),
     "item": ("int64", ()),
     "category": ("int64", ()),
     "now": ("int64", ()),
@@ -53,11 +54,13 @@ class ClickStream(types.Source):
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
 
     So the mean of a history tells little, and its events of one category tell all. An hour passes
-    between two clicks in the mean. Every row depends on the seed, the split and its number alone: a
+    between two clicks in the mean. A user is shown `shown` items in rows that follow each other, a
+    session, and has a tendency of its own to click, which no field tells and which is added before
+    both sigmoids. Every row depends on the seed, the split and its number alone: a
     larger split starts with the rows of a smaller one.
 
-    Fields: item, category and now; the lists clicked_items, clicked_categories and clicked_times,
-    the last click last; the labels click and purchase; and their true probabilities,
+    Fields: session, item, category and now; the lists clicked_items, clicked_categories and
+    clicked_times, the last click last; the labels click and purchase; and their true probabilities,
     click_probability and purchase_probability.
 
     Attributes:
@@ -67,6 +70,10 @@ class ClickStream(types.Source):
       max_events: a history has 0 to so many, each number as often.
       noise: the share of clicked items of any category, in [0, 1].
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      shown: how many items are shown to a user; the last session of each 1000 rows may be shorter.
+      popularity: at least 1: with u uniform in [0, 1), an item is the one at the share u^popularity
+        of its category. 1 makes all items alike.
+      spread: the standard deviation of the tendencies of users, at least 0.
       seed: from 0 on.
     """
 
@@ -78,11 +85,20 @@ class ClickStream(types.Source):
     rows: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
     )
+    shown: int = 1
+    popularity: float = 1.0
+    spread: float = 0.0
     seed: int = 0
 
     def __post_init__(self):
         where = "ClickStream"
-        for name, least in (("categories", 1), ("interests", 1), ("max_events", 1), ("seed", 0)):
+        for name, least in (
+            ("categories", 1),
+            ("interests", 1),
+            ("max_events", 1),
+            ("shown", 1),
+            ("seed", 0),
+        ):
             checks.whole(f"{where}.{name}", getattr(self, name), least)
         checks.whole(f"{where}.items", self.items, self.categories)
         rule = f"be at most {self.categories}, the categories"
@@ -90,6 +106,8 @@ class ClickStream(types.Source):
         checks.require(fits, f"{where}.interests", rule, self.interests)
         checks.number(f"{where}.noise", self.noise, "be a number in [0, 1]")
         checks.require(0 <= self.noise <= 1, f"{where}.noise", "be in [0, 1]", self.noise)
+        checks.at_least(f"{where}.popularity", self.popularity, 1)
+        checks.at_least(f"{where}.spread", self.spread, 0)
         checks.mapping(f"{where}.rows", self.rows, "map splits to their number of rows")
         for split, rows in self.rows.items():
             checks.one_of(f"{where}.rows", split, SPLITS)
@@ -120,30 +138,39 @@ class ClickStream(types.Source):
             own = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
             return tf.where(uniform(*shape) < share, whole(self.categories, *shape), own)
 
+        numbers = tf.range(rows)
+        firsts = numbers - numbers % self.shown  # The first row of each row's session.
+
+        def of_user(values: tf.Tensor) -> tf.Tensor:
+            return values if self.shown == 1 else tf.gather(values, firsts)
+
         ranks = tf.random.stateless_uniform([rows, self.categories], next(seeds))
-        interests = tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64)
+        interests = of_user(tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64))
         category = choose(interests, 0.5, 1)
-        clicked = choose(interests, self.noise, places)
-        length = whole(places + 1, 1)
+        clicked = of_user(choose(interests, self.noise, places))
+        length = of_user(whole(places + 1, 1))
         is_event = tf.range(places, dtype=tf.int64) < length
         is_recent = is_event & (tf.range(places, dtype=tf.int64) >= length - _RECENT)
         is_same = tf.equal(clicked, category)
         count = tf.reduce_sum(tf.cast(is_same & is_event, tf.float32), 1)
         recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
-        click = tf.sigmoid(1.2 * tf.math.log1p(count) - 1.5)
-        purchase = tf.sigmoid(0.4 * tf.math.log1p(count) + 2.5 * recent - 2.5)
         drawn = uniform(2)
-        now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + whole(1000)
-        gaps = -_SECONDS * tf.math.log(1 - uniform(places))
+        now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
+        gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
         # The time from each event to now: the sum of the gaps of all that come from it on.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
         lists = {
-            "clicked_items": self._choose_items(clicked, uniform(places)),
+            "clicked_items": of_user(self._choose_items(clicked, uniform(places))),
             "clicked_categories": clicked,
             "clicked_times": now[:, tf.newaxis] - tf.cast(ages, tf.int64),
         }
+        item = self._choose_items(category, uniform(1))[:, 0]
+        tendency = self.spread * of_user(tf.random.stateless_normal([rows], next(seeds)))
+        click = tf.sigmoid(1.2 * tf.math.log1p(count) - 1.5 + tendency)
+        purchase = tf.sigmoid(0.4 * tf.math.log1p(count) + 2.5 * recent - 2.5 + tendency)
         return {
-            "item": self._choose_items(category, uniform(1))[:, 0],
+            "session": rows * tf.cast(part, tf.int64) + tf.cast(firsts, tf.int64),
+            "item": item,
             "category": category[:, 0],
             "now": now,
             "click": tf.cast(drawn[:, 0] < click, tf.int64),
@@ -155,6 +182,7 @@ class ClickStream(types.Source):
 
     def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
         """Return items of these categories, by numbers in [0, 1) of the same shape."""
+        drawn = drawn**self.popularity if self.popularity > 1 else drawn
         of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import label_counts, sampling
+from mtl.data import label_counts, sampling, whole_groups
 from mtl.data import source as source_lib
 from mtl.distribution import memory
 from mtl.spec import literals
@@ -57,8 +57,9 @@ class Pipeline:
         24 bytes at once, whether there is a record for it or not.
       cache: whether training keeps the raw records of its shard in memory after the first epoch.
         Off, because a split may not fit.
-      sampler: how often the rows of each class come up in training, such as `sampling.Power`; None
-        draws every row once in each epoch (instance-balanced sampling).
+      sampler: how often the rows of each class come up in training, such as `sampling.Power`, or
+        which rows come together, `whole_groups.WholeGroups`; None draws every row once in each
+        epoch (instance-balanced sampling).
     """
 
     source: types.Source
@@ -68,7 +69,7 @@ class Pipeline:
     eval_split: str = "test"
     shuffle_buffer: int = 10_000
     cache: bool = False
-    sampler: sampling.Power | None = None
+    sampler: sampling.Power | whole_groups.WholeGroups | None = None
 
     def __post_init__(self):
         checks.is_a("Pipeline.spec", self.spec, spec_lib.Spec, "be a Spec, such as @spec.Spec()")
@@ -80,10 +81,14 @@ class Pipeline:
             checks.is_a(f"Pipeline.{name}", getattr(self, name), str, "name a split")
         checks.is_a("Pipeline.cache", self.cache, bool, "be True or False")
         if self.sampler is not None:
-            checks.require_part("Pipeline.sampler", self.sampler, "sampling.Power", arguments=6)
-            checks.one_of(
-                f"{type(self.sampler).__name__}.label", self.sampler.label, self.spec.labels
-            )
+            self._check_sampler(self.sampler)
+
+    def _check_sampler(self, sampler: sampling.Power | whole_groups.WholeGroups) -> None:
+        if isinstance(sampler, whole_groups.WholeGroups):
+            sampler.check(self.spec)
+        else:
+            checks.require_part("Pipeline.sampler", sampler, "sampling.Power", arguments=6)
+            checks.one_of(f"{type(sampler).__name__}.label", sampler.label, self.spec.labels)
 
     def dataset(
         self,
@@ -97,6 +102,7 @@ class Pipeline:
         with_labels: bool = True,
         statistics: Any = None,
         start_step: int = 0,
+        parts: int = 1,
     ) -> tf.data.Dataset:
         """Return batches of ({feature: [B, ...]}, {label: [B, ...]}).
 
@@ -111,6 +117,7 @@ class Pipeline:
           with_labels: whether the records hold labels; without, labels is {}.
           statistics: `features.Statistics` of the training split, which a sampler needs.
           start_step: the global step from which training goes on, and the sampler's schedule.
+          parts: into how many equal parts, one after the other, a batch of training will be cut.
 
         Raises:
           UserError: there is no such split, it has no record for this shard, or its files lack a
@@ -121,6 +128,9 @@ class Pipeline:
         records = self._records(split, num_shards, shard)
         if training:
             records = records.cache() if self.cache else records
+            if isinstance(self.sampler, whole_groups.WholeGroups):
+                sizes = (batch_size, parts, num_shards)
+                return self._whole_groups(self.sampler, records, seed, statistics, split, *sizes)
             if self.sampler:
                 records = self._sampled(self.sampler, records, seed, statistics, start_step)
             else:
@@ -139,6 +149,11 @@ class Pipeline:
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+
+    @property
+    def depends_on_parts(self) -> bool:
+        """Whether the rows of a batch depend on the parts that it will be cut into."""
+        return isinstance(self.sampler, whole_groups.WholeGroups)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch, or the records that are shuffled, surely do not fit into memory.
@@ -175,6 +190,7 @@ class Pipeline:
             spec,
             features={**spec.features, **others},
             labels={name: kind for name, kind in spec.labels.items() if name in names},
+            keys=(),
             defaults={
                 name: default
                 for name, default in {**spec.defaults, **dict.fromkeys(others, "")}.items()
@@ -201,6 +217,39 @@ class Pipeline:
             return drawn.shuffle(self.shuffle_buffer, seed + epoch)
 
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(one_pass)
+
+    def _whole_groups(
+        self,
+        sampler: whole_groups.WholeGroups,
+        records: tf.data.Dataset,
+        seed: int,
+        statistics: Any,
+        split: str,
+        batch_size: int,
+        parts: int,
+        num_shards: int,
+    ) -> tf.data.Dataset:
+        """Return an endless stream of padded batches that cut no group."""
+        if num_shards > 1:
+            deal = types.read_member(self.source, types.Source, "shard")
+            rule = f"hold a file for each of {num_shards} workers, as WholeGroups deals whole files"
+            checks.require(deal(split, num_shards, 0) is not None, f"split {split!r}", rule, 1)
+        rows, field = batch_size // parts, self.spec.fields[sampler.group]
+        if statistics is not None:
+            sampler.require_room(statistics, rows)
+        batches = sampler(records, self.source, field, self.shuffle_buffer, seed, rows, parts)
+
+        @tf.autograph.experimental.do_not_convert
+        def decode(batch: Any, is_row: tf.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+            values = self.source.decode(batch, self.spec, True)
+            _set_batch_size(values, batch_size)
+            features, labels = self.spec.split(values)
+            labels = whole_groups.mask_labels(self.spec, labels, is_row)
+            _set_batch_size(labels, batch_size)
+            return features, labels
+
+        batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
 
     def _records(self, split: str, num_shards: int, shard: int) -> tf.data.Dataset:
         """Return those of one shard: of every n-th file, or every n-th record."""

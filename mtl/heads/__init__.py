@@ -9,6 +9,7 @@ from mtl.heads.binary import Binary
 from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
+from mtl.heads.group_ranking import Ranking
 from mtl.heads.joint import Joint
 from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
@@ -16,6 +17,7 @@ from mtl.heads.multi_label import MultiLabel
 from mtl.heads.ordinal import Ordinal
 from mtl.heads.quantile import Quantile
 from mtl.heads.regression import Poisson, Regression, Tweedie, WeightedLogistic
+from mtl.heads.retrieval import Retrieval
 from mtl.heads.score import Score
 from mtl.heads.survival import Survival
 from mtl.heads.zero_inflated import ZeroInflatedLogNormal
@@ -32,7 +34,9 @@ __all__ = [
     "Ordinal",
     "Poisson",
     "Quantile",
+    "Ranking",
     "Regression",
+    "Retrieval",
     "Score",
     "Survival",
     "Tweedie",

@@ -23,32 +23,23 @@ NAN_PREDICTIONS = "nan_predictions"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Base(types.Head):
-    """One linear layer on the tower, and a loss that is a weighted mean over the labelled rows.
+class Labelled(types.Head):
+    """One linear layer on the tower, and a label for each row.
 
-    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled. A label is missing where
-    it is NaN (float32), -1 (int64) or "" (string): it then weighs nothing in loss, gradients and
-    metrics.
+    A label is missing where it is NaN (float32), -1 (int64) or "" (string): it then weighs nothing
+    in loss, gradients and metrics.
 
     Attributes:
       name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0; by default
         every example weighs 1. Losses and metrics are weighted alike.
-      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
-        or {label field: values} of which each field has to have one. A label outside of the space,
-        or where it is not known whether a row is in it, is a missing one. An outcome outside of the
-        space, which is a positive label or a number other than 0, is an error.
-      has_loss: False leaves its own loss out of training, for a task that learns by something else
-        that reads its logits: a `heads.Joint`, or an auxiliary loss.
       trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
     """
 
     name: str
     label: str | None = None
     weight: str | None = None
-    within: spaces.Within | None = None
-    has_loss: bool = True
     trainable: bool = True
 
     def __post_init__(self):
@@ -57,9 +48,6 @@ class Base(types.Head):
         for setting in ("label", "weight"):
             if getattr(self, setting) is not None:
                 self._is_a(setting, str, "name a label field")
-        if self.within is not None:
-            self._space.check(self._where("within"))
-        self._is_a("has_loss", bool, "be True or False")
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(self._where(setting), getattr(self, setting), kind, rule)
@@ -71,10 +59,6 @@ class Base(types.Head):
     def field(self) -> str:
         """The name of the label field."""
         return self.label or self.name
-
-    @property
-    def _space(self) -> spaces.Space:
-        return spaces.Space(self.within or {})
 
     # What a head defines.
 
@@ -97,9 +81,6 @@ class Base(types.Head):
     A name may hold "*". A metric without an order, such as a mean, is left out.
     """
 
-    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
-    """The metrics that know nothing of the predictions."""
-
     def initial_bias(self) -> Any:
         """Return a number, or one for each logit: what an untrained head starts from."""
         return 0.0
@@ -119,6 +100,131 @@ class Base(types.Head):
         """Return what a label of this type must be: `be in [0, 10)`."""
         raise NotImplementedError
 
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits.
+
+        [B, ...] -> {name: [B, ...]}, such as probabilities and class names.
+        """
+        raise NotImplementedError
+
+    # What all heads do.
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute logits: [B, H] -> [B, size]."""
+        initializer = tf1.constant_initializer(self.initial_bias())
+        return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
+
+    def label_of(self, labels: types.Tensors) -> tf.Tensor:
+        """Return the label field; fail unless it has a type and a shape that the head can take."""
+        return self.read_field(labels, self.field, self.label_types, self.label_shape)
+
+    def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
+        """Return the weights of `present` labels, [B] or [B, n], and 0 of those missing."""
+        weights = tf.cast(present, tf.float32)
+        if self.weight:
+            weights *= self._example_weights(self.weight, labels, present)
+        return weights
+
+    def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
+        """Return the weight field as [B] or [B, 1], 0 where the label is missing."""
+        given = self.read_field(labels, field, (tf.float32, tf.int64), ())
+        weights = tf.cast(given, tf.float32)
+        if present.shape.rank == 2:
+            weights = weights[:, tf.newaxis]
+        used = tf.where(present, weights, 0.0)
+        valid = (used >= 0) & tf.math.is_finite(used)
+        return self.checked(used, valid, used, _WEIGHT_RULE, field)
+
+    def read_field(
+        self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
+    ) -> tf.Tensor:
+        """Return a label field; fail unless it is there, of such a type and shape."""
+        checks.one_of(f"head {self.name!r}: its label field", field, labels)
+        label, where = labels[field], f"head {self.name!r}: label {field!r}"
+        if label.dtype not in kinds:
+            names = " or ".join(kind.name for kind in kinds)
+            checks.fail(where, f"be {names}", label.dtype.name, error=checks.UserTypeError)
+        fits = tf.TensorShape([None, *shape]).is_compatible_with(label.shape)
+        checks.require(fits, where, f"have shape {shape} in one example", tuple(label.shape[1:]))
+        return label
+
+    def checked(
+        self,
+        result: tf.Tensor,
+        valid: tf.Tensor,
+        given: tf.Tensor,
+        rule: str,
+        field: str | None = None,
+    ) -> tf.Tensor:
+        """Return `result`, and fail when run unless all `given` are valid."""
+        text = self.message(field or self.field, rule)
+        with tf.control_dependencies([values.require(valid, given, text)]):
+            return tf.identity(result)
+
+    def message(self, field: str, rule: str) -> str:
+        """Return how an error says that a label must follow a rule; the label comes behind it."""
+        return f"head {self.name!r}: label {field!r} must {rule}, got"
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the label or weight of one record (Python values), or None."""
+        given = values.flatten_values(labels.get(self.field, []))
+        present = [value for value in given if not values.is_missing(value)]
+        weight = self.weight or ""  # No field has this name.
+        counts = self.is_counted(bool(present), labels)
+        weights = values.flatten_values(labels.get(weight, [])) if counts else []
+        for field, found, (accepts, rule) in (
+            (self.field, present, self.criterion(given)),
+            (weight, weights, (_is_weight, _WEIGHT_RULE)),
+        ):
+            for value in found:
+                if not _passes(accepts, value):
+                    return f"{self.message(field, rule)} {values.show(value)}"
+        return None
+
+    def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
+        """Return whether the label of one record weighs something, if its weight does."""
+        del labels
+        return is_present
+
+    def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
+        """Return what each of one record's label values must pass, and how the error puts it."""
+        return self.accepts, self.rule(type(given[0]) if given else None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Base(Labelled):
+    """A labelled head whose loss is a weighted mean over the labelled rows.
+
+    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled.
+
+    Attributes:
+      name, label, weight, trainable: as in `Labelled`.
+      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
+        or {label field: values} of which each field has to have one. A label outside of the space,
+        or where it is not known whether a row is in it, is a missing one. An outcome outside of the
+        space, which is a positive label or a number other than 0, is an error.
+      has_loss: False leaves its own loss out of training, for a task that learns by something else
+        that reads its logits: a `heads.Joint`, or an auxiliary loss.
+    """
+
+    within: spaces.Within | None = None
+    has_loss: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.within is not None:
+            self._space.check(self._where("within"))
+        self._is_a("has_loss", bool, "be True or False")
+
+    @property
+    def _space(self) -> spaces.Space:
+        return spaces.Space(self.within or {})
+
+    metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
+    """The metrics that know nothing of the predictions."""
+
+    # What a head defines.
+
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
         """Return which targets tell of an outcome, which there is within the space alone."""
         return tf.zeros_like(targets, tf.bool)
@@ -132,27 +238,22 @@ class Base(types.Head):
         """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
         raise NotImplementedError
 
-    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits.
-
-        [B, ...] -> {name: [B, ...]}, such as probabilities and class names.
-        """
-        raise NotImplementedError
-
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
         """Return what the metrics are made of: tensors that add up over rows, and totals."""
         raise NotImplementedError
+
+    def sums_by_group(
+        self, examples: types.LossInputs, labels: types.Tensors
+    ) -> dict[str, tf.Tensor | metrics.Total]:
+        """Return further sums, of rows that belong together by a label field."""
+        del examples, labels
+        return {}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of these sums."""
         raise NotImplementedError
 
     # What all heads do.
-
-    def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, size]."""
-        initializer = tf1.constant_initializer(self.initial_bias())
-        return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
@@ -190,6 +291,7 @@ class Base(types.Head):
                 [*self.predictions(logits).values(), losses], examples.weights > 0
             ),
             **self.sums(examples),
+            **self.sums_by_group(examples, labels),
         }
         return metrics.stream_sums(sums, self.all_metrics)
 
@@ -239,78 +341,21 @@ class Base(types.Head):
     def _space_rule(self) -> str:
         return f"tell of no outcome unless {self._space.rule}"
 
-    def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the label field; fail unless it has a type and a shape that the head can take."""
-        return self._field(labels, self.field, self.label_types, self.label_shape)
-
-    def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weights of `present` labels, [B] or [B, n], and 0 of those missing."""
-        weights = tf.cast(present, tf.float32)
-        if self.weight:
-            weights *= self._example_weights(self.weight, labels, present)
-        return weights
-
-    def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weight field as [B] or [B, 1], 0 where the label is missing."""
-        given = self._field(labels, field, (tf.float32, tf.int64), ())
-        weights = tf.cast(given, tf.float32)
-        if present.shape.rank == 2:
-            weights = weights[:, tf.newaxis]
-        used = tf.where(present, weights, 0.0)
-        valid = (used >= 0) & tf.math.is_finite(used)
-        return self.checked(used, valid, used, _WEIGHT_RULE, field)
-
-    def _field(
-        self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
-    ) -> tf.Tensor:
-        checks.one_of(f"head {self.name!r}: its label field", field, labels)
-        label, where = labels[field], f"head {self.name!r}: label {field!r}"
-        if label.dtype not in kinds:
-            names = " or ".join(kind.name for kind in kinds)
-            checks.fail(where, f"be {names}", label.dtype.name, error=checks.UserTypeError)
-        fits = tf.TensorShape([None, *shape]).is_compatible_with(label.shape)
-        checks.require(fits, where, f"have shape {shape} in one example", tuple(label.shape[1:]))
-        return label
-
-    def checked(
-        self,
-        result: tf.Tensor,
-        valid: tf.Tensor,
-        given: tf.Tensor,
-        rule: str,
-        field: str | None = None,
-    ) -> tf.Tensor:
-        """Return `result`, and fail when run unless all `given` are valid."""
-        text = self.message(field or self.field, rule)
-        with tf.control_dependencies([values.require(valid, given, text)]):
-            return tf.identity(result)
-
-    def message(self, field: str, rule: str) -> str:
-        """Return how an error says that a label must follow a rule; the label comes behind it."""
-        return f"head {self.name!r}: label {field!r} must {rule}, got"
-
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the label or weight of one record (Python values), or None."""
-        given = values.flatten_values(labels.get(self.field, []))
-        present = [value for value in given if not values.is_missing(value)]
-        weight = self.weight or ""  # No field has this name.
-        place = True if self.within is None else self._space.place(labels)
-        counts = self._is_weighed(bool(present), place)
-        weights = values.flatten_values(labels.get(weight, [])) if counts else []
-        for field, found, (accepts, rule) in (
-            (self.field, present, self.criterion(given)),
-            (weight, weights, (_is_weight, _WEIGHT_RULE)),
-        ):
-            for value in found:
-                if not _passes(accepts, value):
-                    return f"{self.message(field, rule)} {values.show(value)}"
-        for value in filter(self.is_outcome, present if place is False else []):
-            return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
+        found = super().check(labels)
+        if found or self.within is None or self._space.place(labels) is not False:
+            return found
+        for value in values.flatten_values(labels.get(self.field, [])):
+            if not values.is_missing(value) and self.is_outcome(value):
+                return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
         return None
 
-    def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return what each of one record's label values must pass, and how the error puts it."""
-        return self.accepts, self.rule(type(given[0]) if given else None)
+    def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
+        """Return whether the label of one record weighs something, if its weight does."""
+        return self._is_weighed(
+            is_present, True if self.within is None else self._space.place(labels)
+        )
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:

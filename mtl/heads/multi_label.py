@@ -88,14 +88,14 @@ class MultiLabel(classes.Classes):
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)
         kinds, shape = (tf.int64, tf.float32), (self.size,)
-        label = self._field({self.field: label}, self.field, kinds, shape)
+        label = self.read_field({self.field: label}, self.field, kinds, shape)
         present, hits = values.are_present(label), tf.equal(label, 1)
         targets = tf.cast(hits, tf.float32)
         return self.checked(targets, hits | tf.equal(label, 0) | ~present, label, _RULE), present
 
     def _targets_of_lists(self, label: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         kinds = (tf.int64, tf.string)
-        given = self._field({self.field: label}, self.field, kinds, (None,)).flat_values
+        given = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
         ids, valid = values.class_ids(given, self.class_names)
         ids = self.checked(ids, valid, given, self.rule(given.dtype))
         known = ids >= 0

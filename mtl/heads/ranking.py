@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from mtl.heads import metrics
+from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
 """How many different scores are told apart: 24 bytes each, twice."""
@@ -28,7 +28,6 @@ _HISTOGRAM_BINS = 2**20
 # Such scores are binned by asinh, which is even near 0 and relative far from it, up to 11013.
 _MAX_ASINH = 10.0
 _SCORE_BITS = 32
-_LEAST_CAPACITY = 2**12
 
 
 class Cells(NamedTuple):
@@ -88,41 +87,43 @@ class _Different:
         self._most = most or MAX_CELLS
         self._num_classes = 1 if logits.shape.rank == 1 else logits.shape[-1]
         classes = 0 if logits.shape.rank == 1 else tf.range(self._num_classes, dtype=tf.int64)
-        self._keys = tf.reshape(_ordered(logits) + classes * 2**_SCORE_BITS, [-1])
+        self._keys = tf.reshape(order_bits(logits) + classes * 2**_SCORE_BITS, [-1])
         weights = [tf.reshape(weight, [-1]) for weight in (positives, negatives)]
         self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Append the batch; where the buffer is full, merge equal scores and make room."""
         keys, weights, used, dropped = (variable.handle for variable in state)
-        start = _read(used, tf.int64)
+        start = buffers.read(used, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
 
         def append() -> tf.Tensor:
             with tf.control_dependencies(
-                [_put(keys, start, end, self._keys), _put(weights, start, end, self._weights)]
+                [
+                    buffers.put(keys, start, end, self._keys),
+                    buffers.put(weights, start, end, self._weights),
+                ]
             ):
                 return tf.identity(end)
 
         def compact() -> tf.Tensor:
-            all_keys = tf.concat([_read(keys, tf.int64)[:start], self._keys], 0)
-            all_weights = tf.concat([_read(weights, tf.float64)[:start], self._weights], 0)
+            all_keys = tf.concat([buffers.read(keys, tf.int64)[:start], self._keys], 0)
+            all_weights = tf.concat([buffers.read(weights, tf.float64)[:start], self._weights], 0)
             some, total, bits = _compacted(
-                all_keys, all_weights, _read(dropped, tf.int64), self._most
+                all_keys, all_weights, buffers.read(dropped, tf.int64), self._most
             )
             count = tf.size(some)
-            spare = [[0, tf.maximum(count, _LEAST_CAPACITY)]]
+            spare = [[0, tf.maximum(count, buffers.LEAST_CAPACITY)]]
             with tf.control_dependencies(
                 [
-                    _assign(keys, tf.pad(some, spare)),
-                    _assign(weights, tf.pad(total, [*spare, [0, 0]])),
-                    _assign(dropped, bits),
+                    buffers.assign(keys, tf.pad(some, spare)),
+                    buffers.assign(weights, tf.pad(total, [*spare, [0, 0]])),
+                    buffers.assign(dropped, bits),
                 ]
             ):
                 return tf.cast(count, tf.int64)
 
-        capacity = tf.raw_ops.VariableShape(input=keys, out_type=tf.int64)[0]
-        return _assign(used, tf.cond(end <= capacity, append, compact))
+        return buffers.assign(used, tf.cond(end <= buffers.capacity(keys), append, compact))
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
         """Return the cells of all replicas."""
@@ -134,8 +135,8 @@ class _Different:
         return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped > 0)
 
 
-def _ordered(logits: tf.Tensor) -> tf.Tensor:
-    """float32 -> int64 in [0, 2^32), in the same order; -0 and 0 are one."""
+def order_bits(logits: tf.Tensor) -> tf.Tensor:
+    """Turn float32 into int64 in [0, 2^32), in the same order; -0 and 0 are one."""
     bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
     half = 2 ** (_SCORE_BITS - 1)
     return tf.where(bits >= 0, half + bits, -bits)
@@ -165,23 +166,6 @@ def _compacted(
 def _without(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     ones = tf.constant(-1, tf.int64)
     return tf.bitwise.bitwise_and(keys, tf.bitwise.left_shift(ones, bits))
-
-
-# Within the scope of a strategy only the handles of variables act alike, in branches too.
-
-
-def _read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-
-def _assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    return tf.raw_ops.ResourceStridedSliceAssign(
-        ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value
-    )
 
 
 class _Histogram:

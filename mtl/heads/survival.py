@@ -99,7 +99,7 @@ class Survival(base.Base):
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Return [B, 2] of the intervals that a row survives and whether an event ends the next."""
         times, weights = super()._targets_and_weights(labels)
-        given = self._field(labels, self.event, self.label_types, ())
+        given = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_present(given), weights, 0)
         used = tf.where(weights > 0, given, tf.zeros_like(given))
         used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)

@@ -105,7 +105,9 @@ def sum_average_losses(
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     found = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in found])
-    values = tf.unstack(tf.where(total > 0, losses, tf.zeros_like(losses)))
+    # A head that ranks may find in no batch what it finds in all of them together.
+    is_absent = tf.math.is_nan(losses) & (total <= 0)
+    values = tf.unstack(tf.where(is_absent, tf.zeros_like(losses), losses))
     return tf.add_n(values), tf.group(update, *{each for _, each in found})
 
 
@@ -210,7 +212,9 @@ def _parts(heads: Sequence[types.Head]) -> list[Any]:
 
 def _kind(head: types.Head) -> str | None:
     """Return what equal heads have in common; None where a head is built by itself."""
-    # Another class may compute anything, and rows outside of a space are looked for one by one.
-    if type(head) is not binary.Binary or head.within is not None:
+    if type(head) is not binary.Binary:  # Another class may compute anything.
+        return None
+    # What rows are outside of a space, those of a group, and knots are a head's own.
+    if head.within is not None or head.group is not None or head.knots:
         return None
     return repr(dataclasses.replace(head, name="any", label=None))

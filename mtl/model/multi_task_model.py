@@ -272,7 +272,8 @@ class MultiTaskModel(passes.Passes):
             ]
 
         losses = {**self._compute_losses(logits, labels), **whole}
-        return whole_batch.ForwardPass(losses, towers.shared, samples, watched=watched)
+        apart = samples if self.are_losses_apart else None
+        return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
 
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture

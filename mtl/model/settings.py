@@ -206,7 +206,12 @@ class Settings:
         apart = [
             types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
-        return self.mixing is None and all(apart)
+        return self.mixing is None and self.are_losses_apart and all(apart)
+
+    @property
+    def are_losses_apart(self) -> bool:
+        """Whether no head compares rows with each other."""
+        return all(types.read_member(head, types.Head, "are_rows_apart") for head in self.heads)
 
     @property
     def held(self) -> freezing_lib.Freezing:

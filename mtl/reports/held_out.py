@@ -17,6 +17,7 @@ from mtl import experiment as experiment_lib
 from mtl import types
 from mtl.compat import eager
 from mtl.data import pipeline
+from mtl.heads import base
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import kept as kept_lib
 
@@ -157,7 +158,7 @@ def _read(
         if name.startswith(f"{head.name}/")
     }
     for name in _UNLABELLED:
-        if name in said and not isinstance(head, types.ExampleHead):
+        if name in said and not isinstance(head, (types.ExampleHead, base.Labelled)):
             return Unlabelled(name, said[name])
     if not isinstance(head, types.WeighingHead) or head.field not in labels:
         return None

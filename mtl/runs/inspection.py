@@ -99,8 +99,7 @@ def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) ->
     with tf.Graph().as_default(), tf1.Session() as session:
         values = spec.parse(tf.constant(np.asarray(examples, object)), with_labels=with_labels)
         found = session.run(values)
-    labels = {name: found[name] for name in spec.labels} if with_labels else {}
-    return Batch({name: found[name] for name in spec.features}, labels)
+    return Batch(*spec.split(found, with_labels))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,8 +109,7 @@ class _Replay(training.Training):
             p for p in run_directory.list_checkpoints(model_dir) if run_directory.is_checkpoint(p)
         ]
         steps = {run_directory.step_in_name(path): path for path in kept}
-        settings = (self._data, self._run.seed, self._place.workers)
-        saved = input_state.InputState(model_dir, settings)
+        saved = input_state.InputState(model_dir, self._input_settings)
         listed = ", ".join(map(str, sorted(steps))) or "none"
         found = [first for first in steps if first <= step]
         rule = "come at or after a checkpoint of --model_dir"

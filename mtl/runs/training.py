@@ -211,12 +211,23 @@ class Training:
                     self._profiling.close()
         return run_directory.step_of(self._model_dir) - first
 
+    @property
+    def _input_settings(self) -> tuple[Any, ...]:
+        """What the order of the examples depends on."""
+        settings = (self._data, self._run.seed, self._place.workers)
+        return (*settings, self._parts) if self._data.depends_on_parts else settings
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts this process cuts a batch: slices of replicas."""
+        return self._run.micro_batches * self._place.replicas // self._place.workers
+
     def _input_state(self) -> input_state.InputState:
         """Return the input state of this process.
 
         Workers that do not train in step do not wait for each other's.
         """
-        settings = (self._data, self._run.seed, self._place.workers)
+        settings = self._input_settings
         readers = self._place.workers if self._place.is_synchronous else 1
         rank = self._place.known_cluster.rank if readers > 1 else 0
         return input_state.InputState(self._model_dir, settings, readers, rank)
@@ -308,6 +319,7 @@ class Training:
             batch_size=self._data.batch_size // place.workers,
             statistics=fitting.load_statistics(self._model_dir),
             start_step=first,
+            parts=self._parts,
         )
         # An iterator of ours, not a dataset handed to Estimator: its position is saved with every
         # checkpoint, and the loop over steps calls `get_next` in its body.

@@ -208,14 +208,17 @@ class Spec:
       defaults: {name: value} of the fields that may be absent. "nan" is a missing number, for a
         float32; None keeps a field required.
       type_defaults: {dtype: value} of all other features of a type, but for lists of any length.
+      keys: the features that heads read as well, beside the labels, such as the user whose rows a
+        head ranks.
     """
 
     features: Mapping[str, Any]
     labels: Mapping[str, Any]
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Not in the repr, by which a run tells whether its data are as they were: without this setting
-    # that is the repr of earlier versions, and the order of examples does not depend on it.
+    # Not in the repr, by which a run tells whether its data are as they were: without these two
+    # that is the repr of earlier versions, and the order of examples does not depend on them.
     type_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    keys: Sequence[str] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
         checks.mapping("Spec.features", self.features, "map names to types")
@@ -225,6 +228,9 @@ class Spec:
         for setting in ("defaults", "type_defaults"):
             rule = "map names to values" if setting == "defaults" else "map types to values"
             checks.mapping(f"Spec.{setting}", getattr(self, setting), rule)
+        checks.texts("Spec.keys", self.keys, "be a list of features")
+        for name in self.keys:
+            checks.one_of("Spec.keys", name, self.features)
         for name in self.defaults:
             checks.one_of("Spec.defaults", name, [*self.features, *self.labels])
         for dtype, value in self.type_defaults.items():
@@ -348,5 +354,5 @@ class Spec:
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Split {name: value} into features and labels; {} for labels that were not read."""
-        labels = self.labels if with_labels else ()
+        labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

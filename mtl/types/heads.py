@@ -82,6 +82,16 @@ class Head(Protocol):
         return None
 
     @property
+    def are_rows_apart(self) -> bool:
+        """Whether the loss is a weighted mean of losses that each know one row alone."""
+        return True
+
+    @property
+    def whole_groups(self) -> str | None:
+        """The label field whose equal values no batch of training may part; None where any may."""
+        return None
+
+    @property
     def class_names(self) -> Sequence[str]:
         """The names of the classes in the order of their ids; none where there are no classes."""
         return ()

@@ -26,7 +26,8 @@ class Row:
       metrics: the names of the metrics, sorted.
       predictions: {name: shape in one example}.
       signatures: the kinds of export outputs.
-      others: {another label field that the head reads: its value in all examples}.
+      others: {label field: value}, the same in every row.
+      by_group: the metrics in which a weight weighs a whole group.
     """
 
     make: Callable[..., Any]
@@ -37,7 +38,8 @@ class Row:
     metrics: str
     predictions: dict[str, tuple[int, ...]]
     signatures: str
-    others: dict[str, int] = dataclasses.field(default_factory=dict)
+    others: dict[str, Any] = dataclasses.field(default_factory=dict)
+    by_group: Sequence[str] = ()
 
 
 def _head(kind: type, **settings: Any) -> Callable[..., Any]:
@@ -62,6 +64,17 @@ _MULTI_LABEL = {
 _REGRESSION = {
     "metrics": "average_loss label_mean mae nan_predictions prediction_mean r2 rmse",
     "signatures": "predict regress",
+}
+_RANKING: dict[str, Any] = {
+    "dtype": "int64",
+    "labels": [0, 2, 1, 0, 3],
+    "missing": -1,
+    "wrong": [(-2, "be a grade in [0, 31], got -2"), (32, "be a grade in [0, 31], got 32")],
+    "metrics": "average_loss gauc mrr nan_predictions ndcg ndcg_at_2 precision_at_2 recall_at_2",
+    "predictions": {"score": ()},
+    "signatures": "predict regress",
+    "others": {"query": 7},
+    "by_group": ["mrr", "ndcg", "ndcg_at_2", "precision_at_2", "recall_at_2"],
 }
 ANIMALS = ["cat", "dog", "bird"]
 
@@ -263,6 +276,21 @@ ROWS = {
         missing=-1,
         wrong=[(2, "be one of 0, 1, got 2")],
         **_BINARY,
+    ),
+    "ranking of pairs": Row(
+        make=_head(heads.Ranking, group="query", loss_type="ranknet", cutoffs=[2]), **_RANKING
+    ),
+    "ranking of lists": Row(
+        make=_head(heads.Ranking, group="query", loss_type="softmax", cutoffs=[2]), **_RANKING
+    ),
+    "binary with groups": Row(
+        make=_head(heads.Binary, group="query"),
+        dtype="int64",
+        labels=[0, 1, 1, 0],
+        missing=-1,
+        wrong=[(2, "be one of 0, 1, got 2")],
+        others={"query": "some user"},
+        **{**_BINARY, "metrics": " ".join(sorted([*_BINARY["metrics"].split(), "gauc"]))},
     ),
     "mixture_density": Row(
         make=_head(heads.MixtureDensity, num_components=3, label_mean=1.0, label_stddev=2.0),

@@ -622,6 +622,19 @@ NETWORKS = [
         hidden=14,
     ),
     Network(
+        name="two_tower",
+        gin="""
+            networks.SharedBottom.trunk = @networks.TwoTower()
+            networks.TwoTower.query = @networks.MLP()
+            networks.TwoTower.item = @networks.MLP()
+            networks.TwoTower.item_columns = ["hashed_*"]
+            networks.MLP.layers = [6]
+        """,
+        configurable="SharedBottom",
+        inputs={"numeric_a": (3,), "hashed_b": (8,)},
+        hidden=12,
+    ),
+    Network(
         name="wide_and_deep",
         gin="""
             include "gin_configs/networks/wide_and_deep.gin"

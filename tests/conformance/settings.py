@@ -39,6 +39,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
         "relation": networks.MLP(),
     },
     "FinalMLP": lambda: {"streams": [networks.MLP(), networks.MLP()]},
+    "TwoTower": lambda: {
+        "query": networks.MLP(),
+        "item": networks.MLP(),
+        "item_columns": ["item_*"],
+    },
     "WideAndDeep": lambda: {"network": network()},
     "HoME": lambda: {"experts": [networks.MLP(), networks.MLP()], "groups": {"all": ["y"]}},
     "LTB": lambda: {"levels": [networks.MLP()], "num_nodes": [2]},
@@ -131,6 +136,9 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Score": lambda: {"name": "y"},
     "Joint": lambda: {"name": "y", "of": ["a", "b"]},
     "WeightedLogistic": lambda: {"name": "y"},
+    "Ranking": lambda: {"name": "y", "group": "query"},
+    "Retrieval": lambda: {"name": "y", "item": "item"},
+    "WholeGroups": lambda: {"group": "query"},
     "FromFile": lambda: {"path": __file__},
     "Rows": lambda: {"rows": [1]},
     "MultiTaskModel": lambda: {

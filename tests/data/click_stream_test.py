@@ -105,3 +105,22 @@ def test_fields_that_do_not_fit(field, says):
     wrong = spec.Spec(features=field, labels=SPEC.labels)
     with pytest.raises(checks.UserError, match=says):
         next(MADE.scan("test", wrong))
+
+
+def test_items_of_a_session_are_shown_to_one_user_and_popular_ones_more_often():
+    plain = click_stream.ClickStream(rows={"train": 3000})
+    made = dataclasses.replace(plain, shown=7, popularity=3.0, spread=2.0)
+    (rows,) = made.records("train").ragged_batch(3000).as_numpy_iterator()
+    (alone,) = plain.records("train").ragged_batch(3000).as_numpy_iterator()
+    np.testing.assert_array_equal(alone["session"], np.arange(3000))
+    session, counts = np.unique(rows["session"], return_counts=True)
+    assert sorted(set(counts)) == [6, 7]  # The last of each 1000 rows is shorter.
+    np.testing.assert_array_equal(rows["session"], np.repeat(session, counts))
+    lists = [items.tolist() for items in rows["clicked_items"]]
+    assert lists == [lists[first] for first in rows["session"]]
+    assert len(set(map(tuple, lists))) > 350
+    assert len(set(rows["category"][:7].tolist())) > 1
+    # An item of rank r of 40 in its category comes up with r^(1/3): the first one at 0.29.
+    assert abs((rows["item"] < 50).mean() - (1 / 40) ** (1 / 3)) < 0.03
+    by_session = np.add.reduceat(rows["click_probability"], session) / counts
+    assert np.std(by_session) > 0.2

@@ -1,0 +1,201 @@
+"""Ranking on made-up data: losses within queries, two towers with and without log Q, memory.
+
+    python -m benchmarks.ranking losses --seeds 3
+    python -m benchmarks.ranking towers --seeds 3
+    python -m benchmarks.ranking memory --rows 1000000
+
+`losses` trains the recipe of `docs/ranking.md` with each loss, and with a pointwise one of squared
+errors on the same batches; the table shows NDCG of the test queries at the last step. `towers`
+trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests 10,000. Differences
+are paired by seed, with their standard errors. `memory` evaluates a head that ranks on random rows:
+what the process takes at most beyond what it took before the first row, and the seconds.
+"""
+
+import argparse
+import csv
+import functools
+import itertools
+import os
+import pathlib
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from benchmarks import rows
+from launch import config
+from mtl import checks, heads
+from mtl.runs import verbs
+
+tf1 = tf.compat.v1
+
+_ROOT = pathlib.Path(__file__).parent.parent
+POINTWISE = "pointwise"
+LOSSES = {
+    POINTWISE: ["MultiTaskModel.heads = [@heads.Regression()]", "Regression.name = 'grade'"],
+    **{
+        kind: [f"grade/heads.Ranking.loss_type = '{kind}'"]
+        for kind in ("ranknet", "lambdarank", "softmax", "approx_ndcg")
+    },
+}
+NO_CORRECTION = "no correction"
+TOWERS = {
+    NO_CORRECTION: ["heads.Retrieval.corrects_popularity = False"],
+    "log Q": [],
+}
+_TOWERS = _ROOT / "gin_configs" / "experiments" / "click_stream_two_tower.gin"
+_ROWS = "ClickStream.rows = {'train': 40000, 'validation': 2000, 'test': 10000}"
+
+
+def _train(path: str, params: Sequence[str], seed: int, steps: int, folder: str) -> Any:
+    """Train an experiment, and return it."""
+    settings = [
+        *(f"Run.{setting} = {steps}" for setting in ("train_steps", "checkpoint_steps")),
+        f"Run.seed = {seed}",
+        "Serving.check_rows = 0",
+        "Best.metric = 'average_loss'",
+    ]
+    made = config.load([path], [*params, *settings])
+    verbs.train(made, folder)
+    return made
+
+
+def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
+    """Return the metrics of the test split, {name: value}."""
+    page = (_ROOT / "docs" / "ranking.md").read_text()
+    code, gin = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "gin"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "searches.gin").write_text(gin)
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+        files = {split: str(folder / f"{split}.csv") for split in ("train", "test")}
+        params = [*LOSSES[loss], f"Csv.files = {files}"]
+        run = str(folder / "run")
+        made = _train(str(folder / "searches.gin"), params, seed, steps, run)
+        predicted = "grade/value" if loss == POINTWISE else "grade/score"
+        scores = np.array([row[predicted] for row in verbs.predict(made, run, "test")])
+        with open(files["test"]) as file:
+            given = list(csv.DictReader(file))
+    queries = np.array([row["query"] for row in given])
+    grades = np.array([float(row["grade"]) for row in given])
+    cuts = {"ndcg": len(given), "ndcg_at_5": 5, "ndcg_at_1": 1}
+    return {name: compute_ndcg(queries, scores, grades, k) for name, k in cuts.items()}
+
+
+def compute_ndcg(keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, k: int) -> float:
+    """Return the mean NDCG at k of the groups with a label above 0, with exponential gains."""
+    found = []
+    for key in np.unique(keys):
+        own = keys == key
+        gains = 2 ** labels[own] - 1
+        discounts = np.where(np.arange(len(gains)) < k, 1 / np.log2(2 + np.arange(len(gains))), 0)
+        if gains.any():
+            best = (np.sort(gains)[::-1] * discounts).sum()
+            found.append((gains[np.argsort(-scores[own])] * discounts).sum() / best)
+    return float(np.mean(found))
+
+
+def train_towers(name: str, seed: int, steps: int) -> dict[str, float]:
+    """Return the metrics of the test split, {name: value}."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = _train(str(_TOWERS), [*TOWERS[name], _ROWS], seed, steps, folder)
+        metrics = verbs.evaluate(made, folder, "test")
+    names = ("recall_at_10", "recall_at_50", "mrr")
+    return {metric: float(metrics[f"clicked/{metric}"]) for metric in names}
+
+
+def compare(
+    kinds: Mapping[str, Sequence[str]],
+    train: Callable[[str, int, int], dict[str, float]],
+    seeds: Sequence[int],
+    steps: int,
+    out: str,
+) -> str:
+    """Train what is missing, and return the table; differences are to the first of `kinds`."""
+    results: dict[str, list[dict[str, float]]] = {}
+    for seed, name in itertools.product(seeds, kinds):
+        path = os.path.join(out, f"{name.replace(' ', '_')}_{steps}_{seed}.json")
+        found = rows.kept(path, functools.partial(train, name, seed, steps))
+        results.setdefault(name, []).append(found)
+        print(name, seed, {metric: round(value, 4) for metric, value in found.items()}, flush=True)
+    first = next(iter(kinds))
+    metrics = list(results[first][0])
+    lines = []
+    for name, runs in results.items():
+        line = [name]
+        for metric in metrics:
+            own, baseline = ([run[metric] for run in of] for of in (runs, results[first]))
+            apart = "" if name == first else rows.describe_difference(own, baseline)
+            line += [f"{statistics.mean(own):.4f}", apart]
+        lines.append(line)
+    header = ["", *itertools.chain(*((metric, "difference") for metric in metrics))]
+    return rows.markdown(header, lines)
+
+
+def measure_memory(count: int, group_rows: int, batch_size: int = 4096) -> str:
+    """Return the table of the memory and the time that the metrics of a head take."""
+    random = np.random.default_rng(0)
+    head = heads.Ranking(name="y", group="query", loss_type="softmax")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        scores = tf1.placeholder(tf.float32, [None, 1])
+        labels = {name: tf1.placeholder(tf.int64, [None]) for name in ("y", "query")}
+        metrics = head.metrics(scores, labels)
+        update = [each for _, each in metrics.values()]
+        values = [value for value, _ in metrics.values()]
+
+        def add(first: int) -> None:
+            size = min(batch_size, count - first)
+            keys = (first + np.arange(size)) // group_rows
+            given = {labels["y"]: random.integers(0, 3, size), labels["query"]: keys}
+            session.run(update, {scores: random.normal(size=(size, 1)), **given})
+
+        session.run(tf1.local_variables_initializer())
+        add(0)
+        session.run(values)
+        session.run(tf1.local_variables_initializer())
+        before, started = _peak(), time.perf_counter()
+        for first in range(0, count, batch_size):
+            add(first)
+        added = time.perf_counter()
+        session.run(values)
+        seconds = (added - started, time.perf_counter() - added)
+    line = [str(count), f"{_peak() - before:.0f}", *(f"{taken:.1f}" for taken in seconds)]
+    return rows.markdown(["rows", "MB more", "s of batches", "s of the metrics"], [line])
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["losses", "towers", "memory"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=300, help="of a training")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of memory")
+    parser.add_argument("--group_rows", type=int, default=20, help="of each group, of memory")
+    parser.add_argument("--out", default="runs/ranking", help="where results are kept")
+    args = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    checks.at_least("--seeds", args.seeds, 1)
+    seeds = range(1, args.seeds + 1)
+    if args.what == "memory":
+        print(measure_memory(args.rows, args.group_rows))
+    elif args.what == "losses":
+        print(compare(LOSSES, train_loss, seeds, args.steps, args.out))
+    else:
+        print(compare(TOWERS, train_towers, seeds, args.steps, args.out))
+
+
+if __name__ == "__main__":
+    rows.guard(main)

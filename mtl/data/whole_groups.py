@@ -1,0 +1,311 @@
+"""Batches that cut no group: the rows of a query, a user or a session go through a step together.
+
+from mtl.data import whole_groups
+pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
+whole_groups.WholeGroups.group = "query"         # a label, or a feature that Spec.keys names
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import source as source_lib
+
+tf1 = tf.compat.v1
+
+# Records that are read together: their keys are decoded at once.
+_RECORDS = 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeGroups:
+    """Draws whole groups, rows with one key that follow each other in the source.
+
+    Every pass over the split has each group once; groups are shuffled, `Pipeline.shuffle_buffer` of
+    them, and their rows stay in order. A batch takes groups until the next one does not fit. The
+    rest is padded: with the last row again, whose labels are all missing, so that it weighs nothing
+    in losses, though a batch norm sees it. Each slice (`Run.micro_batches`) and each replica gets
+    whole groups in the same way. Evaluation reads all rows in order and pads nothing.
+
+    Attributes:
+      group: the field with the key, int64 or string: a label, or one of `Spec.keys`.
+    """
+
+    group: str
+
+    def __post_init__(self):
+        checks.is_a("WholeGroups.group", self.group, str, "name a label field")
+
+    @property
+    def balances(self) -> None:
+        """The label whose classes come up more evenly than they are: none."""
+        return None
+
+    def check(self, spec: spec_lib.Spec) -> None:
+        """Fail unless the specification has the field, as one key for each row."""
+        checks.one_of("WholeGroups.group", self.group, [*spec.labels, *spec.keys])
+        field = spec.fields[self.group]
+        fits = field.dtype in ("int64", "string") and field.shape == ()
+        kind = (field.dtype, field.shape)
+        checks.require(fits, f"WholeGroups.group {self.group!r}", "be one int64 or string", kind)
+
+    def accumulators(self) -> dict[str, Any]:
+        """Return what counts the groups, and finds those whose rows are apart."""
+        return {_name(self.group): Groups(group=self.group)}
+
+    def require_room(self, statistics: types.Statistics, rows: int) -> None:
+        """Fail unless the largest group of the training split fits into so many rows."""
+        largest = statistics.for_column(_name(self.group))["largest"]
+        rule = f"have room for the largest group of {self.group!r}, of {largest} rows,"
+        fix = "Raise Pipeline.batch_size, or lower Run.micro_batches."
+        where = "each part of a batch"
+        checks.require(largest <= rows, where, f"{rule} in one slice of one replica", rows, fix)
+
+    def __call__(
+        self,
+        records: tf.data.Dataset,
+        source: types.Source,
+        field: spec_lib.Field,
+        shuffle_buffer: int,
+        seed: int,
+        rows: int,
+        parts: int,
+    ) -> tf.data.Dataset:
+        """Return endless batches of raw records, and which rows are no padding, [rows * parts].
+
+        Args:
+          records: raw records, in the order of the source.
+          source: decodes them.
+          field: of the key.
+          shuffle_buffer: how many groups are mixed.
+          seed: what their order depends on, beside the pass.
+          rows: in each part of a batch.
+          parts: into how many equal parts a batch is cut.
+        """
+
+        def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
+            groups = _split_groups(records, source, field)
+            return groups.shuffle(shuffle_buffer, seed + epoch)
+
+        groups = tf.data.Dataset.range(tf.int64.max).flat_map(one_pass)
+        packed = _fill(groups, records, rows)
+        if parts == 1:
+            return packed
+        return packed.batch(parts, drop_remainder=True).map(_join_parts)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Groups:
+    """An accumulator of the groups of a split: their number, and the rows of the largest one.
+
+    Attributes:
+      group: the field with the key.
+    """
+
+    group: str
+
+    def __post_init__(self):
+        self._rows, self._last = 0, None
+        self._starts: list[np.ndarray] = []
+        self._prints: list[np.ndarray] = []
+
+    def update(self, fields: types.Tensors) -> None:
+        """Take in the keys of a batch; the last group may go on in the next one."""
+        keys = fields[self.group].numpy()
+        if not len(keys):
+            return
+        missing = spec_lib.MISSING["string" if keys.dtype == object else "int64"]
+        lacking = keys == (missing.encode() if isinstance(missing, str) else missing)
+        row = self._rows + int(np.argmax(lacking)) + 1
+        where = f"label {self.group!r} of row {row} of the training split"
+        rule = "name the row's group, as WholeGroups.group says"
+        checks.require(not lacking.any(), where, rule, missing)
+        before = [self._last, *keys[:-1]]
+        starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
+        self._starts.append(starts + self._rows)
+        self._prints.append(_fingerprints(keys[starts]))
+        self._rows, self._last = self._rows + len(keys), keys[-1]
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return how many groups there are, and how many rows the largest has.
+
+        Raises:
+          UserError: the rows of a group do not follow each other.
+        """
+        del directory, column
+        starts = np.concatenate(self._starts)
+        prints = np.concatenate(self._prints)
+        order = np.argsort(prints, kind="stable")
+        again = np.flatnonzero(prints[order][1:] == prints[order][:-1])
+        if len(again):
+            pair = min(order[again + 1])  # The first group that comes again.
+            earlier = starts[np.flatnonzero(prints == prints[pair])[0]]
+            where = f"the training split, for WholeGroups.group {self.group!r},"
+            rule = "have the rows of a group one after the other"
+            fix = f"Sort the rows by {self.group!r}."
+            got = f"rows {earlier + 1} and {starts[pair] + 1} of one group, and others between"
+            checks.fail(where, rule, got, fix)
+        sizes = np.diff(np.append(starts, self._rows))
+        return {"groups": len(starts), "largest": int(sizes.max())}
+
+
+def _fingerprints(keys: np.ndarray) -> np.ndarray:
+    if keys.dtype != object:
+        return keys
+    prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
+    return prints.numpy().view(np.int64)[:, 0]
+
+
+def _name(group: str) -> str:
+    return f"group/{group}"
+
+
+def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
+    """Return {label: [B, ...]} with those of padding marked as missing; keys stay as they are."""
+    found = dict(labels)
+    for name, field in spec.label_fields.items():
+        value, missing = labels[name], tf.constant(field.missing, labels[name].dtype)
+        if isinstance(value, tf.RaggedTensor):
+            lengths = value.row_lengths()
+            kept = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
+            own = tf.RaggedTensor.from_row_lengths(kept, tf.where(is_row, lengths, 0))
+            padding = tf.cast(~is_row, lengths.dtype)
+            fill = tf.RaggedTensor.from_row_lengths(
+                tf.fill([tf.reduce_sum(padding)], missing), padding
+            )
+            found[name] = tf.concat([own, fill], axis=1)
+        else:
+            mask = tf.reshape(is_row, [-1, *[1] * (value.shape.rank - 1)])
+            found[name] = tf.where(mask, value, missing)
+    return found
+
+
+def _split_groups(
+    records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
+) -> tf.data.Dataset:
+    """Return the groups of one pass, each as raw records [n, ...]."""
+    spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
+    spec = dataclasses.replace(spec, defaults={field.name: field.missing})
+
+    @tf.autograph.experimental.do_not_convert
+    def read(rows: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        return rows, source.decode(rows, spec, False)[field.name], tf.constant(False)
+
+    # The last group ends with the pass, which a chunk without a row tells.
+    def close(rows: Any, keys: tf.Tensor, ends: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        return _slice(rows, 0, 0), keys[:0], ~ends
+
+    chunks = source_lib.batch(records, _RECORDS).map(read)
+    chunks = chunks.concatenate(chunks.take(1).map(close))
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(carried: Any, chunk: Any) -> tuple[Any, Any]:
+        *flat, keys = carried
+        rows, keys = _concat(_pack(records, flat), chunk[0]), tf.concat([keys, chunk[1]], 0)
+        differ = tf.not_equal(keys[1:], keys[:-1])
+        is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)
+        starts = tf.where(is_first)[:, 0]
+        count = tf.size(keys, tf.int64)
+        # The last group may go on in the next chunk, unless the pass ends here.
+        last = tf.fill([tf.cast(chunk[2], tf.int64)], count)
+        bounds = tf.concat([starts, last], 0)
+        end = bounds[-1]
+        return (*_flatten(_slice(rows, end, count)), keys[end:]), (rows, bounds)
+
+    start = (*_flatten(_empty_rows(records)), _empty(tf.TensorSpec([None], field.dtype)))
+
+    @tf.autograph.experimental.do_not_convert
+    def deal(rows: Any, bounds: tf.Tensor) -> tf.data.Dataset:
+        ends = tf.data.Dataset.from_tensor_slices((bounds[:-1], bounds[1:]))
+        return ends.map(lambda first, last: _slice(rows, first, last))
+
+    return chunks.scan(start, cut).flat_map(deal)
+
+
+def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    """Return full parts, (raw records [rows, ...], which of them are no padding [rows])."""
+
+    @tf.autograph.experimental.do_not_convert
+    def add(carried: Any, group: Any) -> tuple[Any, Any]:
+        carried = _pack(records, carried)
+        held, size = _count(carried), _count(group)
+        fits = held + size <= rows
+        message = f"A group has more than the {rows} rows of a slice of a batch"
+        with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
+            first = tf.where(fits, tf.zeros_like(held), held)
+        kept = _slice(_concat(carried, group), first, held + size)
+        return _flatten(kept), (carried, ~fits)
+
+    @tf.autograph.experimental.do_not_convert
+    def pad(carried: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        del is_full
+        count, places = _count(carried), tf.range(rows, dtype=tf.int64)
+        chosen = tf.minimum(places, count - 1)
+        return tf.nest.map_structure(lambda part: tf.gather(part, chosen), carried), places < count
+
+    filled = groups.scan(_flatten(_empty_rows(records)), add)
+    return filled.filter(lambda carried, is_full: is_full).map(pad)
+
+
+def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Return the parts of a batch one after the other, [P, n, ...] -> [P n, ...]."""
+
+    def join(part: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
+        if isinstance(part, tf.RaggedTensor):
+            return part.merge_dims(0, 1)
+        return tf.reshape(part, [part.shape[0] * part.shape[1], *part.shape[2:]])
+
+    return tf.nest.map_structure(join, rows), join(is_row)
+
+
+def _empty_rows(records: tf.data.Dataset) -> Any:
+    """Return a batch of no raw record."""
+    return tf.nest.map_structure(_empty, source_lib.batch(records, 1).element_spec)
+
+
+def _empty(spec: Any) -> Any:
+    """Return no row of this kind; its length is not known, as others will be added."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        inner = spec.shape[spec.ragged_rank + 1 :]
+        found = _empty(tf.TensorSpec([None, *inner], spec.dtype))
+        splits = tf.zeros([1], spec.row_splits_dtype)
+        for _ in range(spec.ragged_rank):
+            some = tf1.placeholder_with_default(splits, [None])
+            found = tf.RaggedTensor.from_row_splits(found, some, validate=False)
+        return found
+    inner = spec.shape[1:]
+    zeros = tf.zeros([0, *(size or 0 for size in inner)], spec.dtype)
+    return tf1.placeholder_with_default(zeros, [None, *inner])
+
+
+# What is carried from row to row in `scan` cannot be ragged, but the tensors within can.
+
+
+def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.nest.flatten(rows, expand_composites=True))
+
+
+def _pack(records: tf.data.Dataset, tensors: Sequence[tf.Tensor]) -> Any:
+    """Return the batch of raw records that was flattened."""
+    spec = source_lib.batch(records, 1).element_spec
+    return tf.nest.pack_sequence_as(spec, list(tensors), expand_composites=True)
+
+
+def _slice(rows: Any, first: Any, last: Any) -> Any:
+    return tf.nest.map_structure(lambda part: part[first:last], rows)
+
+
+def _concat(rows: Any, others: Any) -> Any:
+    return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), rows, others)
+
+
+def _count(rows: Any) -> tf.Tensor:
+    """Return how many records there are, an int64 scalar."""
+    part = tf.nest.flatten(rows)[0]
+    is_list = isinstance(part, tf.RaggedTensor)
+    return tf.cast(part.nrows(), tf.int64) if is_list else tf.shape(part, tf.int64)[0]

@@ -1,0 +1,81 @@
+"""Variables of a total that grow: what reads and writes them in every replica and branch alike.
+
+start = buffers.read(used, tf.int64)
+buffers.put(keys, start, end, values)            # keys[start:end] = values
+
+Within the scope of a strategy only the handles of variables act alike, in branches too.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+LEAST_CAPACITY = 2**12
+"""How many rows a buffer has room for at first."""
+
+
+def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return the value of a variable, by its handle."""
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
+    """Assign a value, which may have another length."""
+    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -> tf.Operation:
+    """Write rows [start, end)."""
+    return tf.raw_ops.ResourceStridedSliceAssign(
+        ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value
+    )
+
+
+def capacity(handle: tf.Tensor) -> tf.Tensor:
+    """Return how many rows there is room for, an int64 scalar."""
+    return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
+
+
+def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
+    """Return the state of a total that keeps rows: a key and `width` numbers each."""
+    return (
+        tf.TensorSpec([None], tf.int64),  # Keys.
+        tf.TensorSpec([None, width], tf.float32),  # Numbers.
+        tf.TensorSpec([], tf.int64),  # How many rows are in use.
+    )
+
+
+def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
+    """Append keys [B] and numbers [B, width] to the variables of `rows_state`.
+
+    A buffer that is full gets room for half as many rows more.
+    """
+    all_keys, all_rows, used = (variable.handle for variable in state)
+    start = read(used, tf.int64)
+    end = start + tf.size(keys, tf.int64)
+
+    def add() -> tf.Tensor:
+        with tf.control_dependencies(
+            [put(all_keys, start, end, keys), put(all_rows, start, end, rows)]
+        ):
+            return tf.identity(end)
+
+    def grow() -> tf.Tensor:
+        spare = tf.maximum(end // 2, LEAST_CAPACITY)
+        longer = [
+            assign(handle, tf.concat([read(handle, new.dtype)[:start], new, room], 0))
+            for handle, new, room in (
+                (all_keys, keys, tf.zeros([spare], tf.int64)),
+                (all_rows, rows, tf.zeros([spare, rows.shape[1]])),
+            )
+        ]
+        with tf.control_dependencies(longer):
+            return tf.identity(end)
+
+    return assign(used, tf.cond(end <= capacity(all_keys), add, grow))
+
+
+def read_all(replicas: Sequence[Sequence[tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the keys [N] and the numbers [N, width] of all replicas."""
+    keys = tf.concat([keys[:used] for keys, _, used in replicas], 0)
+    return keys, tf.concat([rows[:used] for _, rows, used in replicas], 0)

@@ -1,0 +1,164 @@
+"""How well scores rank the rows of each group, over all rows of a split.
+
+sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
+metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})
+
+A group is ranked as a whole, whatever batches and replicas its rows came in. Rows of equal scores
+are in no order: a metric is then its mean over all orders that are possible.
+"""
+
+import math
+
+import tensorflow as tf
+
+from mtl.heads import groups, metrics
+
+GAINS = ("exponential", "linear")
+"""What a label y gains: 2^y - 1, or y."""
+
+MAX_EXPONENT = 31.0
+"""The greatest label of exponential gains."""
+
+
+def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
+    """Return what a row of each label gains, the same shape."""
+    return tf.exp(labels * math.log(2)) - 1 if kind == "exponential" else labels
+
+
+def discounts(ranks: tf.Tensor) -> tf.Tensor:
+    """Return `1 / log2(1 + rank)` of ranks from 1 on, which may lie between whole numbers."""
+    return math.log(2) / tf.math.log1p(ranks)
+
+
+def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
+    """Return the mean of the AUC of the groups, each weighed by the weights of its rows.
+
+    H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
+    arXiv:1703.02091: without weights, a group counts by its impressions. A label above 0 is
+    positive; groups of one kind of labels have no AUC and do not count. Ties count by half.
+    """
+    blocks = _Blocks(rows)
+    positives = tf.where(rows.labels > 0, rows.weights, 0)
+    negatives = rows.weights - positives
+    all_positives, all_negatives = rows.sum(positives), rows.sum(negatives)
+    # Of the negatives from the first row on, what does not lie in or above the block lies below.
+    until = tf.cumsum(blocks.sum(negatives))
+    before = tf.cumsum(all_negatives, exclusive=True)
+    within = tf.gather(blocks.sum(negatives), blocks.ids)
+    above = tf.gather(until, blocks.ids) - tf.gather(before, rows.groups)
+    below = tf.gather(all_negatives, rows.groups) - above
+    ordered = rows.sum(positives * (below + within / 2))
+    auc = tf.math.divide_no_nan(ordered, all_positives * all_negatives)
+    counts = (all_positives > 0) & (all_negatives > 0)
+    return _mean(auc, tf.where(counts, all_positives + all_negatives, 0))
+
+
+def compute_ranking(
+    rows: groups.Ranked, gain: str, cutoffs: tuple[int, ...]
+) -> dict[str, tf.Tensor]:
+    """Return `ndcg`, `mrr` and `gauc`, and at each cutoff k `ndcg_at_<k>` and its kin.
+
+    They are means over the groups with a label above 0, which is called relevant; a group counts by
+    the mean weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG its share of
+    that in the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
+    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that is among the first k,
+    `precision_at_<k>` how many these are, divided by k, also where a group has fewer rows. MRR is
+    the mean of 1 / the rank of the first relevant row.
+    """
+    blocks = _Blocks(rows)
+    gained = gains(rows.labels, gain)
+    ideal = tf.gather(gained, rows.order_by(tf.cast(rows.labels, tf.float32)))
+    relevant = tf.cast(rows.labels > 0, tf.float64)
+    num_relevant = rows.sum(relevant)
+    weights = tf.where(num_relevant > 0, group_weights(rows), 0)
+
+    def ndcg(at: tf.Tensor) -> tf.Tensor:
+        """Return the mean NDCG by these discounts, [N] in the order of the scores."""
+        share = tf.math.divide_no_nan(rows.sum(gained * blocks.mean(at)), rows.sum(ideal * at))
+        return _mean(share, weights)
+
+    by_rank = discounts(tf.cast(blocks.places + 1, tf.float64))
+    found = {"ndcg": ndcg(by_rank)}
+    for k in cutoffs:
+        is_first = tf.cast(blocks.places < k, tf.float64)
+        hits = rows.sum(relevant * blocks.mean(is_first))
+        recall = tf.math.divide_no_nan(hits, num_relevant)
+        found |= {
+            f"ndcg_at_{k}": ndcg(by_rank * is_first),
+            f"recall_at_{k}": _mean(recall, weights),
+            f"precision_at_{k}": _mean(hits / k, weights),
+        }
+    found["mrr"] = _mean(_reciprocal_ranks(rows, blocks, relevant), weights)
+    return {**found, "gauc": compute_gauc(rows)}
+
+
+def group_weights(rows: groups.Ranked) -> tf.Tensor:
+    """Return the mean weight of the rows of each group, [G]."""
+    return tf.math.divide_no_nan(rows.sum(rows.weights), rows.sum(tf.ones_like(rows.weights)))
+
+
+class _Blocks:
+    """The rows of a group that have one score.
+
+    Attributes:
+      ids: [N] int32, the block of each row, ascending.
+      places: [N] int32, the place of each row in its group, from 0 on.
+      starts: [N] int32, the place of the first row of its block.
+      sizes: [N] float64, how many rows its block has.
+    """
+
+    def __init__(self, rows: groups.Ranked):
+        new_group = _changes(rows.groups)
+        self.ids = tf.cumsum(tf.cast(new_group | _changes(rows.scores), tf.int32)) - 1
+        self._num = tf.maximum(tf.reduce_max(self.ids) + 1, 0)
+        index = tf.range(tf.size(self.ids))
+        firsts = tf.math.unsorted_segment_min(index, rows.groups, rows.num_groups)
+        self.places = index - tf.gather(firsts, rows.groups)
+        firsts = tf.math.unsorted_segment_min(self.places, self.ids, self._num)
+        self.starts = tf.gather(firsts, self.ids)
+        self._counts = self.sum(tf.ones_like(rows.scores))
+        self.sizes = tf.gather(self._counts, self.ids)
+
+    def sum(self, values: tf.Tensor) -> tf.Tensor:
+        """Sum by block, [N] -> [number of blocks]."""
+        return tf.math.unsorted_segment_sum(values, self.ids, self._num)
+
+    def mean(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the mean of each row's block, [N] -> [N]."""
+        return tf.gather(self.sum(values) / self._counts, self.ids)
+
+
+def _changes(values: tf.Tensor) -> tf.Tensor:
+    """Return whether each differs from the one before, [N]; the first does."""
+    differ = tf.not_equal(values[1:], values[:-1])
+    return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
+
+
+def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor) -> tf.Tensor:
+    """Return the mean of 1 / the rank of the first relevant row of each group, [G].
+
+    Of a block of n rows with r relevant ones, the first of these has x rows of the block before it
+    with a probability of C(n - x - 1, r - 1) / C(n, r).
+    """
+    hits = tf.gather(blocks.sum(relevant), blocks.ids)
+    # The first block with a relevant row: none was relevant before it.
+    sums = tf.cumsum(blocks.sum(relevant))
+    before = tf.cumsum(rows.sum(relevant), exclusive=True)
+    until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)
+    is_first = (hits > 0) & tf.equal(until, hits)
+    ahead = tf.cast(blocks.places - blocks.starts, tf.float64)
+    left = blocks.sizes - ahead - 1
+    can_be = is_first & (left >= hits - 1)
+    left, hits, sizes = (tf.where(can_be, value, 1) for value in (left, hits, blocks.sizes))
+    chance = tf.exp(_log_choose(left, hits - 1) - _log_choose(sizes, hits))
+    ranks = tf.cast(blocks.places + 1, tf.float64)
+    return rows.sum(tf.where(can_be, chance / ranks, 0))
+
+
+def _log_choose(n: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return tf.math.lgamma(n + 1) - tf.math.lgamma(k + 1) - tf.math.lgamma(n - k + 1)
+
+
+def _mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return the weighted mean over the groups; NaN where none counts."""
+    return metrics.ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -1,0 +1,113 @@
+"""Rows that belong together, such as the results of one query: their keys, and all rows of a split.
+
+keys = groups.read_keys(head, labels, counts)                  # [B] int64
+groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total`, which reads `Ranked`
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.heads import base, buffers, ranking, values
+
+_RULE = "name the group of a labelled row"
+_KEY_BITS = 32
+
+
+def read_keys(
+    head: base.Labelled, field: str, labels: types.Tensors, counts: tf.Tensor
+) -> tf.Tensor:
+    """Return the group of each row, [B] int64; equal keys are one group.
+
+    A string becomes a fingerprint of 64 bits: of a million different strings, two are taken for
+    one with a probability of 3e-8.
+
+    Args:
+      head: speaks in errors.
+      field: the label field that holds the keys, int64 or string.
+      labels: {field: [B, ...]}.
+      counts: [B] bool; the other rows may have no key.
+
+    Raises:
+      InvalidArgumentError: when run, on a row that counts and has no key.
+    """
+    keys = head.read_field(labels, field, (tf.int64, tf.string), ())
+    valid = values.are_present(keys) | ~counts
+    keys = head.checked(keys, valid, keys, _RULE, field)
+    if keys.dtype == tf.int64:
+        return keys
+    return tf.bitcast(tf.raw_ops.Fingerprint(data=keys, method="farmhash64"), tf.int64)
+
+
+def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the key of one record (Python values), or None."""
+    given = values.flatten_values(labels.get(head.field, []))
+    if all(map(values.is_missing, given)):
+        return None
+    for key in values.flatten_values(labels.get(field, [])):
+        if values.is_missing(key):
+            return f"{head.message(field, _RULE)} {values.show(key)}"
+    return None
+
+
+class Ranked(NamedTuple):
+    """The rows of a split, group by group, and in each by descending score.
+
+    Attributes:
+      groups: [N] int32, ascending, from 0 on.
+      scores, labels, weights: [N] float64 each.
+      num_groups: G, an int32 scalar.
+    """
+
+    groups: tf.Tensor
+    scores: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+    num_groups: tf.Tensor
+
+    def sum(self, values: tf.Tensor) -> tf.Tensor:
+        """Sum by group, [N] -> [G]."""
+        return tf.math.unsorted_segment_sum(values, self.groups, self.num_groups)
+
+    def order_by(self, values: tf.Tensor) -> tf.Tensor:
+        """Return rows in descending order of float32 values within each group, [N] int32."""
+        return _order(self.groups, values)
+
+
+class GroupedRows:
+    """Every row that counts, with its group: 20 bytes each, in a buffer that grows.
+
+    Args:
+      keys: [B] int64, of groups.
+      scores: [B] float32.
+      labels: [B] float32.
+      weights: [B] float32; rows of weight 0 are left out.
+    """
+
+    state = buffers.rows_state(3)  # Scores, labels, weights.
+
+    def __init__(self, keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor):
+        counts = weights > 0
+        self._keys = tf.boolean_mask(keys, counts)
+        rows = [tf.cast(value, tf.float32) for value in (scores, labels, weights)]
+        self._rows = tf.boolean_mask(tf.stack(rows, axis=-1), counts)
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Append the batch."""
+        return buffers.append(state, self._keys, self._rows)
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:
+        """Return the rows of all replicas, in order."""
+        keys, rows = buffers.read_all(replicas)
+        names, groups = tf.unique(keys)
+        order = _order(groups, rows[:, 0])
+        scores, labels, weights = tf.unstack(tf.cast(tf.gather(rows, order), tf.float64), axis=1)
+        return Ranked(tf.gather(groups, order), scores, labels, weights, tf.size(names))
+
+
+def _order(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return rows by group, and in descending order of float32 values within it."""
+    places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
+    return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

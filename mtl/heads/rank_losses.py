@@ -1,0 +1,216 @@
+"""Losses of ranking within groups: pure functions of the rows of whole groups.
+
+lists = rank_losses.of_batch(keys, scores, labels, weights)
+lists = rank_losses.of_split(ranked)                     # those of a split, without gradients
+losses = rank_losses.ranknet(lists)                      # [G], one for each group
+rank_losses.weigh_groups(lists)                          # [G], what each group counts
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl.heads import group_metrics, groups
+
+Pairs = Callable[[Callable[..., tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
+"""(function, fields [N]) -> [N]: the sum of `function(own, other)` over the others of a group."""
+
+
+class Lists(NamedTuple):
+    """Rows of whole groups.
+
+    Attributes:
+      scores, labels, weights: [N] floats of one type; rows of weight 0 do not count, and have
+        finite scores and labels all the same.
+      groups: [N] int32, from 0 on.
+      num_groups: G, an int32 scalar.
+      sum_pairs: adds up what the pairs of a group give: see `Pairs`.
+      index: [N] int32, which breaks ties where only the sum of what is tied matters.
+    """
+
+    scores: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+    groups: tf.Tensor
+    num_groups: tf.Tensor
+    sum_pairs: Pairs
+    index: tf.Tensor  # type: ignore[assignment]  # Nobody looks for a place in this tuple.
+
+    @property
+    def counts(self) -> tf.Tensor:
+        """Whether each row counts, [N]."""
+        return self.weights > 0
+
+    def sum(self, values: tf.Tensor) -> tf.Tensor:
+        """Sum by group what rows that count have, [N] -> [G]."""
+        kept = tf.where(self.counts, values, tf.zeros_like(values))
+        return tf.math.unsorted_segment_sum(kept, self.groups, self.num_groups)
+
+    def max(self, values: tf.Tensor) -> tf.Tensor:
+        """Return the greatest value of each group, [N] -> [G]; of none the least number."""
+        kept = tf.where(self.counts, values, values.dtype.min)
+        return tf.math.unsorted_segment_max(kept, self.groups, self.num_groups)
+
+    def spread(self, values: tf.Tensor) -> tf.Tensor:
+        """Give every row the value of its group, [G] -> [N]."""
+        return tf.gather(values, self.groups)
+
+
+def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Lists:
+    """Return the groups of a batch, whose pairs take [B, B] numbers: [B] each, keys int64."""
+    names, ids = tf.unique(keys)
+    counts = weights > 0
+    index = tf.range(tf.size(ids))
+    pairs = tf.equal(ids[:, tf.newaxis], ids) & counts[:, tf.newaxis] & counts
+    pairs &= tf.not_equal(index[:, tf.newaxis], index)
+
+    def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
+        own, other = ([tf.expand_dims(field, axis) for field in fields] for axis in (1, 0))
+        given = function(own, other)
+        return tf.reduce_sum(tf.where(pairs, given, tf.zeros_like(given)), axis=1)
+
+    return Lists(scores, labels, weights, ids, tf.size(names), sum_pairs, index)
+
+
+def of_split(rows: groups.Ranked) -> Lists:
+    """Return the groups of a split, in memory for a few numbers a row.
+
+    Pairs are looked at by their distance in the group: as many times as the largest group has rows.
+    """
+    sizes = rows.sum(tf.ones_like(rows.groups))
+    index = tf.range(tf.size(rows.groups))
+
+    def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
+        def add(distance: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            first, second = ([f[:-distance] for f in fields], [f[distance:] for f in fields])
+            alike = tf.equal(rows.groups[:-distance], rows.groups[distance:])
+            for own, other, before, after in (
+                (first, second, 0, distance),
+                (second, first, distance, 0),
+            ):
+                given = function(own, other)
+                total += tf.pad(tf.where(alike, given, tf.zeros_like(given)), [[before, after]])
+            return distance + 1, total
+
+        most = tf.maximum(tf.reduce_max(sizes), 0)
+        shape = [tf.TensorShape([]), rows.scores.shape]
+        start = [tf.constant(1), tf.zeros_like(rows.scores)]
+        _, total = tf.while_loop(
+            lambda distance, _: distance < most,
+            add,
+            start,
+            shape_invariants=shape,
+            parallel_iterations=1,
+        )
+        return total
+
+    return Lists(
+        rows.scores, rows.labels, rows.weights, rows.groups, rows.num_groups, sum_pairs, index
+    )
+
+
+def weigh_groups(lists: Lists) -> tf.Tensor:
+    """Return what each group counts, [G]: the mean weight of its rows, 0 where no labels differ."""
+    differ = lists.max(lists.labels) > -lists.max(-lists.labels)
+    mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
+    return tf.where(differ, mean, tf.zeros_like(mean))
+
+
+def ranknet(lists: Lists) -> tf.Tensor:
+    """Return the mean over pairs with y_i > y_j of `log(1 + exp(s_j - s_i))`, weighed w_i w_j, [G].
+
+    C. Burges et al., "Learning to Rank using Gradient Descent", ICML 2005, with the probability of
+    1 that the paper gives to a known order.
+    """
+    fields = [lists.scores, lists.labels, lists.weights]
+
+    def weight(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.cast(own[1] > other[1], own[2].dtype) * own[2] * other[2]
+
+    def loss(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return weight(own, other) * tf.nn.softplus(other[0] - own[0])
+
+    total, weights = (lists.sum(lists.sum_pairs(each, fields)) for each in (loss, weight))
+    return tf.math.divide_no_nan(total, weights)
+
+
+def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
+    """Return `sum over pairs with y_i > y_j of |dNDCG_ij| log(1 + exp(s_j - s_i))`, [G].
+
+    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is what NDCG would change by if i and j
+    changed places; it is a constant to gradients. C. Burges, "From RankNet to LambdaRank to
+    LambdaMART: An Overview", MSR-TR-2010-82. Where scores are equal, the smaller label stands
+    first, so that an untrained model has something to learn.
+    """
+    gained = group_metrics.gains(lists.labels, gain)
+    ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
+    discounts = group_metrics.discounts(ranks)
+    share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gained)))
+
+    def loss(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        prefers = tf.cast(own[1] > other[1], own[0].dtype)
+        change = tf.abs((own[2] - other[2]) * (own[3] - other[3]))
+        return prefers * change * own[4] * tf.nn.softplus(other[0] - own[0])
+
+    constants = [lists.labels, gained, discounts, share]
+    return lists.sum(lists.sum_pairs(loss, [lists.scores, *map(tf.stop_gradient, constants)]))
+
+
+def softmax(lists: Lists) -> tf.Tensor:
+    """Return `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y`, `p_i = e^(s_i) / sum w e^s`, [G].
+
+    S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
+    Relevance", ICTIR 2019; with one relevant row it is ListNet's and ListMLE's loss of the first
+    place (Z. Cao et al., "Learning to Rank: From Pairwise Approach to Listwise Approach", 2007).
+    """
+    greatest = lists.max(lists.scores)
+    greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
+    shifted = tf.where(lists.counts, lists.scores - lists.spread(greatest), 0)
+    total = lists.sum(lists.weights * tf.exp(shifted))
+    log_total = tf.math.log(tf.where(total > 0, total, tf.ones_like(total)))
+    gained = lists.weights * lists.labels
+    losses = lists.sum(gained * (lists.spread(log_total) - shifted))
+    return tf.math.divide_no_nan(losses, lists.sum(gained))
+
+
+def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
+    """Return `1 - DCG / ideal DCG` of the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`, [G].
+
+    T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
+    Information Retrieval Measures", 2010.
+    """
+
+    def is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.sigmoid((other[0] - own[0]) / temperature)
+
+    ranks = 1 + lists.sum_pairs(is_before, [lists.scores])
+    gained = group_metrics.gains(lists.labels, gain)
+    found = lists.sum(gained * group_metrics.discounts(ranks))
+    ideal = _ideal_dcg(lists, gained)
+    return tf.where(ideal > 0, 1 - tf.math.divide_no_nan(found, ideal), tf.zeros_like(ideal))
+
+
+def _ideal_dcg(lists: Lists, gained: tf.Tensor) -> tf.Tensor:
+    """Return the DCG of the best order of each group, [G]."""
+    index = tf.cast(lists.index, lists.labels.dtype)
+    ranks = 1 + lists.sum_pairs(_is_before, [lists.labels, index])
+    return tf.stop_gradient(lists.sum(gained * group_metrics.discounts(ranks)))
+
+
+def _is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return 1 where the other has more of the first field, or as much and less of the second."""
+    tied = tf.equal(other[0], own[0]) & (other[1] < own[1])
+    return tf.cast((other[0] > own[0]) | tied, own[0].dtype)
+
+
+TYPES = ("ranknet", "lambdarank", "softmax", "approx_ndcg")
+
+
+def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor:
+    """Return the loss of each group, [G], of one of `TYPES`."""
+    if kind == "lambdarank":
+        return lambdarank(lists, gain)
+    if kind == "approx_ndcg":
+        return approx_ndcg(lists, gain, temperature)
+    return ranknet(lists) if kind == "ranknet" else softmax(lists)

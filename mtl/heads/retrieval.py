@@ -1,0 +1,320 @@
+"""A task that finds the items of a query among all items, by the product of two vectors.
+
+clicked/heads.Retrieval.name = "clicked"
+clicked/heads.Retrieval.label = "click"
+clicked/heads.Retrieval.item = "item"                # a label field, or a feature in Spec.keys
+networks.SharedBottom.trunk = @networks.TwoTower()
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, compat, types
+from mtl.heads import base, buffers, groups, metrics, objectives, values
+
+# Queries that are compared with all items at once.
+_TOGETHER = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrieval(base.Labelled):
+    """Vectors q of queries and v of items, `score = q v / |q| |v|`; has no layer of its own.
+
+    The tower is [q, v], as `networks.TwoTower` makes it. With s = score / temperature, and among
+    the rows j of the batch with a label above 0:
+
+        loss_i = -log(exp(s_ii - log Q_i) / sum_j exp(s_ij - log Q_j))
+
+    and the loss is the weighted mean over these rows. Q_j is the share of item j among such rows of
+    the training split. A popular item is a negative more often; without Q it would be pushed down
+    for that. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+    Recommendations", RecSys 2019, where Q is estimated as the stream goes by. A row j of the item
+    of i, or of its query, is no negative: it is left out of the sum.
+
+    A slice (`Run.micro_batches`) or a replica takes negatives of its own rows alone: the loss is
+    then one of fewer negatives.
+
+    Metrics rank the item of each such row among all different items that the rows of the split
+    hold: `recall_at_<k>` is the share of rows whose item is among the first k, `mrr` the mean of
+    1 / its rank, and `average_loss` the cross entropy with all items as negatives and no Q. They
+    keep both vectors of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
+
+    Attributes:
+      item: the label field with the item, int64 or string; needed where the label is above 0.
+      query: the label field with the query, such as a user, whose other items are no negatives;
+        None looks at items alone.
+      temperature: above 0; smaller ones look at the hardest negatives.
+      normalizes: whether vectors are divided by their length.
+      corrects_popularity: whether `log Q` is subtracted.
+      cutoffs: the k of `recall_at_<k>`.
+      item_counts: {item: its rows of a label above 0 in the training split}; counted before the
+        first step by default.
+    """
+
+    item: str
+    query: str | None = None
+    temperature: float = 0.05
+    normalizes: bool = True
+    corrects_popularity: bool = True
+    cutoffs: Sequence[int] = (10, 100)
+    item_counts: Mapping[int | str, int] | None = dataclasses.field(default=None, repr=False)
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "mrr": True,
+        "recall_at_*": True,
+        **base.Labelled.directions,
+    }
+    are_rows_apart: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._is_a("item", str, "name a label field")
+        if self.query is not None:
+            self._is_a("query", str, "name a label field")
+        checks.positive(self._where("temperature"), self.temperature)
+        for setting in ("normalizes", "corrects_popularity"):
+            self._is_a(setting, bool, "be True or False")
+        self._is_a("cutoffs", (list, tuple), "be a list of ranks")
+        for cutoff in self.cutoffs:
+            checks.whole(self._where("cutoffs"), cutoff, 1)
+        checks.unique(self._where("cutoffs"), list(map(str, self.cutoffs)))
+        if self.item_counts is not None:
+            self._is_a("item_counts", Mapping, "map items to their rows")
+            for item, count in self.item_counts.items():
+                checks.whole(self._where(f"item_counts[{item!r}]"), count, 1)
+
+    def accumulators(self) -> dict[str, Any]:
+        """Return what counts the items, where Q is asked for and not given."""
+        if not self.corrects_popularity or self.item_counts is not None:
+            return {}
+        return {self._counts_name: ItemCounts(label=self.field, item=self.item)}
+
+    @property
+    def _counts_name(self) -> str:
+        return f"items/{self.name}"
+
+    def fitted(self, statistics: types.Statistics) -> "Retrieval":
+        """Return the head with the counts of the items."""
+        if not self.accumulators():
+            return self
+        entry = statistics.for_column(self._counts_name)
+        counts = dict(zip(entry["items"], entry["counts"], strict=True))
+        return dataclasses.replace(self, item_counts=counts)
+
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Parse labels: [B] -> 1.0 above 0 and else 0.0, and which of them are present."""
+        present = values.are_present(label)
+        given = tf.where(present, tf.cast(label, tf.float32), 0.0)
+        valid = (given >= 0) & tf.math.is_finite(given)
+        return self.checked(tf.cast(given > 0, tf.float32), valid, label, self.rule(None)), present
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether the value is a number of at least 0."""
+        return 0 <= value < math.inf
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label is a number of at least 0."""
+        del dtype
+        return "be a finite number of at least 0"
+
+    def check(self, labels: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the label, weight, item or query of one record, or None."""
+        found = super().check(labels)
+        given = values.flatten_values(labels.get(self.field, []))
+        if found or not any(not values.is_missing(value) and value > 0 for value in given):
+            return found
+        keys = filter(None, (self.item, self.query))
+        return next(filter(None, (groups.check_key(self, key, labels) for key in keys)), None)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Return the tower [B, 2 D], with both vectors of length 1 if they are normalised.
+
+        Raises:
+          UserError: it is not made of two vectors of one width.
+        """
+        where, rule = f"the tower of head {self.name!r}", "hold two vectors, as of TwoTower"
+        checks.require(tower.shape[1] % 2 == 0, where, rule, tuple(tower.shape))
+        if not self.normalizes:
+            return tower
+        return tf.concat([tf.math.l2_normalize(part, 1) for part in tf.split(tower, 2, 1)], 1)
+
+    def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+        """Compute the loss: [B, 2 D] and {field: [B]} -> a scalar.
+
+        Raises:
+          InvalidArgumentError: when run, on a label or a weight out of range, or without an item.
+        """
+        rows = self._rows(logits, labels)
+        counts = rows.weights > 0
+        scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
+        if self.corrects_popularity:
+            scores -= self._log_share(labels)
+        is_own = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
+        is_other = counts & tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
+        if self.query is not None:
+            queries = groups.read_keys(self, self.query, labels, counts)
+            is_other &= tf.not_equal(queries[:, tf.newaxis], queries)
+        # Not the least number, whose exponential has a gradient of its own where all rows are out.
+        scores = tf.where(is_own | is_other, scores, -1e9)
+        losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)
+        return objectives.weighted_mean(losses, rows.weights)
+
+    def _log_share(self, labels: types.Tensors) -> tf.Tensor:
+        """Return log Q of each row's item, [B]; of items that were not counted as if seen once."""
+        if self.item_counts is None:
+            fix = "Set item_counts, or train: they are counted before the first step."
+            checks.fail(self._where("item_counts"), "be known", None, fix)
+        counts = self.item_counts
+        total = math.log(sum(counts.values()))
+        items = labels[self.item]
+        with tf.init_scope():  # A table cannot be made within the body of a training loop.
+            shares = np.log(np.array(list(counts.values()), np.float64)) - total
+            entries = tf.lookup.KeyValueTensorInitializer(
+                tf.constant(list(counts), items.dtype), tf.constant(shares, tf.float32)
+            )
+            table = tf.lookup.StaticHashTable(entries, default_value=-total)
+        return table.lookup(items)
+
+    def label_weight(self, labels: types.Tensors) -> tf.Tensor:
+        """Sum the weights of the rows of a label above 0: {field: [B]} -> a scalar."""
+        targets, present = self.targets(self.label_of(labels))
+        return tf.reduce_sum(self.weights(labels, present) * targets)
+
+    def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> "_Rows":
+        targets, present = self.targets(self.label_of(labels))
+        weights = self.weights(labels, present) * targets
+        counts = weights > 0
+        keys = groups.read_keys(self, self.item, labels, counts)
+        queries, items = tf.split(tf.where(counts[:, tf.newaxis], logits, 0.0), 2, 1)
+        return _Rows(keys, queries, items, weights)
+
+    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
+        """Build the metrics, over all items of the split: [B, 2 D] and {field: [B]}."""
+        rows = self._rows(logits, labels)
+        sums = {
+            "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs)),
+            base.NAN_PREDICTIONS: base.nan_rows([logits], rows.weights > 0),
+        }
+
+        def summarize(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+            return base.or_nan(sums["ranks"], sums[base.NAN_PREDICTIONS], ())
+
+        return metrics.stream_sums(sums, summarize)
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict: [B, 2 D] -> query [B, D], item [B, D] and score [B]."""
+        query, item = tf.split(logits, 2, 1)
+        return {"query": query, "item": item, "score": tf.reduce_sum(query * item, 1)}
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict, and regress to the score."""
+        predictions = self.predictions(logits)
+        return {
+            "predict": compat.estimator.export.PredictOutput(predictions),
+            "regress": compat.estimator.export.RegressionOutput(predictions["score"]),
+        }
+
+
+@dataclasses.dataclass(kw_only=True)
+class ItemCounts:
+    """An accumulator of the items of rows with a label above 0.
+
+    Attributes:
+      label, item: the fields.
+    """
+
+    label: str
+    item: str
+
+    def __post_init__(self):
+        self._counts = collections.Counter()
+
+    def update(self, fields: types.Tensors) -> None:
+        """Count the items of a batch of eager tensors."""
+        found = fields[self.item].numpy()[np.nan_to_num(fields[self.label].numpy()) > 0]
+        self._counts.update(found.tolist())
+
+    def save(self, directory: str, column: str) -> dict[str, Any]:
+        """Return the items and their counts."""
+        del directory, column
+        plain = {
+            key.decode(errors="replace") if isinstance(key, bytes) else key: count
+            for key, count in self._counts.items()
+        }
+        where = f"labels {self.label!r} of the training split"
+        checks.require(bool(plain), where, "be above 0 somewhere, for items to be counted", 0)
+        items = sorted(plain)
+        return {"items": items, "counts": [plain[item] for item in items]}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Rows of a batch: [B] int64, [B, D], [B, D] and [B], 0 where a row does not count."""
+
+    keys: tf.Tensor
+    queries: tf.Tensor
+    items: tf.Tensor
+    weights: tf.Tensor
+
+
+class AllItems:
+    """The rows that count, for their ranks among all different items: a `metrics.Total`."""
+
+    def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int]):
+        self._temperature, self._cutoffs = temperature, cutoffs
+        counts = rows.weights > 0
+        self._keys = tf.boolean_mask(rows.keys, counts)
+        parts = [rows.queries, rows.items, rows.weights[:, tf.newaxis]]
+        self._vectors = tf.boolean_mask(tf.concat(parts, 1), counts)
+        self._width = rows.queries.shape[1]
+        self.state = buffers.rows_state(2 * self._width + 1)
+
+    def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
+        """Append the batch."""
+        return buffers.append(state, self._keys, self._vectors)
+
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> dict[str, tf.Tensor]:
+        """Return the metrics; of a split without such rows they are NaN."""
+        keys, rows = buffers.read_all(replicas)
+        queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
+        weights = tf.cast(weights[:, 0], tf.float64)
+        names, own = tf.unique(keys)
+        places = tf.range(tf.size(own))
+        firsts = tf.math.unsorted_segment_min(places, own, tf.size(names))
+        items = tf.gather(items, firsts)  # Equal items have equal vectors, wherever they stand.
+
+        def add(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            end = start + _TOGETHER
+            scores = tf.matmul(queries[start:end], items, transpose_b=True)
+            found = self._measure(scores, own[start:end])
+            return end, total + tf.reduce_sum(found * weights[start:end], 1)
+
+        count = 2 + len(self._cutoffs)
+        _, total = tf.while_loop(
+            lambda start, _: start < tf.size(own),
+            add,
+            [tf.constant(0), tf.zeros([count], tf.float64)],
+            parallel_iterations=1,
+        )
+        loss, mrr, *recalls = tf.unstack(metrics.ratio(total, tf.reduce_sum(weights)), count)
+        at = {f"recall_at_{k}": recall for k, recall in zip(self._cutoffs, recalls, strict=True)}
+        return {"average_loss": loss, "mrr": mrr, **at}
+
+    def _measure(self, scores: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+        """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].
+
+        Items of equal scores are in no order: the mean over all orders.
+        """
+        mine = tf.gather(scores, own, batch_dims=1)[:, tf.newaxis]
+        above = tf.reduce_sum(tf.cast(scores > mine, tf.float64), 1)
+        level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, mine), tf.float64), 1), 1)
+        loss = tf.reduce_logsumexp((scores - mine) / self._temperature, 1)
+        sums = tf.math.digamma(above + level + 1) - tf.math.digamma(above + 1)
+        recalls = [tf.clip_by_value((k - above) / level, 0, 1) for k in self._cutoffs]
+        return tf.stack([tf.cast(loss, tf.float64), sums / level, *recalls])

@@ -1,0 +1,69 @@
+"""Two trunks that do not see each other's columns: one for the query, one for the item.
+
+networks.SharedBottom.trunk = @networks.TwoTower()
+networks.TwoTower.query = @query/networks.MLP()
+networks.TwoTower.item = @item/networks.MLP()
+networks.TwoTower.item_columns = ["hashed_item", "identity_category"]
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.networks import fields, trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoTower:
+    """h = [query(columns of the query), item(columns of the item)], for `heads.Retrieval`.
+
+    P. Covington, J. Adams and E. Sargin, "Deep Neural Networks for YouTube Recommendations",
+    RecSys 2016; X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+    Recommendations", RecSys 2019. The vector of an item does not depend on the query, so that an
+    index of all items can be built.
+
+    Attributes:
+      query: a trunk on all columns but those of the item; variables in `query`.
+      item: a trunk on the columns of the item, of as many units; variables in `item`.
+      item_columns: these columns, by name, where `*` stands for anything.
+      trainable: False leaves all of it as it is.
+    """
+
+    query: trunk.Trunk
+    item: trunk.Trunk
+    item_columns: Sequence[str]
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        trunk.check_trunks("TwoTower.query and item", [self.query, self.item])
+        fields.check_patterns("TwoTower.item_columns", self.item_columns)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, ...]} -> [B, 2 D].
+
+        Raises:
+          UserError: there is no column for one of the two, or their outputs have two widths.
+        """
+        of_item = fields.choose_columns("TwoTower.item_columns", self.item_columns, inputs)
+        of_query = {name: value for name, value in inputs.items() if name not in of_item}
+        for columns, rule in (
+            (of_item, "name a column"),
+            (of_query, "leave a column for the query"),
+        ):
+            patterns = list(self.item_columns)
+            checks.require(bool(columns), "TwoTower.item_columns", rule, patterns)
+        with freezing.hold_part(self.trainable):
+            with tf1.variable_scope("query"):
+                query = self.query(of_query, training)
+            with tf1.variable_scope("item"):
+                item = self.item(of_item, training)
+        widths = query.shape[1], item.shape[1]
+        rule = "have as many units as TwoTower.query"
+        checks.require(widths[0] == widths[1], "TwoTower.item", rule, widths[::-1])
+        return tf.concat([query, item], axis=1)

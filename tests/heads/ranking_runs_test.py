@@ -1,0 +1,84 @@
+"""Ranking and retrieval in whole runs: slices, replicas, a stop, evaluation, export."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mtl import features, heads, networks
+from mtl.data import whole_groups
+from mtl.runs import verbs
+from tests import tiny
+
+pytestmark = pytest.mark.slow
+
+SPLITS = {
+    split: {**rows, "query": np.arange(len(rows["x"])) // 4} for split, rows in tiny.SPLITS.items()
+}
+SPEC = dataclasses.replace(tiny.SPEC, labels={**tiny.SPEC.labels, "query": "int64"})
+
+
+def make(sizes=None, **run):
+    """Groups of four rows, which fill a slice of four whatever the cut."""
+    splits = SPLITS
+    if sizes is not None:
+        splits = {**SPLITS, "train": {**SPLITS["train"], "query": np.repeat(np.arange(24), sizes)}}
+    made = tiny.make(splits=splits, **run)
+    sampler = whole_groups.WholeGroups(group="query")
+    trunk = networks.MLP(layers=[8])
+    model = dataclasses.replace(
+        made.model,
+        network=networks.SharedBottom(trunk=trunk),
+        heads=[
+            heads.Ranking(name="kind", group="query", loss_type="lambdarank", cutoffs=[2]),
+            heads.Binary(name="sign", group="query"),
+        ],
+    )
+    data = dataclasses.replace(made.data, spec=SPEC, sampler=sampler)
+    return dataclasses.replace(made, data=data, model=model)
+
+
+def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
+    tiny.assert_trains_in_parts(make, tmp_path, 4)
+
+
+def test_a_run_that_stops_goes_on_to_the_bit(tmp_path):
+    sizes = np.random.default_rng(0).permutation(np.tile([2, 6, 3, 5], 6))
+    expected = tiny.train(make(sizes, train_steps=14, checkpoint_steps=7), tmp_path / "one")
+    tiny.train(make(sizes, train_steps=7, checkpoint_steps=7), tmp_path / "two")
+    found = tiny.train(make(sizes, train_steps=14, checkpoint_steps=7), tmp_path / "two")
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_two_towers_learn_and_are_exported(tmp_path):
+    made = tiny.make(check_rows=48, train_steps=60)
+    columns = [features.Numeric(names=["x"]), features.Categorical(names=["word"], dimension=4)]
+    towers = networks.TwoTower(
+        query=networks.MLP(layers=[8], activation="tanh"),
+        item=networks.MLP(layers=[8], activation="tanh"),
+        item_columns=["categorical_*"],
+    )
+    model = dataclasses.replace(
+        made.model,
+        columns=columns,
+        network=networks.SharedBottom(trunk=towers),
+        heads=[heads.Retrieval(name="found", label="sign", item="word", cutoffs=[1])],
+    )
+    data = dataclasses.replace(made.data, spec=dataclasses.replace(tiny.SPEC, keys=["word"]))
+    made = dataclasses.replace(made, data=data, model=model)
+    metrics, _ = verbs.train(made, str(tmp_path))
+    rows = list(verbs.predict(made, str(tmp_path)))
+    words = tiny.SPLITS["test"]["word"]
+    vectors = {word: rows[int(np.argmax(words == word))]["found/item"] for word in set(words)}
+    ranks = []
+    for row, word, sign in zip(rows, words, tiny.SPLITS["test"]["sign"], strict=True):
+        scores = {other: row["found/query"] @ vector for other, vector in vectors.items()}
+        if sign:
+            ranks.append(1 + sum(score > scores[word] + 1e-6 for score in scores.values()))
+    assert metrics["found/mrr"] == pytest.approx(np.mean(1 / np.array(ranks)), abs=1e-5)
+    assert metrics["found/recall_at_1"] == pytest.approx(np.mean(np.array(ranks) == 1))
+    served = tiny.served(tmp_path)
+    found = served(**{next(iter(served.structured_input_signature[1])): tiny.examples("test")})
+    items = np.array([row["found/item"] for row in rows])
+    np.testing.assert_allclose(found["found/item"].numpy(), items, rtol=1e-5, atol=1e-6)

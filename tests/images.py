@@ -114,4 +114,4 @@ def build_graph(made, mode):
         labels = {name: tf.constant(values) for name, values in LABELS.items()}
         made.model_fn(given, labels, mode, statistics=STATISTICS)
         # Names of branches count all that the process has built.
-        return re.sub(r"(cond_(?:true|false))_\d+", r"\1", str(graph.as_graph_def()))
+        return re.sub(r"(_(?:true|false))_\d+", r"\1", str(graph.as_graph_def()))

@@ -161,12 +161,14 @@ class Base(types.Head):
         sums = {
             "loss": metrics.sum_weighted(losses, examples.weights),
             "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
-            "nan_predictions": nan_rows(
-                [*self.predictions(logits).values(), losses], examples.weights > 0
-            ),
+            "nan_predictions": nan_rows([*self._outputs(logits), losses], examples.weights > 0),
             **self.sums(examples),
         }
         return metrics.stream_sums(sums, self.all_metrics)
+
+    def _outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
+        """Return the predictions, each with the weights' axes first."""
+        return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of these sums, those that every head has among them."""
@@ -178,7 +180,7 @@ class Base(types.Head):
         """Aligns logits, targets and weights, neutral where a label is missing."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
-        mask = counts if logits.shape.rank == counts.shape.rank else counts[:, tf.newaxis]
+        mask = counts if logits.shape.rank == counts.shape.rank else counts[..., tf.newaxis]
         return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:

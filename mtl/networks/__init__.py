@@ -34,6 +34,7 @@ from mtl.networks.shared_bottom import SharedBottom
 from mtl.networks.single_task import SingleTask
 from mtl.networks.star import STAR
 from mtl.networks.stem import STEM
+from mtl.networks.unet import UNet
 from mtl.networks.wide_and_deep import WideAndDeep
 
 __all__ = [
@@ -73,5 +74,6 @@ __all__ = [
     "SingleTask",
     "Sluice",
     "Stacked",
+    "UNet",
     "WideAndDeep",
 ]

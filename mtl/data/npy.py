@@ -30,6 +30,11 @@ _START_BYTES = 10
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
 )
+# What TensorFlow decodes.
+_TYPES = (
+    *("float16", "float32", "float64", "bool", "uint8", "uint16"),
+    *("int8", "int16", "int32", "int64"),
+)
 _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
@@ -107,11 +112,13 @@ class Npy(types.Source):
           NotFoundError: when run, if a file is not there.
         """
         fields = spec.fields if with_labels else spec.feature_fields
+        for name in self.rename:
+            checks.one_of("Npy.rename", name, spec.fields)
         return {name: self._decode(batch, field) for name, field in fields.items()}
 
     def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
         kind = self._kind_of(field)
-        theirs = tf.constant(self._theirs(field))
+        theirs = tf.constant(self._theirs(field.name))
         paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
         size = math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
@@ -136,13 +143,12 @@ class Npy(types.Source):
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
         """Return what the first file of a field holds; fail unless it suits the field."""
         where = f"Npy field {field.name!r}"
-        kind = self._kinds(self._theirs(field))
-        number, is_float = np.dtype(kind.dtype), np.dtype(kind.dtype).kind == "f"
-        fits = field.dtype in ("float32", "int64") or (
-            not is_float and field.dtype in ("uint8", "bool")
-        )
+        kind = self._kinds(self._theirs(field.name))
+        number, is_float = np.dtype(kind.dtype).name, np.dtype(kind.dtype).kind == "f"
+        suits = ("float32", "int64") if is_float else ("float32", "int64", "uint8", "bool")
+        fits = number in _TYPES and field.dtype in suits
         fix = "Change it in the Spec."
-        checks.require(fits, where, f"hold {field.dtype}", number.name, fix)
+        checks.require(fits, where, f"hold {field.dtype}", number, fix)
         plain = tuple(size for size in kind.shape if size != 1)
         same = not field.is_ragged and plain == tuple(size for size in field.shape if size != 1)
         fix = f"Make it {kind.shape} in the Spec."
@@ -166,8 +172,8 @@ class Npy(types.Source):
         """The folder of the first split and its files, as `decode` is not told the split."""
         return self._find(next(iter(self.folders)))
 
-    def _theirs(self, field: spec_lib.Field) -> str:
-        return self.rename.get(field.name, field.name)
+    def _theirs(self, field: str) -> str:
+        return self.rename.get(field, field)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row."""
@@ -175,23 +181,23 @@ class Npy(types.Source):
         kinds = {name: self._kind_of(field) for name, field in spec.fields.items()}
         for name in names:
             values: dict[str, Any] = {}
-            for field in spec.fields.values():
+            problem = ""
+            for field, kind in kinds.items():
                 path = os.path.join(folder, self._theirs(field), name)
                 found = _read(path)
-                if isinstance(found, str):
-                    problem = f"{path} {found}"
-                elif found[0] != kinds[field.name]:
-                    problem = f"{path} must hold {kinds[field.name]}, got {found[0]}."
-                else:
-                    values[field.name] = found[1].ravel().tolist()
-                    continue
-                yield f"Npy.folders[{split!r}] row {name!r}", problem
-                break
-            else:
-                yield (
-                    f"Npy.folders[{split!r}] row {name!r}",
-                    spec.example(lambda field, values=values: values[field.name]),
-                )
+                if isinstance(found, str) or found[0] != kind:
+                    problem = (
+                        found if isinstance(found, str) else f"must hold {kind}, got {found[0]}."
+                    )
+                    problem = f"field {field!r}: {path} {problem}"
+                    break
+                values[field] = found[1].tolist()
+            row = problem or spec.example(functools.partial(_value_of, values))
+            yield f"Npy.folders[{split!r}] row {name.removesuffix(_ENDING)}", row
+
+
+def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
+    return values[field.name]
 
 
 def _by_number(name: str) -> tuple[float, str]:

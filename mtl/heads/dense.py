@@ -28,7 +28,10 @@ class Dense(base.Base):
 
     is_dense: ClassVar[bool] = True
 
-    label_shape: ClassVar[tuple[int | None, ...]] = (None, None)
+    @property
+    def label_shape(self) -> tuple[int | None, ...]:
+        """A map of any size: whether it is that of the tower is known with the logits."""
+        return (None, None)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute logits: [B, H, W, C] -> [B, H, W, size]."""

@@ -26,8 +26,8 @@ def loss_and_gradient(head, row, labels, logits, **weights):
         return session.run([loss, tf.gradients(loss, x)[0]])
 
 
-def random_logits(head, count):
-    return np.random.default_rng(0).normal(size=(count, head.size))
+def random_logits(row, head, count):
+    return np.random.default_rng(0).normal(size=(count, *row.places, head.size))
 
 
 @every_head
@@ -35,8 +35,8 @@ def test_logits_are_a_layer_in_the_callers_scope(row):
     head = row.make()
     with tf.Graph().as_default():
         with tf1.variable_scope("head/task"):
-            logits = head.logits(tf.ones([4, 5]))
-        assert logits.shape == [4, head.size]
+            logits = head.logits(tf.ones([4, *row.places, 5]))
+        assert logits.shape == [4, *row.places, head.size]
         names = [variable.name for variable in tf1.trainable_variables()]
     assert names
     assert all(name.startswith("head/task/") for name in names)
@@ -46,7 +46,7 @@ def test_logits_are_a_layer_in_the_callers_scope(row):
 def test_predictions_have_their_names_and_shapes(row):
     head = row.make()
     with tf.Graph().as_default():
-        predictions = head.predictions(tf.ones([4, head.size]))
+        predictions = head.predictions(tf.ones([4, *row.places, head.size]))
         shapes = {name: tuple(value.shape[1:]) for name, value in predictions.items()}
     assert shapes == row.predictions
 
@@ -55,7 +55,7 @@ def test_predictions_have_their_names_and_shapes(row):
 def test_signatures(row):
     head = row.make()
     with tf.Graph().as_default():
-        outputs = head.export_outputs(tf.ones([4, head.size]))
+        outputs = head.export_outputs(tf.ones([4, *row.places, head.size]))
     assert " ".join(sorted(outputs)) == row.signatures
     assert all(
         isinstance(output, compat.estimator.export.ExportOutput) for output in outputs.values()
@@ -66,7 +66,7 @@ def test_signatures(row):
 @every_head
 def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not_finite(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count + 2)
+    logits = random_logits(row, head, count + 2)
     alone = loss_and_gradient(head, row, row.labels, logits[:count])
     logits[count], logits[count + 1] = np.nan, np.inf
     labels = [*row.labels, row.missing, row.missing]
@@ -81,7 +81,7 @@ def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not
 @every_head
 def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
     head = row.make()
-    logits, labels = random_logits(head, 2), [row.missing, row.missing]
+    logits, labels = random_logits(row, head, 2), [row.missing, row.missing]
     loss, gradient = loss_and_gradient(head, row, labels, logits)
     assert loss == 0
     np.testing.assert_array_equal(gradient, 0)
@@ -103,7 +103,7 @@ def metrics(head, row, labels, logits, **weights):
 @every_head
 def test_metrics_have_their_names_and_skip_missing_rows(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count + 1)
+    logits = random_logits(row, head, count + 1)
     alone = metrics(head, row, row.labels, logits[:count])
     together = metrics(head, row, [*row.labels, row.missing], logits)
     assert " ".join(sorted(alone)) == row.metrics
@@ -116,7 +116,7 @@ def test_metrics_have_their_names_and_skip_missing_rows(row):
 @every_head
 def test_average_loss_is_the_loss_of_the_whole_split(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count)
+    logits = random_logits(row, head, count)
     loss, _ = loss_and_gradient(head, row, row.labels, logits)
     average = metrics(head, row, row.labels, logits)["average_loss"]
     np.testing.assert_allclose(average, loss, rtol=1e-5)
@@ -126,7 +126,7 @@ def test_average_loss_is_the_loss_of_the_whole_split(row):
 @every_head
 def test_a_weight_of_two_is_the_row_twice(row):
     head, count = row.make(weight="weight"), len(row.labels)
-    logits = random_logits(head, count)
+    logits = random_logits(row, head, count)
     weights = np.ones(count, "f")
     weights[0] = 2
     weighted = {"weight": weights}
@@ -151,7 +151,7 @@ def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, use):
         assert head.check({"task": label}) == message
         run = {"loss": loss_and_gradient, "metrics": metrics}[use]
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            run(head, row, [row.labels[0], label], random_logits(head, 2))
+            run(head, row, [row.labels[0], label], random_logits(row, head, 2))
         assert harness.label_error(caught.value) == message
 
 
@@ -173,7 +173,7 @@ def test_a_wrong_weight_fails_where_the_row_counts(row, weight):
     assert head.check({"task": row.labels[0], "weight": weight}) == message
     assert head.check({"task": row.missing, "weight": weight}) is None
     weights = {"weight": np.array([1.0, weight], "f")}
-    logits = random_logits(head, 2)
+    logits = random_logits(row, head, 2)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         loss_and_gradient(head, row, row.labels[:2], logits, **weights)
     assert harness.label_error(caught.value) == message
@@ -188,10 +188,11 @@ def test_an_empty_batch_has_no_loss(row):
         pytest.skip("a ragged constant of no rows has no rank")
     with tf.Graph().as_default(), tf1.Session() as session:
         shape = [0, *np.shape(row.labels)[1:]]
+        logits = tf.zeros([0, *row.places, head.size])
         labels = {"task": tf.zeros(shape, row.dtype)}
         if row.dtype == "string":
             labels = {"task": tf.fill(shape, "")}
-        assert session.run(head.loss(tf.zeros([0, head.size]), labels)) == 0
+        assert session.run(head.loss(logits, labels)) == 0
 
 
 @pytest.mark.medium
@@ -200,7 +201,7 @@ def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
     head = row.make()
     with tf.Graph().as_default(), tf1.Session() as session:
         labels = {"task": label_tensor(row, row.labels)}
-        logits = tf.constant(random_logits(head, len(row.labels)), tf.float32)
+        logits = tf.constant(random_logits(row, head, len(row.labels)), tf.float32)
         outside = head.loss(logits, labels)
         _, total = tf.while_loop(
             lambda step, _: step < 3,
@@ -215,7 +216,7 @@ def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
 def test_a_label_field_that_is_not_there_or_of_the_wrong_type(row):
     head = row.make()
     with tf.Graph().as_default():
-        logits = tf.zeros([2, head.size])
+        logits = tf.zeros([2, *row.places, head.size])
         with pytest.raises(checks.UserError, match="head 'task': its label field must be one of"):
             head.loss(logits, {"tasks": label_tensor(row, row.labels)})
         with pytest.raises(checks.UserTypeError, match="head 'task': label 'task' must be .*bool"):
@@ -223,4 +224,4 @@ def test_a_label_field_that_is_not_there_or_of_the_wrong_type(row):
         with pytest.raises(checks.UserError, match="head 'task': label 'task' must have shape"):
             kind = row.dtype.removeprefix("ragged ")
             kind = "int64" if kind == "string" and "multi_label" in str(type(head)) else kind
-            head.loss(logits, {"task": tf.zeros([2, 7, 7], kind)})
+            head.loss(logits, {"task": tf.zeros([2, 7, 7, 7, 7], kind)})

@@ -1,7 +1,7 @@
 """Small scenes of spheres and boxes, ray by ray: an image, and what is seen at each pixel.
 
 scene = rendering.render_scene(np.random.default_rng(0), 32)
-scene["image"], scene["kind"], scene["depth"], scene["normal"]    # [32, 32], of 3, 1, 1 and 3 values
+scene["image"], scene["kind"], scene["depth"], scene["normal"]  # uint8, int64, float32 twice
 """
 
 from collections.abc import Iterator

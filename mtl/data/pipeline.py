@@ -81,9 +81,10 @@ class Pipeline:
         checks.is_a("Pipeline.cache", self.cache, bool, "be True or False")
         if self.sampler is not None:
             checks.require_part("Pipeline.sampler", self.sampler, "sampling.Power", arguments=6)
-            checks.one_of(
-                f"{type(self.sampler).__name__}.label", self.sampler.label, self.spec.labels
-            )
+            where = f"{type(self.sampler).__name__}.label"
+            checks.one_of(where, self.sampler.label, self.spec.labels)
+            shape = self.spec.fields[self.sampler.label].shape
+            checks.require(not shape, where, "have one value a row", self.sampler.label)
 
     def dataset(
         self,

@@ -91,6 +91,10 @@ class Segmentation(dense.Dense, classes.Classes):
         """Return the mean entropy over the places: [B, H, W, C] -> [B]."""
         return tf.reduce_mean(objectives.categorical_entropy(logits), [1, 2])
 
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logarithms of `probabilities`, [B, H, W, C] -> [B, H, W, C]."""
+        return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
+
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, C] -> class_id int64 [B, H, W], maybe probabilities."""
         found = {"class_id": tf.argmax(logits, axis=-1)}

@@ -78,6 +78,15 @@ def build_copies(
     return outputs
 
 
+def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Stack what experts or stages give, N of [B, H] -> [B, N, H]; fail on maps."""
+    for each in vectors:
+        fix = "SharedBottom, SingleTask and MTAN take trunks that give maps."
+        where, rule = "an expert or a stage that is mixed with others", "give vectors, [B, H]"
+        checks.require(each.shape.rank == 2, where, rule, tuple(each.shape), fix)
+    return tf.stack(vectors, axis=1)
+
+
 def check_settings(
     kind: str, sizes: Sequence[int], activation: str, dropout: float, batch_norm: bool
 ) -> None:

@@ -240,7 +240,7 @@ class Base(types.Head):
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the label or weight of one record (Python values), or None."""
         given = values.flatten_values(labels.get(self.field, []))
-        present = [value for value in given if not values.is_missing(value)]
+        present = self.find_present(given)
         weight = self.weight or ""  # No field has this name.
         weights = values.flatten_values(labels.get(weight, [])) if present else []
         for field, found, (accepts, rule) in (
@@ -251,6 +251,10 @@ class Base(types.Head):
                 if not _passes(accepts, value):
                     return f"{self.message(field, rule)} {values.show(value)}"
         return None
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return those of one record's label values that are present."""
+        return [value for value in given if not values.is_missing(value)]
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
         """Return what each of one record's label values must pass, and how the error puts it."""

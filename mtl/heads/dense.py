@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, layers, types
-from mtl.heads import base
+from mtl.heads import base, values
 
 tf1 = tf.compat.v1
 
@@ -63,3 +63,9 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
     """Put the places of maps in a row, [B, H, W, ...] -> [B, H W, ...]."""
     shape: Sequence[int] = maps.shape[1:]
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
+
+
+def list_places(given: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Return the values of each place, `size` of them, of the places that hold no NaN."""
+    places = [given[first : first + size] for first in range(0, len(given), size)]
+    return [place for place in places if not any(map(values.is_missing, place))]

@@ -7,7 +7,7 @@ depth/heads.Depth.scale = "log"
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -73,9 +73,13 @@ class Depth(dense.Dense):
         present = depths > 0
         return tf.where(present, depths, 1.0), present
 
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the depths: 0 is none."""
+        return [value for value in super().find_present(given) if value != 0]
+
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is a depth, or 0 for none."""
-        return 0 <= value < math.inf
+        """Return whether the value is a depth."""
+        return 0 < value < math.inf
 
     def rule(self, dtype: Any) -> str:
         """Return that a label must be a depth, or 0."""

@@ -6,7 +6,7 @@ joints/heads.HeatMap.loss_type = "squared"
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -75,6 +75,10 @@ class HeatMap(dense.Dense):
         present = ~tf.reduce_any(tf.math.is_nan(heat), -1)
         heat = tf.where(present[..., tf.newaxis], heat, 0.0)
         return self.checked(heat, (heat >= 0) & (heat <= 1), heat, self.rule(heat.dtype)), present
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the heat of the places without a NaN."""
+        return [value for place in dense.list_places(given, self.size) for value in place]
 
     def accepts(self, value: Any) -> bool:
         """Return whether the value is in [0, 1]."""

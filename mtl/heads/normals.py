@@ -5,7 +5,7 @@ normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; ze
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -53,6 +53,11 @@ class Normals(dense.Dense):
         # Without overflow: the square of a large component has no end.
         vectors = tf.math.divide_no_nan(vectors, tf.reduce_max(tf.abs(vectors), -1, keepdims=True))
         return _normalise(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the components of vectors that are neither zeros nor hold a NaN."""
+        vectors = dense.list_places(given, 3)
+        return [value for vector in vectors if any(vector) for value in vector]
 
     def accepts(self, value: Any) -> bool:
         """Return whether the value is finite."""

@@ -6,7 +6,7 @@ kind/heads.Segmentation.ignored = 255                    # counts as missing, as
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -75,9 +75,10 @@ class Segmentation(dense.Dense, classes.Classes):
             label = tf.where(tf.equal(label, self.ignored), tf.constant(-1, tf.int64), label)
         return super().targets(label)
 
-    def accepts(self, value: Any) -> bool:
-        """Return whether the value is the id or the name of a class, or is ignored."""
-        return (self.ignored is not None and value == self.ignored) or super().accepts(value)
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the classes that are neither missing nor ignored."""
+        found = super().find_present(given)
+        return [value for value in found if self.ignored is None or value != self.ignored]
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every place: [B, n, C], [B, n] -> [B, n]."""

@@ -16,7 +16,7 @@ def label_tensor(row, labels):
     if row.dtype.startswith("ragged "):
         dtype = tf.as_dtype(row.dtype.removeprefix("ragged "))
         return tf.ragged.constant(labels, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
-    return tf.constant(labels, row.dtype)
+    return tf.constant(np.array(labels).tolist(), row.dtype)
 
 
 def loss_and_gradient(head, row, labels, logits, **weights):

@@ -683,7 +683,7 @@ NETWORKS = [
         name="mtan_of_maps",
         gin="""
             include "gin_configs/networks/mtan_of_maps.gin"
-            networks.MTAN.filters = [3, 4, 5]
+            networks.MTAN.filters = [3, 4]
         """,
         configurable="MTAN",
         inputs={"image_a": (6, 5, 2)},

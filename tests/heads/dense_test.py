@@ -248,7 +248,7 @@ SAYS = {
     "no map as a tower": (
         lambda: build(make(networks.SharedBottom(trunk=TRUNK))),
         "MultiTaskModel.network, SharedBottom, tower 'far' must be a map, [B, H, W, C] of known "
-        "sizes, got (None, 3). The trunk networks.UNet gives maps.",
+        "sizes, got (2, 3). The trunk networks.UNet gives maps.",
     ),
     "a map for a number": (
         lambda: build(make(head=heads.Regression(name="far"))),

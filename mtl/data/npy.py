@@ -112,12 +112,7 @@ class Npy(types.Source):
           NotFoundError: when run, if a file is not there.
         """
         fields = spec.fields if with_labels else spec.feature_fields
-        self._check_rename(spec)
         return {name: self._decode(batch, field) for name, field in fields.items()}
-
-    def _check_rename(self, spec: spec_lib.Spec) -> None:
-        for name in self.rename:
-            checks.one_of("Npy.rename", name, spec.fields)
 
     def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
         kind = self._kind_of(field)
@@ -180,7 +175,6 @@ class Npy(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row."""
-        self._check_rename(spec)
         folder, names = self._find(split)
         kinds = {name: self._kind_of(field) for name, field in spec.fields.items()}
         for name in names:

@@ -151,7 +151,7 @@ SETTINGS = {
     "a field of no name": (
         {"rename": {"kin": "label"}},
         SPEC,
-        "Npy.rename must be one of image, kind, depth, got 'kin'. Did you mean 'kind'",
+        "Npy folder in .*/val must be one of .*, got 'kind'.",
     ),
     "another shape": (
         {},

@@ -67,7 +67,6 @@ def test_predicted_maps_are_those_that_are_served_and_measured(folder, monkeypat
     }.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-3, err_msg=name)
     np.testing.assert_allclose(metrics["normal/median_angle"], np.median(angles), atol=0.05)
-    assert accuracy > 0.5 and angles.mean() < 60  # It has learned something.
 
 
 MISTAKES = {

@@ -46,7 +46,7 @@ class Dense(base.Base):
         """
         size, given = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
         where = f"head {self.name!r}: label {self.field!r}"
-        fix = "Make it so in the Spec, or pool less in the network."
+        fix = "A tower of networks.UNet is as large as the image."
         checks.require(size == given, where, f"be a map of {size}, as its tower is", given, fix)
         return super().examples(flatten_places(logits), labels)
 
@@ -61,7 +61,7 @@ class Dense(base.Base):
 
 def flatten_places(maps: tf.Tensor) -> tf.Tensor:
     """Put the places of maps in a row, [B, H, W, ...] -> [B, H W, ...]."""
-    shape: Sequence[int] = maps.shape[1:]
+    shape = maps.shape[1:].as_list()
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
 
 

@@ -239,7 +239,7 @@ TRUNK = networks.MLP(layers=[3])
 SAYS = {
     "another size": (
         lambda: build(make(), (2, 3)),
-        "head 'far': label 'far' must be a map of (4, 6), as its tower is, got (2, 3). Make it so",
+        "head 'far': label 'far' must be a map of (4, 6), as its tower is, got (2, 3). A tower of",
     ),
     "no map as a label": (
         lambda: build(make(), ()),

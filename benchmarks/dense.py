@@ -38,10 +38,13 @@ _NETWORKS = {
     "one network": "shared_bottom_unet",
     "MTAN": "mtan_of_maps",
 }
-_BALANCING = ("equal", "uncertainty_weighting", "cagrad")
 ROWS: Sequence[tuple[str, str]] = [
     (_BASELINE, "equal"),
-    *itertools.product(("one network", "MTAN"), _BALANCING),
+    ("one network", "equal"),
+    ("one network", "uncertainty_weighting"),
+    ("one network", "cagrad"),
+    ("MTAN", "equal"),
+    ("MTAN", "cagrad"),
 ]
 # {task: {metric: whether higher is better}}
 METRICS: Mapping[str, Mapping[str, bool]] = {

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, heads, mixing, model, networks
+from mtl import auxiliary, checks, features, heads, mixing, model, networks
+from mtl.balancing import methods, surgery
 from mtl.features import augmentations
 from mtl.heads import softmax
 from mtl.optimization import update
@@ -299,6 +300,49 @@ def test_a_mistake_is_one_line(act, says):
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_keeps_places_is_taken():
-    jitter = augmentations.ColorJitter(brightness=0.1)
-    make(augmentations=[jitter, augmentations.Cutout()], mixing=mixing.Mixup())
+@pytest.mark.medium
+def test_maps_are_as_far_apart_as_their_places_on_average():
+    pairs = [
+        (heads.Segmentation(name="y", classes=3), heads.MultiClass(name="y", classes=3)),
+        (heads.Depth(name="y"), heads.Regression(name="y")),
+    ]
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for dense, plain in pairs:
+            maps = [tf.constant(logits(dense.size)) for _ in range(2)]
+            places = [tf.reshape(each, [-1, dense.size]) for each in maps]
+            found, wanted = session.run([dense.divergence(*maps), plain.divergence(*places)])
+            np.testing.assert_allclose(found, wanted.reshape(ROWS, -1).mean(1), rtol=1e-5)
+        one, other = [tf.constant(unit(logits(3))) for _ in range(2)]
+        found, cosines = session.run(
+            [heads.Normals(name="y").divergence(one, 2 * other), tf.reduce_sum(one * other, -1)]
+        )
+        np.testing.assert_allclose(found, (1 - cosines).mean((1, 2)), rtol=1e-5)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "augmentations": [augmentations.Cutout(size=2)],
+            "mixing": mixing.Mixup(),
+            "surgery": surgery.Combine(method=methods.MGDA(), on="representation"),
+        },
+        {"auxiliary_losses": [auxiliary.VirtualAdversarial(), auxiliary.Adversarial()]},
+    ],
+    ids=["mixup and surgery", "auxiliary losses"],
+)
+def test_a_step_moves_all_weights(settings):
+    made = make(head=heads.Normals(name="far"), **settings)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        statistics = features.Statistics(directory="", entries={})
+        pixels, maps = RANDOM.random((6, 4, 6, 1)), RANDOM.normal(size=(6, 4, 6, 3))
+        rows = {"x": tf.constant(255 * pixels, tf.float32)}, {"far": tf.constant(maps, tf.float32)}
+        built = made.model_fn(*rows, "train", statistics=statistics)
+        session.run(tf1.global_variables_initializer())
+        variables = tf1.trainable_variables()
+        before = session.run(variables)
+        session.run(built.train_op)
+        for variable, was, now in zip(variables, before, session.run(variables), strict=True):
+            assert np.isfinite(now).all() and (now != was).any(), variable.name

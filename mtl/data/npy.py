@@ -28,7 +28,8 @@ _ENDING = ".npy"
 # What stands before the header of a file of version 1.0: a mark, the version, the header's length.
 _START_BYTES = 10
 _HEADER = re.compile(
-    rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
+    rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
+    rb"'shape': \(([\d, ]*)\), \} *\n"
 )
 # What TensorFlow decodes.
 _TYPES = (
@@ -39,13 +40,19 @@ _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
 class _Kind(NamedTuple):
-    """What a file holds: the type as NumPy writes it, and the shape."""
+    """What a file holds: the type as NumPy writes it, the shape, and in which order."""
 
     dtype: str
     shape: tuple[int, ...]
+    is_fortran: bool
 
     def __str__(self) -> str:
-        return f"{np.dtype(self.dtype).name} of shape {self.shape}"
+        order = " in the order of Fortran" if self.is_fortran else ""
+        return f"{np.dtype(self.dtype).name} of shape {self.shape}{order}"
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,9 +61,10 @@ class Npy(types.Source):
 
     Files are read where batches are decoded, so that no more than a few batches lie in memory.
     Rows come in the order of their numbers, or else of their names. All files of a field hold one
-    type and one shape; axes of 1 may be left out in the Spec, so that depths [H, W, 1] are a field
-    of shape (H, W). Types are those of NumPy that nothing is lost of, and float64 for float32;
-    whole numbers may be stored as floats, as class ids of NYUv2 are.
+    type and one shape, in one order of axes, that of C or that of Fortran. Axes of 1 may be left
+    out in the Spec, so that depths [H, W, 1] are a field of shape (H, W). Types are those of NumPy
+    that nothing is lost of, and float64 for float32; whole numbers may be stored as floats, as the
+    class ids of NYUv2 are.
 
     Attributes:
       folders: {split: folder}.
@@ -119,15 +127,18 @@ class Npy(types.Source):
         theirs = tf.constant(self._theirs(field.name))
         paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
-        size = math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
-        first = tf.strings.length(contents) - size
+        first = tf.strings.length(contents) - kind.num_bytes
         is_known = tf.strings.regex_full_match(
             tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)), _pattern(kind)
         )
         message = f"field {field.name!r} must hold {kind}"
         with tf.control_dependencies([tf1.assert_equal(is_known, True, message=message)]):
-            data = tf.strings.substr(contents, tf.maximum(first, 0), tf.fill(tf.shape(first), size))
+            sizes = tf.fill(tf.shape(first), kind.num_bytes)
+            data = tf.strings.substr(contents, tf.maximum(first, 0), sizes)
         values = tf.io.decode_raw(data, np.dtype(kind.dtype))
+        if kind.is_fortran:
+            axes = range(len(kind.shape), 0, -1)
+            values = tf.transpose(tf.reshape(values, [-1, *kind.shape[::-1]]), [0, *axes])
         rows = paths.shape[0]
         values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
         if values.dtype.is_floating and field.dtype == "int64":
@@ -209,7 +220,7 @@ def _pattern(kind: _Kind) -> str:
     sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
     dtype = re.escape(kind.dtype)
     return (
-        rf"(?s)\C{{{_START_BYTES}}}\{{'descr': '{dtype}', 'fortran_order': False, "
+        rf"(?s)\C{{{_START_BYTES}}}\{{'descr': '{dtype}', 'fortran_order': {kind.is_fortran}, "
         rf"'shape': \({sizes}\), \}} *\n"
     )
 
@@ -226,20 +237,20 @@ def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
     start, header = content[:_START_BYTES], _HEADER.match(content, _START_BYTES)
     if start[:8] != b"\x93NUMPY\x01\x00" or header is None:
         return _explain_header(content)
-    dtype, sizes = header[1].decode(), [int(n) for n in header[2].split(b",") if n.strip()]
-    kind = _Kind(dtype, tuple(sizes))
-    wanted = math.prod(kind.shape) * np.dtype(kind.dtype).itemsize
-    if len(content) - header.end() != wanted:
-        return f"must hold {wanted} bytes of {kind}, got {len(content) - header.end()}."
-    return kind, np.frombuffer(content, kind.dtype, offset=header.end())
+    sizes = tuple(int(size) for size in header[3].split(b",") if size.strip())
+    kind = _Kind(header[1].decode(), sizes, header[2] == b"True")
+    found = len(content) - header.end()
+    if found != kind.num_bytes:
+        return f"must hold {kind.num_bytes} bytes of {kind}, got {found}."
+    values = np.frombuffer(content, kind.dtype, offset=header.end())
+    return kind, values.reshape(kind.shape, order="F" if kind.is_fortran else "C").ravel()
 
 
 def _explain_header(content: bytes) -> str:
     """Return why a file is none of those that are read."""
-    rule = "must be a file of numpy.save, little-endian and in the order of C"
+    rule = "must be a file of numpy.save of little-endian numbers"
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         return f"{rule}: {source.explain_unreadable(error)}."
-    fix = "Save numpy.ascontiguousarray of it."
-    return f"{rule}, got {array.dtype.str} of shape {array.shape}. {fix}"
+    return f"{rule}, got {array.dtype.str} of shape {array.shape}."

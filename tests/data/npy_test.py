@@ -23,11 +23,11 @@ def write(folder, name, array):
 
 @pytest.fixture
 def rows(tmp_path):
-    """NYUv2 as LibMTL has it, {field: [N, ...]}."""
+    """NYUv2 as LibMTL has it, {field: [N, ...]}; labels come from files of Matlab."""
     random = np.random.default_rng(0)
     values = {
         "image": random.random((ROWS, 2, 3, 3)).astype("f"),
-        "label": random.integers(-1, 13, (ROWS, 2, 3)).astype("f"),
+        "label": random.integers(-1, 13, (ROWS, 3, 2)).astype("d").transpose(0, 2, 1),
         "depth": random.random((ROWS, 2, 3, 1)).astype("f"),
     }
     for field, arrays in values.items():
@@ -108,16 +108,20 @@ DAMAGES = {
         r"field 'depth': {path} must hold float32 of shape \(2, 3, 1\), got float64 of shape "
         r"\(2, 3, 1\).",
     ),
-    "the order of Fortran": (
+    "another order": (
         lambda folder: write(folder / "depth", 7, np.asfortranarray(np.ones([2, 3, 2], "f"))),
-        r"field 'depth': {path} must be a file of numpy.save, .* Save numpy.ascontiguousarray",
+        "field 'depth': {path} must hold float32 of .*, got float32 of .* in the order of Fortran.",
+    ),
+    "another end": (
+        lambda folder: write(folder / "depth", 7, np.ones([2, 3, 1], ">f4")),
+        "field 'depth': {path} must be a file of numpy.save of little-endian numbers, got >f4 of",
     ),
     "no file of NumPy": (
         lambda folder: (folder / "depth" / "7.npy").write_bytes(b"depth"),
-        "field 'depth': {path} must be a file of numpy.save, .*: ",
+        "field 'depth': {path} must be a file of numpy.save of .*: ",
     ),
     "half a class": (
-        lambda folder: write(folder / "label", 7, np.full([2, 3], 1.5, "f")),
+        lambda folder: write(folder / "label", 7, np.full([3, 2], 1.5).T),
         "field 'kind' must be int64, got 1.5.",
     ),
 }

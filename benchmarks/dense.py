@@ -44,7 +44,6 @@ ROWS: Sequence[tuple[str, str]] = [
     ("one network", "uncertainty_weighting"),
     ("one network", "cagrad"),
     ("MTAN", "equal"),
-    ("MTAN", "cagrad"),
 ]
 # {task: {metric: whether higher is better}}
 METRICS: Mapping[str, Mapping[str, bool]] = {

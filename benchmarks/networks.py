@@ -48,6 +48,9 @@ FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "networks"
 LEFT_OUT = {
     "shared_bottom_convnet": "takes images",
     "shared_bottom_resnet": "takes images",
+    "shared_bottom_unet": "makes maps",
+    "single_task_unet": "makes maps",
+    "mtan_of_maps": "makes maps",
     "packnet": "adds tasks to a run",
     "piggyback": "adds tasks to a run",
     "stem": "needs tables for each task",

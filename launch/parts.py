@@ -34,6 +34,7 @@ _NO_PARTS = (
     "mtl.features.statistics",
     "mtl.heads.base",
     "mtl.heads.classes",
+    "mtl.heads.dense",
     "mtl.model.passes",
     "mtl.model.settings",
     "mtl.optimization.finite",

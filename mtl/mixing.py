@@ -107,6 +107,8 @@ class CutMix(_Mixing):
         and width. The others stay those of the row.
     """
 
+    is_even = False
+
     def __call__(self, inputs: types.Tensors) -> types.Mixture:
         """Put boxes into images: {column: [B, H, W, C]} -> the mixture."""
         chosen = self._choose(inputs)

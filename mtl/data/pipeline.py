@@ -89,6 +89,9 @@ class Pipeline:
         else:
             checks.require_part("Pipeline.sampler", sampler, "sampling.Power", arguments=6)
             checks.one_of(f"{type(sampler).__name__}.label", sampler.label, self.spec.labels)
+            shape = self.spec.fields[sampler.label].shape
+            where = f"{type(sampler).__name__}.label"
+            checks.require(not shape, where, "have one value a row", sampler.label)
 
     def dataset(
         self,

@@ -103,6 +103,7 @@ class Cutout(types.Augmentation):
     fill: float = 0.0
 
     num_draws = 2
+    moves_pixels = False
 
     def __post_init__(self):
         checks.whole("Cutout.size", self.size, 1)
@@ -144,6 +145,7 @@ class ColorJitter(types.Augmentation):
     hue: float = 0.0
 
     num_draws = 4
+    moves_pixels = False
 
     def __post_init__(self):
         settings = {

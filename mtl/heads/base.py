@@ -168,7 +168,7 @@ class Labelled(types.Head):
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return what is wrong with the label or weight of one record (Python values), or None."""
         given = values.flatten_values(labels.get(self.field, []))
-        present = [value for value in given if not values.is_missing(value)]
+        present = self.find_present(given)
         weight = self.weight or ""  # No field has this name.
         counts = self.is_counted(bool(present), labels)
         weights = values.flatten_values(labels.get(weight, [])) if counts else []
@@ -180,6 +180,10 @@ class Labelled(types.Head):
                 if not _passes(accepts, value):
                     return f"{self.message(field, rule)} {values.show(value)}"
         return None
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return those of one record's label values that are present."""
+        return [value for value in given if not values.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
         """Return whether the label of one record weighs something, if its weight does."""
@@ -287,13 +291,15 @@ class Base(Labelled):
         sums = {
             "loss": metrics.sum_weighted(losses, examples.weights),
             "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
-            "nan_predictions": nan_rows(
-                [*self.predictions(logits).values(), losses], examples.weights > 0
-            ),
+            "nan_predictions": nan_rows([*self._outputs(logits), losses], examples.weights > 0),
             **self.sums(examples),
             **self.sums_by_group(examples, labels),
         }
         return metrics.stream_sums(sums, self.all_metrics)
+
+    def _outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
+        """Return the predictions, each with the weights' axes first."""
+        return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of these sums, those that every head has among them."""
@@ -305,7 +311,7 @@ class Base(Labelled):
         """Aligns logits, targets and weights, neutral where a label is missing."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
-        mask = counts if logits.shape.rank == counts.shape.rank else counts[:, tf.newaxis]
+        mask = counts if logits.shape.rank == counts.shape.rank else counts[..., tf.newaxis]
         return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
@@ -346,16 +352,15 @@ class Base(Labelled):
         found = super().check(labels)
         if found or self.within is None or self._space.place(labels) is not False:
             return found
-        for value in values.flatten_values(labels.get(self.field, [])):
-            if not values.is_missing(value) and self.is_outcome(value):
-                return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
+        given = values.flatten_values(labels.get(self.field, []))
+        for value in filter(self.is_outcome, self.find_present(given)):
+            return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
         return None
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
         """Return whether the label of one record weighs something, if its weight does."""
-        return self._is_weighed(
-            is_present, True if self.within is None else self._space.place(labels)
-        )
+        place = True if self.within is None else self._space.place(labels)
+        return self._is_weighed(is_present, place)
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:

@@ -80,6 +80,7 @@ def conv(
     activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
     use_bias: bool = True,
     padding: str = "same",
+    bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
     """Apply a convolution, [B, H, W, D] -> [B, H / stride, W / stride, filters].
 
@@ -88,11 +89,13 @@ def conv(
     with tf1.variable_scope(name):
         inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
         shape = [size, size, inputs.shape[-1], filters]
-        initializer = tf1.variance_scaling_initializer(2.0)
-        kernel = tf1.get_variable("kernel", shape, inputs.dtype, initializer)
+        kernel = tf1.get_variable(
+            "kernel", shape, inputs.dtype, tf1.variance_scaling_initializer(2.0)
+        )
         outputs = tf.nn.conv2d(inputs, kernel, strides=stride, padding=padding.upper())
         if use_bias:
-            outputs += tf1.get_variable("bias", [filters], inputs.dtype, tf1.zeros_initializer())
+            initializer = bias_initializer or tf1.zeros_initializer()
+            outputs += tf1.get_variable("bias", [filters], inputs.dtype, initializer)
         return _activate(activation, outputs)
 
 
@@ -124,6 +127,19 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     is_apart = upstream.graph is not op.graph
     pooled = tf.raw_ops.MaxPool(input=images, **settings) if is_apart else op.outputs[0]
     return tf.raw_ops.MaxPoolGrad(orig_input=images, orig_output=pooled, grad=upstream, **settings)
+
+
+def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
+    """Make a square of each pixel, [B, h, w, C] -> [B, height, width, C]: what `max_pool` undoes.
+
+    `max_pool` rounds up, so that what is enlarged may be larger than what was pooled: it is cut.
+    """
+    if factor == 1:
+        return images
+    sizes = [factor * size for size in images.shape[1:3]]
+    enlarged = tf.raw_ops.ResizeNearestNeighbor(images=images, size=sizes)
+    is_whole = sizes == [height, width]
+    return enlarged if is_whole else enlarged[:, :height, :width]
 
 
 def batch_norm(

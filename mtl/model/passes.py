@@ -158,7 +158,17 @@ class Passes(settings.Settings):
         has_all = all(task in towers for task in tasks)
         checks.require(has_all, where, "return a tower for every task", list(towers), fix)
         for task in tasks:
-            shape = towers[task].shape
-            fits = shape.rank == 2 and shape[1] is not None
-            checks.require(fits, f"{where} tower {task!r}", "be [B, H] of a known H", tuple(shape))
+            _check_tower(f"{where} tower {task!r}", self.heads_by_task[task], towers[task].shape)
         return towers
+
+
+def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
+    """Fail unless a tower is a map where the label of its head is one, and else a vector."""
+    rank, rule, fix = 2, "be [B, H] of a known H", ""
+    if types.read_member(head, types.Head, "is_dense"):
+        rank, rule = 4, "be a map, [B, H, W, C] of known sizes"
+        fix = "The trunk networks.UNet gives maps."
+    elif shape.rank == 4:
+        fix = f"{type(head).__name__} predicts no maps."
+    fits = shape.rank == rank and shape[1:].is_fully_defined()
+    checks.require(fits, where, rule, tuple(shape), fix)

@@ -95,6 +95,9 @@ class Settings:
         self._check_composed()
         if self.mixing is not None:
             self._check_mixing()
+        for head in self.heads:
+            if types.read_member(head, types.Head, "is_dense"):
+                self._check_places(head)
 
     def _check_auxiliary_losses(self) -> None:
         """Fail unless each has a name of its own and suits the heads."""
@@ -147,6 +150,18 @@ class Settings:
             rule = f"be None where the auxiliary loss {part.name!r} reads the labels of rows"
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_labels")
             checks.require(not reads, where, rule, self.mixing)
+
+    def _check_places(self, head: types.Head) -> None:
+        """Fail if images change where the map of a head stays as it is."""
+        for part in (p for column in self.columns for p in getattr(column, "augmentations", ())):
+            moves = types.read_member(part, types.Augmentation, "moves_pixels")
+            rule = f"hold nothing that moves pixels, which the map of task {head.name!r} would not"
+            checks.require(not moves, "Image.augmentations", rule, type(part).__name__)
+        if self.mixing is not None:
+            rule = f"mix all places alike, as task {head.name!r} labels each of them"
+            is_even = types.read_member(self.mixing, types.Mixing, "is_even")
+            fix = "mixing.Mixup does."
+            checks.require(is_even, "MultiTaskModel.mixing", rule, self.mixing, fix)
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from mtl.networks.single_task import SingleTask
 from mtl.networks.star import STAR
 from mtl.networks.stem import STEM
 from mtl.networks.two_tower import TwoTower
+from mtl.networks.unet import UNet
 from mtl.networks.wide_and_deep import WideAndDeep
 
 __all__ = [
@@ -75,5 +76,6 @@ __all__ = [
     "Sluice",
     "Stacked",
     "TwoTower",
+    "UNet",
     "WideAndDeep",
 ]

@@ -31,12 +31,12 @@ class Parallel:
         trunk.check_trunks("Parallel.trunks", self.trunks)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, the sum of their H]."""
+        """Build the trunks, {column: [B, ...]} -> [B, the sum of their H], or maps joined so."""
         outputs = []
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"parallel_{index}"):
                 outputs.append(part(inputs, training))
-        return tf.concat(outputs, axis=1)
+        return tf.concat(outputs, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

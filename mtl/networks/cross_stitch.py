@@ -170,7 +170,7 @@ def _build_stage(
     """Build a stage once for each task, {column: [B, ...]} or T of [B, D] -> [B, T, H]."""
     with tf1.variable_scope(f"stage_{level}"):
         scopes = [f"task_{task}" for task in tasks]
-        return tf.stack(trunk.build_copies(stage, given, scopes, training), axis=1)
+        return trunk.stack_vectors(trunk.build_copies(stage, given, scopes, training))
 
 
 def _first_weights(count: int, parts: int, own: float) -> np.ndarray:

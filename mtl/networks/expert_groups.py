@@ -38,7 +38,7 @@ def build_experts(
         inputs = columns if columns is not None else [given[owner] for owner in owners]
         made = iter(trunk.build_copies(expert, inputs, scopes, training))
         for group in together:
-            found[group] = tf.stack([next(made) for _ in range(counts[group])], axis=1)
+            found[group] = trunk.stack_vectors([next(made) for _ in range(counts[group])])
     return found
 
 

@@ -76,7 +76,7 @@ class LTB(types.Network):
                     shown = [f"level_{level}/node_{index}" for index in range(count)]
                     given = self._choose(parents, scopes, shown, training)
                 scopes = [f"node_{index}" for index in range(count)]
-                parents = tf.stack(trunk.build_copies(part, given, scopes, training), axis=1)
+                parents = trunk.stack_vectors(trunk.build_copies(part, given, scopes, training))
         parents, shared = precision.share_output(parents)
         read: list[tf.Tensor] = []
         for group in trunk.group_tasks(tasks):

@@ -52,7 +52,7 @@ class MMoE(types.Network):
             hidden, shared = precision.share_output(made[0])
             mixed = [hidden] * len(tasks)
         else:
-            experts, shared = precision.share_output(tf.stack(made, axis=1))  # [B, E, H]
+            experts, shared = precision.share_output(trunk.stack_vectors(made))  # [B, E, H]
             joined = trunk.join_columns(type(self).__name__, inputs)
             mixed = self._mix(joined, experts, scopes, tasks, training)
         return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])

@@ -2,10 +2,12 @@
 
 networks.MTAN.layers = [64, 32]                      # stages of dense layers, for vectors
 networks.MTAN.filters = [16, 32]                     # or of convolutions, for images
+networks.MTAN.decoder = True                         # and back up, for towers that are maps
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -26,17 +28,23 @@ class MTAN(types.Network):
     a layer f that all tasks share. The first stage has no c; the last h is what a task gets.
 
     In stages of convolutions f and the shared layers are of 3x3, W1 and W2 of 1x1 pixels, and p and
-    c are pooled between stages. A global average pooling ends the last one; inputs that are no
-    images join there. The paper has two to three shared layers in a stage, and a decoder of such
-    stages for outputs as large as the image.
+    c are pooled between stages. The paper has two to three shared layers in a stage. A global
+    average pooling ends the last one; inputs that are no images join there.
 
-    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`.
+    With a decoder, stages of the same filters go back up to the size of the image, and what a task
+    gets is a map. There p and c are enlarged between stages, and the shared layers see the output
+    of the shared stage of their size on the way down as well (the paper's network, SegNet, hands on
+    where it pooled, in place of that output). Inputs must then be images.
+
+    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`, those of
+    the decoder in `decoder_<j>/...`, where j is the stage of the same size.
 
     Attributes:
       layers: units of each stage of dense layers, on all inputs flattened and joined.
       filters: of each stage of convolutions; set this or `layers`.
       pool: pooling between stages of convolutions divides height and width by this, rounding up; 1
         for none.
+      decoder: whether stages of convolutions go back up, for heads of maps.
       activation: a name in `mtl.layers.ACTIVATIONS`, of f, the shared layers and the masks' hidden
         layer.
       batch_norm: normalises before each activation, in place of the bias.
@@ -47,6 +55,7 @@ class MTAN(types.Network):
     layers: Sequence[int] = ()
     filters: Sequence[int] = ()
     pool: int = 2
+    decoder: bool = False
     activation: str = "relu"
     batch_norm: bool = True
     tower: trunk.Trunk | None = None
@@ -59,49 +68,93 @@ class MTAN(types.Network):
         is_one = (len(self.layers) > 0) != (len(self.filters) > 0)
         checks.require(is_one, "MTAN", "have either layers or filters", sizes, fix)
         trunk.check_sizes("MTAN.pool", [self.pool])
+        checks.is_a("MTAN.decoder", self.decoder, bool, "be True or False")
+        fits = not self.decoder or len(self.filters) > 0
+        checks.require(fits, "MTAN.decoder", "be False where stages are dense", self.decoder)
         trunk.check_tower("MTAN.tower", self.tower)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.
 
         The outputs of the shared layers, which masks see and let through, are what tasks share.
         """
         others: types.Tensors = {}
-        if self.filters:
+        if self.decoder:
+            hidden = trunk.join_maps("MTAN", inputs)
+        elif self.filters:
             hidden, others = trunk.join_images("MTAN", inputs)
         else:
             hidden = trunk.join_columns("MTAN", inputs)
-        masked: dict[str, tf.Tensor] = {}
+        masked: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
         shared: list[tf.Tensor] = []
-        for level, units in enumerate(self.filters or self.layers):
+        kept: list[tf.Tensor] = []
+        sizes = self.filters or self.layers
+        for level, units in enumerate(sizes):
             with tf1.variable_scope(f"stage_{level}"):
-                passed = self._pass_on(masked, units, training)
                 if level > 0:
                     hidden = self._shrink(hidden)
-                with tf1.variable_scope("shared"):
-                    first = self._layer(hidden, units, "first", 3, self.activation, training)
-                    first, shared_first = precision.share_output(first)
-                    hidden = self._layer(first, units, "second", 3, self.activation, training)
-                    hidden, shared_second = precision.share_output(hidden)
-                shared += [shared_first, shared_second]
-                masked = {
-                    task: hidden * self._mask(task, [first, *passed.get(task, [])], units, training)
-                    for task in tasks
-                }
-        ends = [trunk.join_columns("MTAN", {"": _average(h), **others}) for h in masked.values()]
+                hidden, masked = self._stage(hidden, masked, units, self._shrink, shared, training)
+            kept.append(hidden)
+        for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
+            enlarge = functools.partial(self._enlarge, like=kept[level])
+            with tf1.variable_scope(f"decoder_{level}"):
+                joined = tf.concat([enlarge(hidden), kept[level]], axis=-1)
+                hidden, masked = self._stage(
+                    joined, masked, sizes[level], enlarge, shared, training
+                )
+        ends = list(masked.values())
+        if not self.decoder:
+            ends = [trunk.join_columns("MTAN", {"": _average(h), **others}) for h in ends]
         return types.Towers(trunk.build_towers(self.tower, ends, tasks, training), shared=shared)
 
-    def _pass_on(
-        self, masked: types.Tensors, units: int, training: bool
-    ) -> dict[str, list[tf.Tensor]]:
-        """Build what each task passes on from the stage before, none at the first stage."""
-        passed = {}
-        for index, (task, hidden) in enumerate(masked.items()):
+    def _stage(
+        self,
+        hidden: tf.Tensor,
+        masked: Mapping[str, tf.Tensor | None],
+        units: int,
+        resize: Callable[[tf.Tensor], tf.Tensor],
+        shared: list[tf.Tensor],
+        training: bool,
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Build a stage on the shared input; return its output, and what each task's mask leaves.
+
+        Args:
+          hidden: what the shared layers see.
+          masked: {task: what its mask has left of the stage before}; None at the first stage.
+          units: of every layer.
+          resize: brings what tasks pass on to the size of this stage.
+          shared: to which the outputs of the shared layers are added.
+          training: as for the network.
+        """
+        passed = {
             # One by one: moments of all tasks' rows would have each depend on the masks of others.
-            with tf1.variable_scope("passed_on", reuse=index > 0 or None):
-                found = self._layer(hidden, units, "hidden", 3, self.activation, training)
-            passed[task] = [self._shrink(found)]
-        return passed
+            task: self._pass_on(found, units, resize, index > 0, training)
+            for index, (task, found) in enumerate(masked.items())
+        }
+        with tf1.variable_scope("shared"):
+            first = self._layer(hidden, units, "first", 3, self.activation, training)
+            first, shared_first = precision.share_output(first)
+            hidden = self._layer(first, units, "second", 3, self.activation, training)
+            hidden, shared_second = precision.share_output(hidden)
+        shared += [shared_first, shared_second]
+        return hidden, {
+            task: hidden * self._mask(task, [first, *found], units, training)
+            for task, found in passed.items()
+        }
+
+    def _pass_on(
+        self,
+        found: tf.Tensor | None,
+        units: int,
+        resize: Callable[[tf.Tensor], tf.Tensor],
+        is_built: bool,
+        training: bool,
+    ) -> list[tf.Tensor]:
+        """Build what a task passes on from the stage before: nothing at the first stage."""
+        if found is None:
+            return []
+        with tf1.variable_scope("passed_on", reuse=is_built or None):
+            return [resize(self._layer(found, units, "hidden", 3, self.activation, training))]
 
     def _mask(self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool) -> tf.Tensor:
         """Build the mask of a task, numbers in (0, 1) in the shape of a stage's output."""
@@ -124,6 +177,10 @@ class MTAN(types.Network):
     def _shrink(self, hidden: tf.Tensor) -> tf.Tensor:
         is_pooled = self.filters and self.pool > 1
         return layers.max_pool(hidden, self.pool) if is_pooled else hidden
+
+    def _enlarge(self, hidden: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        """Bring a map to the height and width of another."""
+        return layers.enlarge(hidden, self.pool, *like.shape[1:3])
 
 
 def _average(hidden: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """What a trunk is, how trunks join inputs, and how several copies of one are built.
 
-Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H]
+Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H], or a map [B, H, W, C]
 hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
 hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 """
@@ -19,7 +19,7 @@ class Trunk(Protocol):
     """A network body that knows no tasks."""
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H]."""
+        """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H], or a map [B, H, W, C]."""
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
@@ -78,6 +78,15 @@ def build_copies(
     return outputs
 
 
+def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Stack what experts or stages give, N of [B, H] -> [B, N, H]; fail on maps."""
+    for each in vectors:
+        fix = "SharedBottom, SingleTask and MTAN take trunks that give maps."
+        where, rule = "an expert or a stage that is mixed with others", "give vectors, [B, H]"
+        checks.require(each.shape.rank == 2, where, rule, tuple(each.shape), fix)
+    return tf.stack(vectors, axis=1)
+
+
 def check_settings(
     kind: str, sizes: Sequence[int], activation: str, dropout: float, batch_norm: bool
 ) -> None:
@@ -120,6 +129,14 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
     same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
     checks.require(same, f"{kind} inputs", "be images of one known height and width", shapes)
     return tf.concat(list(found.values()), axis=3), others
+
+
+def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
+    """Stack all inputs, which must be images of one size: {column: [B, H, W, C]} -> a map."""
+    images, others = join_images(kind, inputs)
+    fix = "At which place of a map would a vector stand?"
+    checks.require(not others, f"{kind} inputs", "be images alone", list(others), fix)
+    return images
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:

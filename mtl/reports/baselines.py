@@ -187,7 +187,7 @@ def _rank_lead(score: np.ndarray, target: np.ndarray) -> float | None:
 
 _Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]
 _BASELINES: tuple[tuple[tuple[str, ...], _Find, str], ...] = (
-    (("accuracy",), _of_accuracy, "always the most frequent class"),
+    (("accuracy", "pixel_accuracy"), _of_accuracy, "always the most frequent class"),
     (("auc",), _of_auc, "scores at random"),
     (("balanced_accuracy",), _of_balanced, "always the same class"),
     (("rmse",), _of_rmse, "always the mean of the labels"),

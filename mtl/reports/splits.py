@@ -101,7 +101,9 @@ class _Labels:
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
-        self._names = types.read_member(head, types.Head, "class_names")
+        # Of a map its places have classes, not its rows.
+        is_dense = types.read_member(head, types.Head, "is_dense")
+        self._names = () if is_dense else types.read_member(head, types.Head, "class_names")
         self._labelled = 0
         self._counts: collections.Counter[int] = collections.Counter()
         self._number, self._mean, self._squares = 0, 0.0, 0.0

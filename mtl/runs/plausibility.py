@@ -212,7 +212,9 @@ def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
             present &= counts
     except diagnosis.RUN_ERRORS:
         return None
-    mask = np.broadcast_to(present.numpy(), targets.shape)
+    mask = present.numpy()
+    # A label may be a vector, which is there or not.
+    mask = np.broadcast_to(mask[(...,) + (np.newaxis,) * (targets.ndim - mask.ndim)], targets.shape)
     return targets.numpy()[mask].tolist()
 
 

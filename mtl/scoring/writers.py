@@ -27,8 +27,9 @@ FORMATS = tuple(blocks.MAKERS)
 # Also of shards: predictions.jsonl-00000-of-00010.
 _IN_NAME = re.compile(r"\.(csv|jsonl|parquet|tfrecord)s?(?=[-.]|$)")
 _TEXTS = ("csv", "jsonl")
-# A row group is what a reader of Parquet takes at a time; of few rows it wastes space and time.
-_ROWS_IN_GROUP = 1 << 16
+# A row group is what a reader of Parquet takes at a time; of few rows it wastes space and time,
+# but of rows that hold maps it would not fit into memory.
+_ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 
 def format_in(path: str) -> str | None:
@@ -130,7 +131,8 @@ class _Tables:
             return
         table = block.rows
         self._waiting.append(_cast(table, self._waiting[0].schema) if self._waiting else table)
-        if sum(map(len, self._waiting)) >= _ROWS_IN_GROUP:
+        rows, size = sum(map(len, self._waiting)), sum(table.nbytes for table in self._waiting)
+        if rows >= _ROWS_IN_GROUP or size >= _BYTES_IN_GROUP:
             self._write()
 
     def close(self) -> None:

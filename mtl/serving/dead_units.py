@@ -222,6 +222,8 @@ class _Walk:
             return None
         if kind in _ACTIVATIONS:
             return [given._replace(values=_ACTIVATIONS[kind](given.values))]
+        if kind == "ResizeNearestNeighbor":
+            return [given]
         if kind in ("AvgPool", "MaxPool"):
             is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
             return [given] if is_plain else None

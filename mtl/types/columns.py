@@ -167,6 +167,11 @@ class Augmentation(Protocol):
         Pixels [B, H, W, C] in [0, 1] and uniform numbers in [0, 1), [B, num_draws] -> pixels.
         """
 
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether what was at one place may be at another, where labels that are maps are not."""
+        return True
+
 
 class HistoryEncoder(Protocol):
     """Makes one vector of the events of a row; its variables live in `features/<history>`."""

@@ -12,6 +12,8 @@ from mtl.types import columns, values
 class LossInputs(NamedTuple):
     """Logits, targets and weights of a batch, aligned: [B] or [B, n], logits maybe [B, C].
 
+    A map has n = H W places; logits and targets may have a further axis, [B, n, C].
+
     Where the weight is 0, the label is missing or does not count: the target is a harmless value
     and the logits are 0, so that no infinity or NaN gets from there into a sum or a gradient.
     """
@@ -22,7 +24,11 @@ class LossInputs(NamedTuple):
 
 
 class Head(Protocol):
-    """One task: from the tower to logits, loss, predictions and metrics; scope `head/<task>`."""
+    """One task: from the tower to logits, loss, predictions and metrics; scope `head/<task>`.
+
+    Where the label is a map, `is_dense`, a tower is [B, H, W, C] in place of [B, H], and so are the
+    logits in place of [B, C].
+    """
 
     name: str
 
@@ -100,6 +106,11 @@ class Head(Protocol):
     def has_one_class(self) -> bool:
         """Whether each of its rows has one class of several."""
         return bool(self.class_names)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the label is a map, with something to predict at each of its places."""
+        return False
 
     @property
     def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:

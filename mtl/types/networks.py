@@ -34,9 +34,16 @@ class Mixing(Protocol):
     def __call__(self, inputs: values.Tensors) -> Mixture:
         """Draw partners and mix, {column: [B, D] or [B, H, W, C]} -> the mixture."""
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all of a row is mixed by the share, and no part of it is the partner's alone."""
+        return True
+
 
 class Towers(dict[str, tf.Tensor]):
     """{task: [B, H]}, with the outputs that tasks share and all of them are made of.
+
+    A task whose label is a map gets a map, [B, H, W, C].
 
     Attributes:
       shared: tensors [B, ...] that separate what tasks share from what each has of its own; a

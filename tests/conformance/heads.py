@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mtl import heads
 from mtl.heads import classifiers, softmax
 
@@ -28,6 +30,7 @@ class Row:
       signatures: the kinds of export outputs.
       others: {label field: value}, the same in every row.
       by_group: the metrics in which a weight weighs a whole group.
+      places: the height and width of the map, of a head of maps.
     """
 
     make: Callable[..., Any]
@@ -40,6 +43,7 @@ class Row:
     signatures: str
     others: dict[str, Any] = dataclasses.field(default_factory=dict)
     by_group: Sequence[str] = ()
+    places: tuple[int, ...] = ()
 
 
 def _head(kind: type, **settings: Any) -> Callable[..., Any]:
@@ -76,6 +80,13 @@ _RANKING: dict[str, Any] = {
     "others": {"query": 7},
     "by_group": ["mrr", "ndcg", "ndcg_at_2", "precision_at_2", "recall_at_2"],
 }
+_DEPTH = {
+    "dtype": "float32",
+    "metrics": "abs_error average_loss nan_predictions rel_error rmse",
+    "predictions": {"depth": (1, 3)},
+    "signatures": "predict",
+}
+_HEAT = {"metrics": "average_loss mse nan_predictions peak_distance", "signatures": "predict"}
 ANIMALS = ["cat", "dog", "bird"]
 
 ROWS = {
@@ -317,5 +328,96 @@ ROWS = {
         metrics="average_loss coverage/0.1 coverage/0.5 coverage/0.9 coverage_error label_mean mae "
         "nan_predictions prediction_mean r2 rmse",
         signatures="predict regress",
+    ),
+    "segmentation": Row(
+        make=_head(
+            heads.Segmentation,
+            classes=ANIMALS,
+            ignored=255,
+            objective=softmax.CrossEntropy(class_weights={"dog": 3.0}, focal_gamma=0.5),
+            predict_probabilities=True,
+        ),
+        dtype="int64",
+        labels=[np.array([[0, 1, 2], [-1, 255, 2]]), np.array([[2, 2, 0], [1, 1, 0]])],
+        missing=np.array([[-1, 255, 255], [-1, -1, -1]]),
+        wrong=[(np.array([[0, 1, 3], [0, 0, 0]]), "be in [0, 3), got 3")],
+        metrics="accuracy_baseline average_loss iou/bird iou/cat iou/dog miou nan_predictions "
+        "pixel_accuracy",
+        predictions={"class_id": (2, 3), "probabilities": (2, 3, 3)},
+        signatures="predict",
+        places=(2, 3),
+    ),
+    "segmentation of names": Row(
+        make=_head(heads.Segmentation, classes=ANIMALS, iou_limit=2),
+        dtype="string",
+        labels=[np.array([["cat", ""], ["dog", "bird"]]), np.array([["cat", "cat"]] * 2)],
+        missing=np.array([["", ""], ["", ""]]),
+        wrong=[
+            (
+                np.array([["cat", "fish"], ["", ""]]),
+                "be one of 'cat', 'dog', 'bird', got 'fish'",
+            )
+        ],
+        metrics="accuracy_baseline average_loss miou nan_predictions pixel_accuracy",
+        predictions={"class_id": (2, 2)},
+        signatures="predict",
+        places=(2, 2),
+    ),
+    "depth": Row(
+        make=_head(heads.Depth, loss_type="huber", huber_delta=0.5, prior=2.0),
+        labels=[np.array([[0.5, 0.0, 2.0]]), np.array([[NAN, 4.0, 3.0]])],
+        missing=np.array([[0.0, NAN, 0.0]]),
+        wrong=[
+            (np.array([[1.0, -1.5, 2.0]]), "be finite and at least 0, got -1.5"),
+            (np.array([[1.0, float("inf"), 2.0]]), "be finite and at least 0, got inf"),
+        ],
+        places=(1, 3),
+        **_DEPTH,
+    ),
+    "depth of logarithms": Row(
+        make=_head(heads.Depth, scale="log", prior=2.0),
+        labels=[np.array([[0.5, 0.0, 2.0]]), np.array([[1.0, 4.0, 3.0]])],
+        missing=np.array([[0.0, NAN, 0.0]]),
+        wrong=[],
+        places=(1, 3),
+        **_DEPTH,
+    ),
+    "normals": Row(
+        make=_head(heads.Normals),
+        dtype="float32",
+        labels=[
+            np.array([[[0, 0, -1.0], [0, 0, 0]], [[1, 2, 2], [NAN, 1, 1]]]),
+            np.array([[[1.0, 0, 0]] * 2, [[0, -3.0, 4]] * 2]),
+        ],
+        missing=np.array([[[0, 0, 0.0], [0, 0, NAN]]] * 2),
+        wrong=[(np.full([2, 2, 3], float("inf")), "be a finite number, got inf")],
+        metrics="average_loss mean_angle median_angle nan_predictions within_11_25 within_22_5 "
+        "within_30",
+        predictions={"normal": (2, 2, 3)},
+        signatures="predict",
+        places=(2, 2),
+    ),
+    "heat_map": Row(
+        make=_head(heads.HeatMap, num_maps=2, loss_type="squared"),
+        dtype="float32",
+        labels=[
+            np.array([[[1.0, 0], [0.5, 0]], [[0.5, 0.2], [0.2, 1]]]),
+            np.array([[[0.1, 0], [0.5, 0]], [[1, 0.2], [0.2, 0]]]),
+        ],
+        missing=np.full([2, 2, 2], NAN),
+        wrong=[(np.full([2, 2, 2], 1.5), "be in [0, 1], got 1.5")],
+        predictions={"heat": (2, 2, 2), "peak": (2, 2)},
+        places=(2, 2),
+        **_HEAT,
+    ),
+    "heat_map of one": Row(
+        make=_head(heads.HeatMap),
+        dtype="float32",
+        labels=[np.array([[1.0, 0.5, 0.0]]), np.array([[0.0, 0.3, 0.2]])],
+        missing=np.full([1, 3], NAN),
+        wrong=[],
+        predictions={"heat": (1, 3, 1), "peak": (1, 2)},
+        places=(1, 3),
+        **_HEAT,
     ),
 }

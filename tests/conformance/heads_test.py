@@ -16,7 +16,7 @@ def label_tensor(row, labels):
     if row.dtype.startswith("ragged "):
         dtype = tf.as_dtype(row.dtype.removeprefix("ragged "))
         return tf.ragged.constant(labels, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
-    return tf.constant(labels, row.dtype)
+    return tf.constant(np.array(labels).tolist(), row.dtype)
 
 
 def label_fields(row, labels, **weights):
@@ -40,8 +40,8 @@ def loss_and_gradient(head, row, labels, logits, **weights):
         return session.run([loss, tf.gradients(loss, x)[0]])
 
 
-def random_logits(head, count):
-    return np.random.default_rng(0).normal(size=(count, head.size))
+def random_logits(row, head, count):
+    return np.random.default_rng(0).normal(size=(count, *row.places, head.size))
 
 
 @every_head
@@ -51,8 +51,8 @@ def test_logits_are_a_layer_in_the_callers_scope(row):
         pytest.skip("its logits are those of others")
     with tf.Graph().as_default():
         with tf1.variable_scope("head/task"):
-            logits = head.logits(tf.ones([4, 5]))
-        assert logits.shape == [4, head.size]
+            logits = head.logits(tf.ones([4, *row.places, 5]))
+        assert logits.shape == [4, *row.places, head.size]
         names = [variable.name for variable in tf1.trainable_variables()]
     assert names
     assert all(name.startswith("head/task/") for name in names)
@@ -62,7 +62,7 @@ def test_logits_are_a_layer_in_the_callers_scope(row):
 def test_predictions_have_their_names_and_shapes(row):
     head = row.make()
     with tf.Graph().as_default():
-        predictions = head.predictions(tf.ones([4, head.size]))
+        predictions = head.predictions(tf.ones([4, *row.places, head.size]))
         shapes = {name: tuple(value.shape[1:]) for name, value in predictions.items()}
     assert shapes == row.predictions
 
@@ -71,7 +71,7 @@ def test_predictions_have_their_names_and_shapes(row):
 def test_signatures(row):
     head = row.make()
     with tf.Graph().as_default():
-        outputs = head.export_outputs(tf.ones([4, head.size]))
+        outputs = head.export_outputs(tf.ones([4, *row.places, head.size]))
     assert " ".join(sorted(outputs)) == row.signatures
     assert all(
         isinstance(output, compat.estimator.export.ExportOutput) for output in outputs.values()
@@ -82,7 +82,7 @@ def test_signatures(row):
 @every_head
 def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not_finite(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count + 2)
+    logits = random_logits(row, head, count + 2)
     alone = loss_and_gradient(head, row, row.labels, logits[:count])
     logits[count], logits[count + 1] = np.nan, np.inf
     labels = [*row.labels, row.missing, row.missing]
@@ -97,7 +97,7 @@ def test_missing_rows_change_neither_loss_nor_gradient_even_where_logits_are_not
 @every_head
 def test_nothing_labelled_means_no_loss_no_gradient_and_undefined_metrics(row):
     head = row.make()
-    logits, labels = random_logits(head, 2), [row.missing, row.missing]
+    logits, labels = random_logits(row, head, 2), [row.missing, row.missing]
     loss, gradient = loss_and_gradient(head, row, labels, logits)
     assert loss == 0
     np.testing.assert_array_equal(gradient, 0)
@@ -119,7 +119,7 @@ def metrics(head, row, labels, logits, **weights):
 @every_head
 def test_metrics_have_their_names_and_skip_missing_rows(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count + 1)
+    logits = random_logits(row, head, count + 1)
     alone = metrics(head, row, row.labels, logits[:count])
     together = metrics(head, row, [*row.labels, row.missing], logits)
     assert " ".join(sorted(alone)) == row.metrics
@@ -132,7 +132,7 @@ def test_metrics_have_their_names_and_skip_missing_rows(row):
 @every_head
 def test_average_loss_is_the_loss_of_the_whole_split(row):
     head, count = row.make(), len(row.labels)
-    logits = random_logits(head, count)
+    logits = random_logits(row, head, count)
     loss, _ = loss_and_gradient(head, row, row.labels, logits)
     average = metrics(head, row, row.labels, logits)["average_loss"]
     np.testing.assert_allclose(average, loss, rtol=1e-5)
@@ -142,7 +142,7 @@ def test_average_loss_is_the_loss_of_the_whole_split(row):
 @every_head
 def test_a_weight_of_two_is_the_row_twice(row):
     head, count = row.make(weight="weight"), len(row.labels)
-    logits = random_logits(head, count)
+    logits = random_logits(row, head, count)
     weights = np.ones(count, "f")
     weights[0] = 2
     weighted = {"weight": weights}
@@ -167,7 +167,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(row):
     if row.by_group:
         pytest.skip("its groups are not divided")
     head, count = row.make(), len(row.labels)
-    logits, labels = random_logits(head, count + 1), [*row.labels, row.missing]
+    logits, labels = random_logits(row, head, count + 1), [*row.labels, row.missing]
     whole, gradient = loss_and_gradient(head, row, labels, logits)
     parts = [slice(0, 1), slice(1, count + 1)]
     found = [loss_and_gradient(head, row, labels[part], logits[part]) for part in parts]
@@ -191,7 +191,7 @@ def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, use):
         assert head.check({"task": label}) == message
         run = {"loss": loss_and_gradient, "metrics": metrics}[use]
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            run(head, row, [row.labels[0], label], random_logits(head, 2))
+            run(head, row, [row.labels[0], label], random_logits(row, head, 2))
         assert harness.label_error(caught.value) == message
 
 
@@ -213,7 +213,7 @@ def test_a_wrong_weight_fails_where_the_row_counts(row, weight):
     assert head.check({"task": row.labels[0], "weight": weight}) == message
     assert head.check({"task": row.missing, "weight": weight}) is None
     weights = {"weight": np.array([1.0, weight], "f")}
-    logits = random_logits(head, 2)
+    logits = random_logits(row, head, 2)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         loss_and_gradient(head, row, row.labels[:2], logits, **weights)
     assert harness.label_error(caught.value) == message
@@ -230,7 +230,8 @@ def test_an_empty_batch_has_no_loss(row):
         shape = [0, *np.shape(row.labels)[1:]]
         label = tf.fill(shape, "") if row.dtype == "string" else tf.zeros(shape, row.dtype)
         labels = {**label_fields(row, []), "task": label}
-        assert session.run(head.loss(tf.zeros([0, head.size]), labels)) == 0
+        logits = tf.zeros([0, *row.places, head.size])
+        assert session.run(head.loss(logits, labels)) == 0
 
 
 @pytest.mark.medium
@@ -239,7 +240,7 @@ def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
     head = row.make()
     with tf.Graph().as_default(), tf1.Session() as session:
         labels = label_fields(row, row.labels)
-        logits = tf.constant(random_logits(head, len(row.labels)), tf.float32)
+        logits = tf.constant(random_logits(row, head, len(row.labels)), tf.float32)
         outside = head.loss(logits, labels)
         _, total = tf.while_loop(
             lambda step, _: step < 3,
@@ -254,7 +255,7 @@ def test_the_loss_can_be_built_in_the_body_of_a_loop(row):
 def test_a_label_field_that_is_not_there_or_of_the_wrong_type(row):
     head = row.make()
     with tf.Graph().as_default():
-        logits = tf.zeros([2, head.size])
+        logits = tf.zeros([2, *row.places, head.size])
         with pytest.raises(checks.UserError, match="head 'task': its label field must be one of"):
             head.loss(logits, {"tasks": label_tensor(row, row.labels)})
         with pytest.raises(checks.UserTypeError, match="head 'task': label 'task' must be .*bool"):
@@ -262,4 +263,4 @@ def test_a_label_field_that_is_not_there_or_of_the_wrong_type(row):
         with pytest.raises(checks.UserError, match="head 'task': label 'task' must have shape"):
             kind = row.dtype.removeprefix("ragged ")
             kind = "int64" if kind == "string" and "multi_label" in str(type(head)) else kind
-            head.loss(logits, {"task": tf.zeros([2, 7, 7], kind)})
+            head.loss(logits, {"task": tf.zeros([2, 7, 7, 7, 7], kind)})

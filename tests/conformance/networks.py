@@ -19,7 +19,7 @@ class Network:
       gin: a configuration file under gin_configs, or bindings; it configures `configurable`.
       configurable: the class in `mtl.networks`.
       inputs: {column: shape of one example}.
-      hidden: H of the towers.
+      hidden: H of the towers, or the shape of a map.
       tasks: the names of the tasks.
       own_on_replicas: what each replica has of its own, so that the gradients of several are not
         those of the whole batch; None where they have to be.
@@ -29,9 +29,14 @@ class Network:
     gin: str
     configurable: str
     inputs: dict[str, tuple[int, ...]]
-    hidden: int
+    hidden: int | tuple[int, ...]
     tasks: tuple[str, ...] = _TASKS
     own_on_replicas: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a tower in one example."""
+        return (self.hidden,) if isinstance(self.hidden, int) else self.hidden
 
 
 def draw_column(column: str, shape: tuple[int, ...], num_rows: int, seed: int = 0) -> np.ndarray:
@@ -675,5 +680,27 @@ NETWORKS = [
         hidden=6,
         tasks=("click", "click_long"),
         own_on_replicas="dropout",
+    ),
+    Network(
+        name="shared_bottom_unet",
+        gin="""
+            include "gin_configs/networks/shared_bottom_unet.gin"
+            networks.UNet.filters = [3, 4, 5]
+            tower/networks.UNet.filters = [4]
+        """,
+        configurable="SharedBottom",
+        inputs={"image_a": (6, 5, 2), "image_b": (6, 5, 1)},
+        hidden=(6, 5, 4),
+    ),
+    Network(
+        name="mtan_of_maps",
+        gin="""
+            include "gin_configs/networks/mtan_of_maps.gin"
+            networks.MTAN.filters = [3, 4]
+        """,
+        configurable="MTAN",
+        inputs={"image_a": (6, 5, 2)},
+        hidden=(6, 5, 3),
+        tasks=("click", "click_long"),
     ),
 ]

@@ -191,10 +191,10 @@ def test_each_task_gets_a_tower(which, row, request):
     built = request.getfixturevalue(which)
     assert list(built.towers) == list(row.tasks)
     for tower in built.towers.values():
-        assert tower.shape.as_list() == [None, row.hidden]
+        assert tower.shape.as_list() == [None, *row.shape]
         assert tower.dtype == tf.float32
     for value in built.values[0].values():
-        assert value.shape == (_BATCH, row.hidden)
+        assert value.shape == (_BATCH, *row.shape)
         assert np.isfinite(value).all()
 
 

@@ -1,5 +1,6 @@
-"""Masks over shared stages: the equation for vectors and images, and what is whose."""
+"""Masks over shared stages: the equation for vectors, images and maps, and what is whose."""
 
+import functools
 import re
 
 import numpy as np
@@ -19,6 +20,7 @@ IMAGES = {
     "picture": RANDOM.normal(size=[4, 5, 5, 2]).astype(np.float32),
     "size": RANDOM.normal(size=[4, 1]).astype(np.float32),
 }
+MAPS = {"picture": IMAGES["picture"]}
 
 
 class Built:
@@ -118,22 +120,47 @@ def test_mtan_is_what_the_paper_says(network, inputs, training):
     made = Built(network, inputs, training)
     x, h = next(iter(inputs.values())), {}
     for level in range(2):
-        at, c = f"stage_{level}", {}
-        if level > 0:
-            x = _pool(x)
-            for task in TASKS:
-                c[task] = _pool(made.layer(f"{at}/passed_on/hidden", h[task], _relu, training))
-        u = made.layer(f"{at}/shared/first", x, _relu, training)
-        x = made.layer(f"{at}/shared/second", u, _relu, training)
-        for task in TASKS:
-            seen = np.concatenate([u, c[task]], axis=-1) if c else u
-            hidden = made.layer(f"{at}/task_{task}/hidden", seen, _relu, training)
-            h[task] = made.layer(f"{at}/task_{task}/mask", hidden, _sigmoid, training) * x
+        x, h = _stage(made, f"stage_{level}", _pool(x) if level else x, h, _pool, training)
     for task in TASKS:
         expected = h[task]
         if inputs is IMAGES:
             expected = np.concatenate([expected.mean(axis=(1, 2)), IMAGES["size"]], axis=1)
         np.testing.assert_allclose(made.towers[task], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.medium
+def test_a_decoder_goes_back_up_beside_what_came_down():
+    made = Built(networks.MTAN(filters=[3, 4], decoder=True), MAPS)
+    x, h, down = MAPS["picture"], {}, []
+    for level in range(2):
+        x, h = _stage(made, f"stage_{level}", _pool(x) if level else x, h, _pool)
+        down.append(x)
+    enlarge = functools.partial(_enlarge, like=down[0])
+    joined = np.concatenate([enlarge(x), down[0]], axis=-1)
+    x, h = _stage(made, "decoder_0", joined, h, enlarge)
+    for task in TASKS:
+        assert made.towers[task].shape == (4, 5, 5, 3)
+        np.testing.assert_allclose(made.towers[task], h[task], rtol=1e-4, atol=1e-4)
+
+
+def _stage(made, at, x, h, resize, training=True):
+    """The output of a shared stage, and {task: what its mask leaves of it}."""
+    c = {
+        task: resize(made.layer(f"{at}/passed_on/hidden", passed, _relu, training))
+        for task, passed in h.items()
+    }
+    u = made.layer(f"{at}/shared/first", x, _relu, training)
+    x = made.layer(f"{at}/shared/second", u, _relu, training)
+    for task in TASKS:
+        seen = np.concatenate([u, c[task]], axis=-1) if c else u
+        hidden = made.layer(f"{at}/task_{task}/hidden", seen, _relu, training)
+        h = {**h, task: made.layer(f"{at}/task_{task}/mask", hidden, _sigmoid, training) * x}
+    return x, h
+
+
+def _enlarge(x, like):
+    """Each pixel as a square of two, as far as the other map reaches."""
+    return x.repeat(2, 1).repeat(2, 2)[:, : like.shape[1], : like.shape[2]]
 
 
 @pytest.mark.medium
@@ -152,8 +179,13 @@ def test_masks_belong_to_a_task_and_all_else_is_shared():
     [
         (networks.MTAN(layers=[6, 4]), VECTORS, [[9, 6]] * 2 + [[9, 4]] * 2),
         (networks.MTAN(filters=[3, 4]), IMAGES, [[4, 5, 5, 3]] * 2 + [[4, 3, 3, 4]] * 2),
+        (
+            networks.MTAN(filters=[3, 4], decoder=True),
+            MAPS,
+            [[4, 5, 5, 3]] * 2 + [[4, 3, 3, 4]] * 2 + [[4, 5, 5, 3]] * 2,
+        ),
     ],
-    ids=["vectors", "images"],
+    ids=["vectors", "images", "maps"],
 )
 def test_gradients_through_what_is_shared_are_all_there_are(network, inputs, shapes):
     """A surgery at the shared outputs, with weights of 1, gives the sum of the losses."""
@@ -171,6 +203,8 @@ def test_gradients_through_what_is_shared_are_all_there_are(network, inputs, sha
         (lambda: networks.MTAN(layers=4), "MTAN.layers must be a list of sizes"),
         (lambda: networks.MTAN(filters=[0]), "MTAN.filters must be above 0"),
         (lambda: networks.MTAN(filters=[4], pool=0), "MTAN.pool must be above 0"),
+        (lambda: networks.MTAN(layers=[4], decoder=True), "MTAN.decoder must be False where"),
+        (lambda: Built(networks.MTAN(filters=[4], decoder=True), IMAGES), "must be images alone"),
         (lambda: networks.MTAN(layers=[4], activation="rleu"), "Did you mean 'relu'?"),
         (lambda: networks.MTAN(layers=[4], tower=networks.MLP), "MTAN.tower must be a part"),
         (lambda: Built(networks.MTAN(filters=[4]), VECTORS), "MTAN inputs must hold an image"),

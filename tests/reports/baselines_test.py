@@ -24,6 +24,12 @@ def test_auc_is_compared_with_chance_and_accuracy_with_the_most_frequent_class()
     assert found.skill == pytest.approx(0.6)
 
 
+def test_classes_of_places_are_compared_with_the_most_frequent_one():
+    metrics = {"kind/miou": 0.4, "kind/pixel_accuracy": 0.8, "kind/accuracy_baseline": 0.5}
+    found = baselines.judge(heads.Segmentation(name="kind", classes=3), metrics, None)
+    assert (found.metric, found.baseline) == ("pixel_accuracy", 0.5)
+
+
 def test_the_error_of_the_mean_is_read_off_the_metrics():
     label = np.random.default_rng(0).gamma(2.0, size=500)
     predicted = label + np.random.default_rng(1).normal(size=500)

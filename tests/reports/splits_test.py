@@ -25,6 +25,13 @@ def test_of_several_labels_a_row_counts_for_each():
     assert row_sections._say(found) == "3 classes, 66.7% a"
 
 
+def test_classes_of_places_are_not_those_of_rows():
+    maps = np.array([[[0, 1], [-1, 1]], [[-1, -1], [-1, -1]]])
+    found = _count(heads.Segmentation(name="kind", classes=2), maps)
+    assert found.labelled == 1 and found.counts == {} and found.classes == 0
+    assert _count(heads.Normals(name="way"), np.ones([2, 2, 2, 3], "f")).labelled == 2
+
+
 def test_lists_of_labels_are_counted():
     head = heads.MultiLabel(name="tags", classes=["a", "b"])
     counter = splits._Labels(head)

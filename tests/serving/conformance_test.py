@@ -49,18 +49,28 @@ def draw(*shape):
 @pytest.fixture(scope="module")
 def every_head(tmp_path_factory):
     """What one model with all heads predicts, and what its export serves."""
-    made = exports.Untrained(
-        directory=str(tmp_path_factory.mktemp("heads")),
-        columns=[features.Numeric(names=["x"], normalization="none")],
-        network=networks.SharedBottom(trunk=networks.MLP(layers=[5])),
-        heads=[
-            dataclasses.replace(row.make(), name=task(name)) for name, row in head_rows.ROWS.items()
-        ],
-        spec=spec.Spec(features={"x": ("float32", (3,))}, labels={}),
-        values={"x": draw(3)},
-    )
-    path = made.export(tmp_path_factory.mktemp("exports"))
-    return made.predictions(), served(path, examples(made))
+    predicted: dict = {}
+    found: dict = {}
+    for is_dense, column, trunk, shape in (
+        (False, features.Numeric(names=["x"], normalization="none"), networks.MLP(layers=[5]), [3]),
+        (True, features.Image(names=["x"], greatest=1.0), networks.UNet(filters=[3]), [3, 2, 1]),
+    ):
+        made = exports.Untrained(
+            directory=str(tmp_path_factory.mktemp("heads")),
+            columns=[column],
+            network=networks.SharedBottom(trunk=trunk),
+            heads=[
+                dataclasses.replace(row.make(), name=task(name))
+                for name, row in head_rows.ROWS.items()
+                if bool(row.places) == is_dense
+            ],
+            spec=spec.Spec(features={"x": ("float32", shape)}, labels={}),
+            values={"x": draw(*shape)},
+        )
+        path = made.export(tmp_path_factory.mktemp("exports"))
+        predicted |= made.predictions()
+        found |= served(path, examples(made))
+    return predicted, found
 
 
 def task(name):
@@ -162,7 +172,10 @@ def test_a_network_serves_what_it_predicts(row, network, tmp_path):
         directory=str(tmp_path / "run"),
         columns=columns,
         network=network,
-        heads=[heads.Regression(name=task) for task in row.tasks],
+        heads=[
+            (heads.Normals if len(row.shape) == 3 else heads.Regression)(name=task)
+            for task in row.tasks
+        ],
         spec=spec.Spec(
             features={name: ("float32", shape) for name, shape in shapes.items()}, labels={}
         ),

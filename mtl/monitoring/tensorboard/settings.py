@@ -118,7 +118,8 @@ class TensorBoard:
         fix = "The model has no column @features.Image()."
         if self.predictions is not False:
             checks.require(has_image, "TensorBoard.predictions", "be False", self.predictions, fix)
-        with_classes = [h for h in heads if types.read_member(h, types.Head, "class_names")]
+        of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
+        with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
         one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
         for name, found in (("confusion", one_class), ("pr_curves", with_classes)):
             if getattr(self, name) is not False:

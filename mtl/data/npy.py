@@ -1,0 +1,256 @@
+"""A file of NumPy for each field of each row, as LibMTL keeps NYUv2 and CityScapes.
+
+npy.Npy.folders = {"train": "train", "test": "val"}          # train/image/0.npy, train/label/0.npy
+npy.Npy.data_dir = "data/nyuv2"
+npy.Npy.rename = {"kind": "label"}                           # our field: their folder
+"""
+
+import dataclasses
+import functools
+import io
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import files, source
+from mtl.files import storage
+
+tf1 = tf.compat.v1
+
+_ENDING = ".npy"
+# What stands before the header of a file of version 1.0: a mark, the version, the header's length.
+_START_BYTES = 10
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
+    rb"'shape': \(([\d, ]*)\), \} *\n"
+)
+# What TensorFlow decodes.
+_TYPES = (
+    *("float16", "float32", "float64", "bool", "uint8", "uint16"),
+    *("int8", "int16", "int32", "int64"),
+)
+_FOLDERS = "map splits to folders, such as {'train': 'train'}"
+
+
+class _Kind(NamedTuple):
+    """What a file holds: the type as NumPy writes it, the shape, and in which order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_fortran: bool
+
+    def __str__(self) -> str:
+        order = " in the order of Fortran" if self.is_fortran else ""
+        return f"{np.dtype(self.dtype).name} of shape {self.shape}{order}"
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Npy(types.Source):
+    """A source that reads `<folder of the split>/<field>/<row>.npy`, an array for each.
+
+    Files are read where batches are decoded, so that no more than a few batches lie in memory.
+    Rows come in the order of their numbers, or else of their names. All files of a field hold one
+    type and one shape, in one order of axes, that of C or that of Fortran. Axes of 1 may be left
+    out in the Spec, so that depths [H, W, 1] are a field of shape (H, W). Types are those of NumPy
+    that nothing is lost of, and float64 for float32; whole numbers may be stored as floats, as the
+    class ids of NYUv2 are.
+
+    Attributes:
+      folders: {split: folder}.
+      data_dir: where relative paths start; "" is the current directory.
+      rename: {field: theirs} for fields whose folders have another name.
+    """
+
+    folders: Mapping[str, str]
+    data_dir: str = ""
+    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        checks.mapping("Npy.folders", self.folders, _FOLDERS)
+        checks.require(bool(self.folders), "Npy.folders", "name a split", dict(self.folders))
+        checks.texts("Npy.folders", list(self.folders.values()), _FOLDERS)
+        checks.is_a("Npy.data_dir", self.data_dir, str, "be a path")
+        checks.mapping("Npy.rename", self.rename, "map our names to theirs")
+        checks.texts("Npy.rename", list(self.rename.values()), "map our names to theirs")
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split as {"folder": of the split, "name": of the files}."""
+        folder, names = self._find(split)
+        rows = tf.data.Dataset.from_tensor_slices(names)
+        return rows.map(lambda name: {"folder": tf.constant(folder), "name": name})
+
+    def _find(self, split: str) -> tuple[str, list[str]]:
+        """Return the folder of a split, and the names of its files in the order of rows."""
+        checks.one_of("Npy.folders split", split, self.folders)
+        where = f"Npy.folders[{split!r}]"
+        folder = os.path.expanduser(os.path.join(self.data_dir, self.folders[split]))
+        storage.require_path(where, folder)
+        is_there = tf.io.gfile.isdir(folder)
+        checks.require(is_there, where, "name a folder that exists", folder)
+        fields = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+        names = {
+            name
+            for field in fields
+            if tf.io.gfile.isdir(os.path.join(folder, field))
+            for name in tf.io.gfile.listdir(os.path.join(folder, field))
+            if name.endswith(_ENDING)
+        }
+        rule = "hold folders of files, such as image/0.npy"
+        checks.require(bool(names), where, rule, sorted(fields)[:3])
+        return folder, sorted(names, key=_by_number)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, tf.Tensor]:
+        """Read the files of a batch: {"folder": [B], "name": [B]} -> {name: [B, ...]}.
+
+        Raises:
+          InvalidArgumentError: when run, if a file holds something else than the first one.
+          NotFoundError: when run, if a file is not there.
+        """
+        fields = spec.fields if with_labels else spec.feature_fields
+        return {name: self._decode(batch, field) for name, field in fields.items()}
+
+    def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
+        kind = self._kind_of(field)
+        theirs = tf.constant(self._theirs(field.name))
+        paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
+        contents = tf.map_fn(tf.io.read_file, paths)
+        first = tf.strings.length(contents) - kind.num_bytes
+        is_known = tf.strings.regex_full_match(
+            tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)), _pattern(kind)
+        )
+        message = f"field {field.name!r} must hold {kind}"
+        with tf.control_dependencies([tf1.assert_equal(is_known, True, message=message)]):
+            sizes = tf.fill(tf.shape(first), kind.num_bytes)
+            data = tf.strings.substr(contents, tf.maximum(first, 0), sizes)
+        values = tf.io.decode_raw(data, np.dtype(kind.dtype))
+        if kind.is_fortran:
+            axes = range(len(kind.shape), 0, -1)
+            values = tf.transpose(tf.reshape(values, [-1, *kind.shape[::-1]]), [0, *axes])
+        rows = paths.shape[0]
+        values = tf.reshape(values, [-1 if rows is None else rows, *field.shape])
+        if values.dtype.is_floating and field.dtype == "int64":
+            whole = tf1.assert_equal(
+                values, tf.floor(values), message=f"field {field.name!r} must hold whole numbers"
+            )
+            with tf.control_dependencies([whole]):
+                return tf.cast(values, tf.int64)
+        return field.cast(values)
+
+    def _kind_of(self, field: spec_lib.Field) -> _Kind:
+        """Return what the first file of a field holds; fail unless it suits the field."""
+        where = f"Npy field {field.name!r}"
+        kind = self._kinds(self._theirs(field.name))
+        number, is_float = np.dtype(kind.dtype).name, np.dtype(kind.dtype).kind == "f"
+        suits = ("float32", "int64") if is_float else ("float32", "int64", "uint8", "bool")
+        fits = number in _TYPES and field.dtype in suits
+        fix = "Change it in the Spec."
+        checks.require(fits, where, f"hold {field.dtype}", number, fix)
+        plain = tuple(size for size in kind.shape if size != 1)
+        same = not field.is_ragged and plain == tuple(size for size in field.shape if size != 1)
+        fix = f"Make it {kind.shape} in the Spec."
+        checks.require(same, where, f"have shape {field.shape}", kind.shape, fix)
+        return kind
+
+    def _kinds(self, theirs: str) -> _Kind:
+        """Return what the first file of a folder holds, in the first split, as all have to."""
+        folder, names = self._first
+        path = os.path.join(folder, theirs, names[0])
+        if not tf.io.gfile.exists(path):
+            known = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+            checks.one_of(f"Npy folder in {folder}", theirs, known)
+        kind = _read(path)
+        if isinstance(kind, str):
+            raise checks.UserError(f"{path} {kind}")
+        return kind[0]
+
+    @functools.cached_property
+    def _first(self) -> tuple[str, list[str]]:
+        """The folder of the first split and its files, as `decode` is not told the split."""
+        return self._find(next(iter(self.folders)))
+
+    def _theirs(self, field: str) -> str:
+        return self.rename.get(field, field)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split row by row."""
+        folder, names = self._find(split)
+        kinds = {name: self._kind_of(field) for name, field in spec.fields.items()}
+        for name in names:
+            values: dict[str, Any] = {}
+            problem = ""
+            for field, kind in kinds.items():
+                path = os.path.join(folder, self._theirs(field), name)
+                found = _read(path)
+                if isinstance(found, str) or found[0] != kind:
+                    problem = (
+                        found if isinstance(found, str) else f"must hold {kind}, got {found[0]}."
+                    )
+                    problem = f"field {field!r}: {path} {problem}"
+                    break
+                values[field] = found[1].tolist()
+            row = problem or spec.example(functools.partial(_value_of, values))
+            yield f"Npy.folders[{split!r}] row {name.removesuffix(_ENDING)}", row
+
+
+def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
+    return values[field.name]
+
+
+def _by_number(name: str) -> tuple[float, str]:
+    """Return what sorts files by their numbers, and those without one behind, by name."""
+    stem = name.removesuffix(_ENDING)
+    return (int(stem) if stem.isdecimal() else math.inf, name)
+
+
+def _pattern(kind: _Kind) -> str:
+    """Return what the first bytes of a file match that holds this."""
+    sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
+    dtype = re.escape(kind.dtype)
+    return (
+        rf"(?s)\C{{{_START_BYTES}}}\{{'descr': '{dtype}', 'fortran_order': {kind.is_fortran}, "
+        rf"'shape': \({sizes}\), \}} *\n"
+    )
+
+
+def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
+    """Return what a file holds, and its values; or what is wrong with it."""
+    if not tf.io.gfile.exists(path):
+        return "is not there."
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except files.READ_ERRORS as error:
+        return source.unreadable(error)
+    start, header = content[:_START_BYTES], _HEADER.match(content, _START_BYTES)
+    if start[:8] != b"\x93NUMPY\x01\x00" or header is None:
+        return _explain_header(content)
+    sizes = tuple(int(size) for size in header[3].split(b",") if size.strip())
+    kind = _Kind(header[1].decode(), sizes, header[2] == b"True")
+    found = len(content) - header.end()
+    if found != kind.num_bytes:
+        return f"must hold {kind.num_bytes} bytes of {kind}, got {found}."
+    values = np.frombuffer(content, kind.dtype, offset=header.end())
+    return kind, values.reshape(kind.shape, order="F" if kind.is_fortran else "C").ravel()
+
+
+def _explain_header(content: bytes) -> str:
+    """Return why a file is none of those that are read."""
+    rule = "must be a file of numpy.save of little-endian numbers"
+    try:
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        return f"{rule}: {source.explain_unreadable(error)}."
+    return f"{rule}, got {array.dtype.str} of shape {array.shape}."

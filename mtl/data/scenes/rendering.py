@@ -1,0 +1,152 @@
+"""Small scenes of spheres and boxes, ray by ray: an image, and what is seen at each pixel.
+
+scene = rendering.render_scene(np.random.default_rng(0), 32)
+scene["image"], scene["kind"], scene["depth"], scene["normal"]  # uint8, int64, float32 twice
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+KINDS = ("sky", "floor", "wall", "sphere", "box")
+SKY, FLOOR, WALL, SPHERE, BOX = range(5)
+# The depth of what is farther away is not known, as to a sensor.
+FAR = 10.0
+_FOCAL = 0.8  # In widths of the image: 64 degrees are seen.
+_AMBIENT = 0.35
+_NOISE = 0.02
+
+
+class Hits(NamedTuple):
+    """Where the rays of all pixels meet a surface: distances, infinite where they do not; normals.
+
+    A distance is in lengths of the ray, which is 1 deep, so that it is the depth.
+    """
+
+    distances: np.ndarray
+    normals: np.ndarray
+
+
+def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray]:
+    """Draw a scene and render it.
+
+    A pinhole camera stands on a floor and looks down a little, at two to five spheres and boxes,
+    and mostly at a wall behind them. Each surface has a colour of its own, whatever it is, and one
+    distant light shades them. All labels are exact at the middle of a pixel, but for noise and
+    rounding of the image alone.
+
+    Args:
+      random: what is drawn from.
+      size: the height and width of the image in pixels.
+
+    Returns:
+      image: uint8 [size, size, 3].
+      kind: int64 [size, size], a place in `KINDS`.
+      depth: float32 [size, size], along the axis of the camera; 0 in the sky and beyond `FAR`.
+      normal: float32 [size, size, 3], to the right, down and away from the camera; 0 in the sky.
+    """
+    rays = _cast_rays(size)
+    turn = _turn_down(random.uniform(0, 0.4))
+    in_world = rays @ turn.T
+    height = random.uniform(1.0, 1.8)
+    light = _draw_light(random)
+    image = _draw_sky(random, size)
+    kind = np.full([size, size], SKY, np.int64)
+    depth, normal = np.full([size, size], np.inf), np.zeros([size, size, 3])
+    for what, hits in _draw_surfaces(random, in_world, height):
+        is_seen = (hits.distances > 0) & (hits.distances < depth)
+        shade = _AMBIENT + (1 - _AMBIENT) * np.maximum(hits.normals @ light, 0)
+        colour = random.uniform(0.2, 1.0, 3) * shade[..., np.newaxis]
+        for values, own in ((image, colour), (normal, hits.normals)):
+            values[is_seen] = own[is_seen]
+        kind[is_seen], depth[is_seen] = what, hits.distances[is_seen]
+    image = np.clip(image + random.normal(0, _NOISE, image.shape), 0, 1)
+    return {
+        "image": np.rint(255 * image).astype(np.uint8),
+        "kind": kind,
+        "depth": np.where(depth <= FAR, depth, 0).astype(np.float32),
+        "normal": (normal @ turn).astype(np.float32),
+    }
+
+
+def _cast_rays(size: int) -> np.ndarray:
+    """Return the ray through the middle of each pixel: right, down, and 1 away, [size, size, 3]."""
+    middles = ((np.arange(size) + 0.5) / size - 0.5) / _FOCAL
+    right, down = np.meshgrid(middles, middles)
+    return np.stack([right, down, np.ones_like(right)], -1)
+
+
+def _turn_down(angle: float) -> np.ndarray:
+    """Return the rotation from the camera's axes to those of the floor, [3, 3]."""
+    sine, cosine = np.sin(angle), np.cos(angle)
+    return np.array([[1, 0, 0], [0, cosine, sine], [0, -sine, cosine]])
+
+
+def _turn_round(angle: float) -> np.ndarray:
+    """Return a rotation about the upright axis, [3, 3]."""
+    sine, cosine = np.sin(angle), np.cos(angle)
+    return np.array([[cosine, 0, sine], [0, 1, 0], [-sine, 0, cosine]])
+
+
+def _draw_light(random: np.random.Generator) -> np.ndarray:
+    """Return where light comes from: from above, and from the side of the camera."""
+    light = np.array([random.uniform(-1, 1), random.uniform(-1.5, -0.7), random.uniform(-1, -0.2)])
+    return light / np.linalg.norm(light)
+
+
+def _draw_sky(random: np.random.Generator, size: int) -> np.ndarray:
+    colour = random.uniform([0.4, 0.5, 0.7], [0.8, 0.9, 1.0])
+    return np.tile(colour, [size, size, 1])
+
+
+def _draw_surfaces(
+    random: np.random.Generator, rays: np.ndarray, height: float
+) -> Iterator[tuple[int, Hits]]:
+    """Yield the kind of each surface, and where rays from the camera meet it."""
+    yield FLOOR, meet_plane(rays, np.array([0.0, -1.0, 0.0]), -height)
+    if random.random() < 0.75:
+        normal = _turn_round(random.uniform(-0.6, 0.6)) @ np.array([0.0, 0.0, -1.0])
+        yield WALL, meet_plane(rays, normal, -random.uniform(4.5, 8.0))
+    for _ in range(random.integers(2, 6)):
+        away = random.uniform(2.0, 5.0)
+        place = np.array([random.uniform(-0.5, 0.5) * away, height, away])
+        if random.random() < 0.5:
+            radius = random.uniform(0.25, 0.7)
+            yield SPHERE, meet_sphere(rays, place - [0, radius, 0], radius)
+        else:
+            sides = random.uniform(0.2, 0.6, 3)
+            turn = _turn_round(random.uniform(0, np.pi / 2))
+            yield BOX, meet_box(rays, place - [0, sides[1], 0], sides, turn)
+
+
+def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
+    """Meet the plane of points p with `normal p = offset`, from the side that the normal faces."""
+    along = rays @ normal
+    with np.errstate(divide="ignore"):
+        distances = np.where(along < 0, offset / along, np.inf)
+    return Hits(distances, np.broadcast_to(normal, rays.shape))
+
+
+def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
+    """Meet a sphere, from outside."""
+    squares, along = (rays**2).sum(-1), rays @ centre
+    root = along**2 - squares * (centre @ centre - radius**2)
+    distances = np.where(root > 0, (along - np.sqrt(np.maximum(root, 0))) / squares, np.inf)
+    points = np.where(np.isfinite(distances), distances, 0)[..., np.newaxis] * rays
+    return Hits(distances, (points - centre) / radius)
+
+
+def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.ndarray) -> Hits:
+    """Meet a box of half `sides`, turned by [3, 3], from outside.
+
+    A ray is within the box where it is within all three pairs of its planes.
+    """
+    rays, start = rays @ turn, -centre @ turn
+    with np.errstate(divide="ignore"):
+        first, second = ((sign * sides - start) / rays for sign in (-1, 1))
+    enter, leave = np.minimum(first, second), np.maximum(first, second).min(-1)
+    axis, distances = enter.argmax(-1), enter.max(-1)
+    facing = -np.sign(np.take_along_axis(rays, axis[..., np.newaxis], -1))
+    normals = np.eye(3)[axis] * facing @ turn.T
+    return Hits(np.where(distances < leave, distances, np.inf), normals)

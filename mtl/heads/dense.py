@@ -1,0 +1,71 @@
+"""What heads over maps share: logits at each place of a map, and a label for each of them.
+
+networks.SharedBottom.trunk = @networks.UNet()               # towers that are maps
+spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, compat, layers, types
+from mtl.heads import base, values
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense(base.Base):
+    """One linear layer at each place, a convolution of 1x1, and a loss that is a mean over places.
+
+    A map of H x W places is H W labels of a row, of which each may be missing on its own. The loss
+    is the weighted mean over all labelled places of the batch: a row with few of them counts for
+    less than one with many. `weight` weighs rows, and so all places of a row alike.
+    """
+
+    is_dense: ClassVar[bool] = True
+
+    @property
+    def label_shape(self) -> tuple[int | None, ...]:
+        """A map of any size: whether it is that of the tower is known with the logits."""
+        return (None, None)
+
+    def logits(self, tower: tf.Tensor) -> tf.Tensor:
+        """Compute logits: [B, H, W, C] -> [B, H, W, size]."""
+        initializer = tf1.constant_initializer(self.initial_bias())
+        return layers.conv(tower, self.size, "logits", size=1, bias_initializer=initializer)
+
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
+        """Align [B, H, W, size] and {field: [B, H, W, ...]}: [B, H W, size] and [B, H W, ...].
+
+        Raises:
+          UserError: the label is a map of another size than the tower.
+        """
+        size, given = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
+        where = f"head {self.name!r}: label {self.field!r}"
+        fix = "A tower of networks.UNet is as large as the image."
+        checks.require(size == given, where, f"be a map of {size}, as its tower is", given, fix)
+        return super().examples(flatten_places(logits), labels)
+
+    def _outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
+        said = self.predictions(logits).values()
+        return [flatten_places(value) for value in said if value.dtype.is_floating]
+
+    def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
+        """Predict: the classify and regress signatures know no maps."""
+        return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
+
+
+def flatten_places(maps: tf.Tensor) -> tf.Tensor:
+    """Put the places of maps in a row, [B, H, W, ...] -> [B, H W, ...]."""
+    shape = maps.shape[1:].as_list()
+    return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
+
+
+def list_places(given: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Return the values of each place, `size` of them, of the places that hold no NaN."""
+    places = [given[first : first + size] for first in range(0, len(given), size)]
+    return [place for place in places if not any(map(values.is_missing, place))]

@@ -1,0 +1,134 @@
+"""How far away what is seen at each place of a map is.
+
+depth/heads.Depth.name = "depth"                         # float32 [H, W]; 0 or NaN where unknown
+depth/heads.Depth.loss_type = "huber"
+depth/heads.Depth.scale = "log"
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import base, dense, metrics, objectives, values
+
+_SCALES = ("linear", "log")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Depth(dense.Dense):
+    """Regression at each place, of numbers above 0.
+
+    Labels are maps [H, W] of depths, or of disparities, in any unit; 0 and NaN (-1 of an int64) are
+    places without one. Predicts `depth` [B, H, W] in the same unit.
+
+    `abs_error` is the mean of `|p - y|`, `rel_error` that of `|p - y| / y`, and `rmse` the root of
+    that of `(p - y)^2`, over all labelled places of a split (D. Eigen, C. Puhrsch, R. Fergus,
+    "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
+    arXiv:1406.2283).
+
+    Attributes:
+      loss_type: of the error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta, then
+        delta (|e| - delta / 2)) or log_cosh (log cosh e).
+      huber_delta: the error, above 0 and in units of the scale, where huber turns linear.
+      scale: "linear" takes the logit for the depth, which may then fall below 0; "log" for its
+        logarithm, and errors are those of logarithms: near and far places count alike.
+      prior: the depth, above 0, from which training starts, as bias; the mean is a good one.
+    """
+
+    loss_type: str = "absolute"
+    huber_delta: float = 1.0
+    scale: str = "linear"
+    prior: float = 1.0
+
+    size: ClassVar[int] = 1
+    directions: ClassVar[Mapping[str, bool]] = {
+        "abs_error": False,
+        "rel_error": False,
+        "rmse": False,
+        **base.Base.directions,
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.one_of(self._where("loss_type"), self.loss_type, objectives.REGRESSION)
+        checks.positive(self._where("huber_delta"), self.huber_delta)
+        checks.one_of(self._where("scale"), self.scale, _SCALES)
+        checks.positive(self._where("prior"), self.prior)
+
+    def initial_bias(self) -> float:
+        """Return the prior, or its logarithm."""
+        return math.log(self.prior) if self.scale == "log" else float(self.prior)
+
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Parse labels: [B, H, W] -> float32 [B, H W], and which of them are present."""
+        label = dense.flatten_places(label)
+        given = values.are_present(label)
+        depths = tf.where(given, tf.cast(label, tf.float32), 0.0)
+        valid = tf.math.is_finite(depths) & (depths >= 0)
+        depths = self.checked(depths, valid, label, self.rule(label.dtype))
+        present = depths > 0
+        return tf.where(present, depths, 1.0), present
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the depths: 0 is none."""
+        return [value for value in super().find_present(given) if value != 0]
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether the value is a depth."""
+        return 0 < value < math.inf
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be a depth, or 0."""
+        del dtype
+        return "be finite and at least 0"
+
+    def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
+        """Align examples as all heads of maps do, with logits [B, H W]."""
+        given, targets, weights = super().examples(logits, labels)
+        return types.LossInputs(tf.squeeze(given, -1), targets, weights)
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every place: [B, n], [B, n] -> [B, n]."""
+        settings = {"delta": self.huber_delta} if self.loss_type == "huber" else {}
+        wanted = tf.math.log(targets) if self.scale == "log" else targets
+        return objectives.REGRESSION[self.loss_type](logits, wanted, **settings)
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the mean divergence of normal distributions of variance 1: [B, H, W, 1] -> [B]."""
+        return tf.reduce_mean(objectives.gaussian_divergence(logits, others), [1, 2, 3])
+
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logits of `depth`, [B, H, W] -> [B, H, W, 1]."""
+        depth = predictions["depth"][..., tf.newaxis]
+        least = objectives.LEAST
+        return tf.math.log(tf.maximum(depth, least)) if self.scale == "log" else depth
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits: [B, H, W, 1] -> depth float32 [B, H, W]."""
+        return {"depth": self._depth(tf.squeeze(logits, -1))}
+
+    def _depth(self, logits: tf.Tensor) -> tf.Tensor:
+        return tf.exp(logits) if self.scale == "log" else logits
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
+        """Return the weighted sums of errors, absolute, relative and squared."""
+        logits, targets, weights = examples
+        errors = objectives.absolute_error(self._depth(logits), targets)
+        return {
+            "absolute_errors": metrics.sum_weighted(errors, weights),
+            "relative_errors": metrics.sum_weighted(errors / targets, weights),
+            "squared_errors": metrics.sum_weighted(tf.cast(errors, tf.float64) ** 2, weights),
+        }
+
+    def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the means of errors over the labelled places."""
+        weight = sums["weight"]
+        return {
+            "abs_error": metrics.ratio(sums["absolute_errors"], weight),
+            "rel_error": metrics.ratio(sums["relative_errors"], weight),
+            "rmse": tf.sqrt(metrics.ratio(sums["squared_errors"], weight)),
+        }

@@ -1,0 +1,138 @@
+"""How likely a point of each kind is at each place of a map.
+
+joints/heads.HeatMap.name = "joints"                     # float32 [H, W, 14] in [0, 1]
+joints/heads.HeatMap.num_maps = 14
+joints/heads.HeatMap.loss_type = "squared"
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import base, dense, metrics
+
+_LOSSES = ("cross_entropy", "squared")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeatMap(dense.Dense):
+    """`p = sigmoid(logits)` at each place for each of K maps, such as one a joint.
+
+    Labels are [H, W, K], or [H, W] of one map, in [0, 1]: most often Gaussians around the points,
+    of height 1 (J. Tompson, A. Jain, Y. LeCun, C. Bregler, "Joint Training of a Convolutional
+    Network and a Graphical Model for Human Pose Estimation", 2014, arXiv:1406.2984). A place with a
+    NaN in any map is missing. Predicts `heat` [B, H, W, K], and `peak` int64 [B, K, 2], the row and
+    the column where each map is largest.
+
+    `peak_distance` is the mean distance, in pixels, from the peak predicted to that of the label,
+    over all maps that have one: whose label is above 0 somewhere and missing nowhere. `mse` is the
+    mean squared error of the heat.
+
+    Attributes:
+      num_maps: K, at least 1.
+      loss_type: of a place, the mean over the maps of the cross-entropy of p and the label, or of
+        their squared difference.
+      prior: the heat, in (0, 1), from which training starts, as bias.
+    """
+
+    num_maps: int = 1
+    loss_type: str = "cross_entropy"
+    prior: float = 0.01
+
+    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.float32,)
+    directions: ClassVar[Mapping[str, bool]] = {
+        "peak_distance": False,
+        "mse": False,
+        **base.Base.directions,
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.whole(self._where("num_maps"), self.num_maps, 1)
+        checks.one_of(self._where("loss_type"), self.loss_type, _LOSSES)
+        base.check_share(self._where("prior"), self.prior)
+
+    @property
+    def size(self) -> int:
+        """One logit per map."""
+        return self.num_maps
+
+    @property
+    def label_shape(self) -> tuple[int | None, ...]:
+        """[H, W] of one map, or [H, W, K]."""
+        return (None, None) if self.num_maps == 1 else (None, None, self.num_maps)
+
+    def initial_bias(self) -> float:
+        """Return the logit of the prior."""
+        return base.logit(self.prior)
+
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Parse labels: [B, H, W] or [B, H, W, K] -> [B, H W, K], and which places are present."""
+        heat = dense.flatten_places(label if self.num_maps > 1 else label[..., tf.newaxis])
+        present = ~tf.reduce_any(tf.math.is_nan(heat), -1)
+        heat = tf.where(present[..., tf.newaxis], heat, 0.0)
+        return self.checked(heat, (heat >= 0) & (heat <= 1), heat, self.rule(heat.dtype)), present
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the heat of the places without a NaN."""
+        return [value for place in dense.list_places(given, self.size) for value in place]
+
+    def accepts(self, value: Any) -> bool:
+        """Return whether the value is in [0, 1]."""
+        return 0 <= value <= 1
+
+    def rule(self, dtype: Any) -> str:
+        """Return that a label must be in [0, 1]."""
+        del dtype
+        return "be in [0, 1]"
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every place: [B, n, K], [B, n, K] -> [B, n]."""
+        if self.loss_type == "squared":
+            return tf.reduce_mean((tf.sigmoid(logits) - targets) ** 2, -1)
+        each = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+        return tf.reduce_mean(each, -1)
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits: [B, H, W, K] -> heat [B, H, W, K] and peak [B, K, 2]."""
+        return {"heat": tf.sigmoid(logits), "peak": _find_peaks(logits)}
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
+        """Return the weighted sum of squared errors."""
+        logits, targets, weights = examples
+        errors = tf.reduce_mean((tf.sigmoid(logits) - targets) ** 2, -1)
+        return {"squared_errors": metrics.sum_weighted(errors, weights)}
+
+    def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+        """Return the mean squared error."""
+        return {"mse": metrics.ratio(sums["squared_errors"], sums["weight"])}
+
+    def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
+        """Build the metrics of places, and that of peaks, of which each map has one."""
+        found = super().metrics(logits, labels)
+        _, heat, weights = self.examples(logits, labels)
+        size = tuple(logits.shape[1:3])
+        heat = tf.reshape(heat, [-1, *size, self.num_maps])
+        counts = tf.reduce_min(weights, 1)[:, tf.newaxis] * tf.cast(
+            tf.reduce_max(heat, [1, 2]) > 0, tf.float32
+        )
+        apart = tf.cast(_find_peaks(logits) - _find_peaks(heat), tf.float32)
+        sums = {
+            "distances": metrics.sum_weighted(tf.norm(apart, axis=-1), counts),
+            "maps": metrics.sum_weighted(tf.ones_like(counts), counts),
+        }
+        nan = found[base.NAN_PREDICTIONS][0]
+        ((distance, update),) = metrics.stream_sums(
+            sums, lambda sums: {"peak": metrics.ratio(sums["distances"], sums["maps"])}
+        ).values()
+        distance = tf.where(nan > 0, float("nan"), distance)
+        return {**found, "peak_distance": (distance, tf.group(update, found["mse"][1]))}
+
+
+def _find_peaks(maps: tf.Tensor) -> tf.Tensor:
+    """Return the row and the column where each map is largest: [B, H, W, K] -> int64 [B, K, 2]."""
+    places = tf.argmax(dense.flatten_places(maps), 1)
+    return tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)

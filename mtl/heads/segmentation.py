@@ -1,0 +1,127 @@
+"""A class at each place of a map.
+
+kind/heads.Segmentation.name = "kind"
+kind/heads.Segmentation.classes = ["sky", "floor", "wall"]
+kind/heads.Segmentation.ignored = 255                    # counts as missing, as -1 always does
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.heads import base, classes, dense, metrics, objectives, softmax
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segmentation(dense.Dense, classes.Classes):
+    """Softmax regression at each place: `p = softmax(logits)`.
+
+    Labels are maps of class ids, int64 [H, W], or of names, string [H, W]. Predicts `class_id`
+    int64 [B, H, W], and `probabilities` [B, H, W, C] if asked for.
+
+    `miou` is the mean over classes of `hits / (labelled + predicted - hits)`, the intersection over
+    the union of a class's places in the whole split (M. Everingham et al., "The PASCAL Visual
+    Object Classes Challenge", 2010; J. Long, E. Shelhamer, T. Darrell, arXiv:1411.4038). A class
+    that is neither labelled nor predicted anywhere is left out of the mean.
+
+    Attributes:
+      ignored: a class id that counts as missing beside -1; None for none.
+      objective: the loss of a place; see `mtl.heads.softmax` for class weights, label smoothing and
+        focal loss. What counts the rows of classes, such as a margin, is refused.
+      predict_probabilities: whether predictions and exports hold the probability of each class at
+        each place, C times as much as the classes.
+      iou_limit: `iou/<class>` is reported for at most this many classes.
+    """
+
+    ignored: int | None = None
+    objective: softmax.CrossEntropy = softmax.CrossEntropy()
+    predict_probabilities: bool = False
+    iou_limit: int = 32
+
+    directions: ClassVar[Mapping[str, bool]] = {
+        "miou": True,
+        "pixel_accuracy": True,
+        "iou/*": True,
+        **base.Base.directions,
+    }
+
+    has_one_class: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.ignored is not None:
+            self._is_a("ignored", int, "be a class id or None")
+        example = "softmax.CrossEntropy"
+        checks.require_part(self._where("objective"), self.objective, example, arguments=3)
+        rule = "have weights that are given, as the places of classes are not counted"
+        counts = self.objective.needs_counts
+        checks.require(not counts, self._where("objective"), rule, self.objective)
+        self.objective.check(self.class_names)
+        self._is_a("predict_probabilities", bool, "be True or False")
+        checks.whole(self._where("iou_limit"), self.iou_limit, 0)
+
+    @property
+    def size(self) -> int:
+        """One logit per class."""
+        return len(self.class_names)
+
+    def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Parse labels: [B, H, W] -> class ids, int64 [B, H W], and which of them are present."""
+        label = dense.flatten_places(label)
+        if self.ignored is not None and label.dtype == tf.int64:
+            label = tf.where(tf.equal(label, self.ignored), tf.constant(-1, tf.int64), label)
+        return super().targets(label)
+
+    def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
+        """Return the classes that are neither missing nor ignored."""
+        found = super().find_present(given)
+        return [value for value in found if self.ignored is None or value != self.ignored]
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every place: [B, n, C], [B, n] -> [B, n]."""
+        return self.objective(logits, targets, softmax.Classes(self.class_names))
+
+    def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Return the mean divergence over the places: [B, H, W, C] twice -> [B]."""
+        return tf.reduce_mean(objectives.categorical_divergence(logits, others), [1, 2])
+
+    def entropy(self, logits: tf.Tensor) -> tf.Tensor:
+        """Return the mean entropy over the places: [B, H, W, C] -> [B]."""
+        return tf.reduce_mean(objectives.categorical_entropy(logits), [1, 2])
+
+    def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
+        """Return the logarithms of `probabilities`, [B, H, W, C] -> [B, H, W, C]."""
+        return tf.math.log(tf.maximum(predictions["probabilities"], objectives.LEAST))
+
+    def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Predict from logits: [B, H, W, C] -> class_id int64 [B, H, W], maybe probabilities."""
+        found = {"class_id": tf.argmax(logits, axis=-1)}
+        if self.predict_probabilities:
+            found["probabilities"] = tf.nn.softmax(logits)
+        return found
+
+    def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
+        """Return the weight of the places by their class and the class predicted, [C, C]."""
+        logits, targets, weights = examples
+        cells = targets * self.size + tf.argmax(logits, axis=-1)
+        flat = tf.cast(tf.reshape(cells, [-1]), tf.int32)
+        counts = metrics.count_in_bins(flat, tf.reshape(weights, [-1]), self.size**2)
+        return {"confusion": tf.reshape(counts, [self.size, self.size])}
+
+    def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
+        """Intersections over unions, and shares of the places."""
+        confusion, weight = sums["confusion"], sums["weight"]
+        hits, labelled = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
+        ious = metrics.ratio(hits, labelled + tf.reduce_sum(confusion, 0) - hits)
+        summary = {
+            "miou": metrics.mean_defined(ious),
+            "pixel_accuracy": metrics.ratio(tf.reduce_sum(hits), weight),
+            "accuracy_baseline": metrics.ratio(tf.reduce_max(labelled), weight),
+        }
+        if self.size <= self.iou_limit:
+            for name, iou in zip(self.class_names, tf.unstack(ious), strict=True):
+                summary[f"iou/{name}"] = iou
+        return summary

@@ -1,0 +1,79 @@
+"""An encoder and a decoder with skip connections, as a trunk or as a tower of maps.
+
+networks.SharedBottom.trunk = @networks.UNet()
+networks.SharedBottom.tower = @tower/networks.UNet()
+networks.UNet.filters = [16, 32, 64]             # of each size, from that of the image down
+tower/networks.UNet.filters = [16]               # of one size: two convolutions, nothing is pooled
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mtl import checks, layers, types
+from mtl.networks import trunk
+from mtl.variables import freezing
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UNet:
+    """d[l] = f(g([enlarge(d[l+1]); e[l]])) with e[l] = f(g(pool(e[l-1]))): the map d[0].
+
+    O. Ronneberger, P. Fischer, T. Brox, "U-Net: Convolutional Networks for Biomedical Image
+    Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are convolutions of 3x3, each with norm
+    and activation. As in the paper, channels of the encoder are joined to those that the decoder
+    enlarges. Unlike there, borders are kept, so that the map is as large as the image, each pixel
+    is enlarged as it is, with no convolution of its own, and there is batch norm.
+
+    Inputs must be images of one height and width; they are stacked along their channels. Variables
+    lie in `encoder_<l>` and `decoder_<l>`.
+
+    Attributes:
+      filters: of each size, from that of the image to the smallest one; the map has the first.
+      pool: pooling divides height and width by this from one size to the next, rounding up.
+      activation: a name in `mtl.layers.ACTIVATIONS`.
+      batch_norm: normalises before each activation, in place of the bias.
+      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+    """
+
+    filters: Sequence[int] = (16, 32, 64)
+    pool: int = 2
+    activation: str = "relu"
+    batch_norm: bool = True
+    trainable: bool = True
+
+    def __post_init__(self):
+        freezing.check_trainable(self)
+        trunk.check_sizes("UNet.filters", self.filters)
+        checks.require(len(self.filters) > 0, "UNet.filters", "hold a size", self.filters)
+        checks.whole("UNet.pool", self.pool, 2)
+        trunk.check_settings("UNet", (), self.activation, 0.0, self.batch_norm)
+
+    def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+        """Run the trunk, {column: [B, H, W, C]} -> a map [B, H, W, filters[0]]."""
+        hidden = trunk.join_maps("UNet", inputs)
+        skipped: list[tf.Tensor] = []
+        with freezing.hold_part(self.trainable):
+            for level, filters in enumerate(self.filters):
+                if level > 0:
+                    hidden = layers.max_pool(hidden, self.pool)
+                hidden = self._convolve(hidden, filters, f"encoder_{level}", training)
+                skipped.append(hidden)
+            for level in reversed(range(len(self.filters) - 1)):
+                kept = skipped[level]
+                hidden = layers.enlarge(hidden, self.pool, *kept.shape[1:3])
+                hidden = tf.concat([hidden, kept], -1)
+                hidden = self._convolve(hidden, self.filters[level], f"decoder_{level}", training)
+        return hidden
+
+    def _convolve(self, hidden: tf.Tensor, filters: int, scope: str, training: bool) -> tf.Tensor:
+        """Apply two convolutions, [B, H, W, C] -> [B, H, W, filters]."""
+        with tf1.variable_scope(scope):
+            for name in ("first", "second"):
+                hidden = layers.conv(hidden, filters, name, use_bias=not self.batch_norm)
+                norm = self.batch_norm
+                hidden = trunk.finish_layer(hidden, name, self.activation, 0.0, norm, training)
+        return hidden

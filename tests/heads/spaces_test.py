@@ -81,7 +81,7 @@ def test_classes_and_lists_have_a_space(name):
     count = len(row.labels)
     # Twice the rows; those of an unknown place have other labels.
     labels = [*row.labels, *row.labels[::-1]]
-    logits = conformance.random_logits(row.make(), 2 * count)
+    logits = conformance.random_logits(row, row.make(), 2 * count)
     space = {"click": np.array([1] * count + [-1] * count)}
     head = row.make(within="click")
     alone = conformance.loss_and_gradient(row.make(), row, row.labels, logits[:count])

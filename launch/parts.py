@@ -12,7 +12,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import mtl
@@ -132,6 +132,10 @@ def write_page(package: str) -> str:
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         is_equation = " = " in first and "`" not in first
         lines += [f"## {gin_name(kind)}", "", f"`{first}`" if is_equation else _escape(first), ""]
+        directions = getattr(kind, "directions", None)
+        if isinstance(directions, Mapping):
+            told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
+            lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
         settings = list_settings(kind)
         lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
         for name, default, meaning in settings:

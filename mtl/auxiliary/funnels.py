@@ -73,6 +73,13 @@ class InversePropensity(base.Base):
         within, rule = getattr(heads[self.task], "within", None), "name a task with a space"
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
+        composes = types.read_member(heads[self.task], types.Head, "composes")
+        rule, fix = "name a task with a tower of its own", "It is composed of others."
+        checks.require(not composes, self._where("task"), rule, self.task, fix)
+        fields = [within] if isinstance(within, str) else list(within or ())
+        rule = f"predict what opens the space of {self.task!r}, a label of {', '.join(fields)}"
+        field = types.read_member(heads[self.propensity], types.Head, "field")
+        checks.require(field in fields, self._where("propensity"), rule, self.propensity)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return what rows weigh in the task of the propensity, {label: [B, ...]} -> [B]."""
@@ -154,10 +161,11 @@ class Calibrator(base.Base):
     """`sum max(p_t - p_s, 0)` over tasks t and the tasks s before them: t is no likelier than s.
 
     The p are probabilities over the same rows, such as those of a click, and of a click with an
-    order. D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions
-    with Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489, with
-    their weight of 0.6. A mean over all rows, with labels or without. Where the later task is a
-    `heads.Joint` with the earlier one in it, the loss is 0 by itself.
+    order; a task with a space `within` is one of other rows. D. Xi et al., "Modeling the Sequential
+    Dependence among Audience Multi-step Conversions with Multi-task Learning in Targeted Display
+    Advertising", KDD 2021, arXiv:2105.08489, with their weight of 0.6. A mean over all rows, with
+    labels or without. Where the later task is a `heads.Joint` with the earlier one in its chain,
+    the loss is 0 by itself.
 
     Attributes:
       after: {task: the task before it, or several}, as that of `networks.AITM`.
@@ -186,9 +194,15 @@ class Calibrator(base.Base):
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the tasks exist, and have heads that say yes or no."""
         super().check(heads)
+        where = self._where("after")
         for task in self.after:
             for one in (task, *self._list_before(task)):
-                require_binary(self._where("after"), one, heads)
+                require_binary(where, one, heads)
+            for one in self._list_before(task):
+                rule = f"compare tasks over the same rows, as {one!r} is"
+                fix = "One of them has a space, within."
+                is_fit = _find_space(heads[task]) == _find_space(heads[one])
+                checks.require(is_fit, f"{where}[{task!r}]", rule, task, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute by how much later tasks are likelier than those before them, [B]."""
@@ -198,6 +212,12 @@ class Calibrator(base.Base):
 
         pairs = [(task, before) for task in self.after for before in self._list_before(task)]
         return tf.add_n([tf.nn.relu(predict(task) - predict(before)) for task, before in pairs])
+
+
+def _find_space(head: types.Head) -> Any:
+    """Return the space of a task's probability; None for all rows."""
+    composes = types.read_member(head, types.Head, "composes")
+    return None if composes else getattr(head, "within", None)
 
 
 def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> None:

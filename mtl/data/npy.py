@@ -155,7 +155,9 @@ class Npy(types.Source):
         kind = self._kinds(self._theirs(field.name))
         number, is_float = np.dtype(kind.dtype).name, np.dtype(kind.dtype).kind == "f"
         suits = ("float32", "int64") if is_float else ("float32", "int64", "uint8", "bool")
-        fits = number in _TYPES and field.dtype in suits
+        # float32 holds whole numbers up to 2^24.
+        is_wide = not is_float and field.dtype == "float32" and np.dtype(kind.dtype).itemsize > 2
+        fits = number in _TYPES and field.dtype in suits and not is_wide
         fix = "Change it in the Spec."
         checks.require(fits, where, f"hold {field.dtype}", number, fix)
         plain = tuple(size for size in kind.shape if size != 1)

@@ -202,7 +202,6 @@ class Base(Labelled):
     `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled.
 
     Attributes:
-      name, label, weight, trainable: as in `Labelled`.
       within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
         or {label field: values} of which each field has to have one. A label outside of the space,
         or where it is not known whether a row is in it, is a missing one. An outcome outside of the
@@ -330,7 +329,10 @@ class Base(Labelled):
         """Return the targets; fail when run on an outcome outside of the space."""
         label = labels[self.field]
         given = targets if isinstance(label, tf.RaggedTensor) else label
-        return self.checked(targets, ~(outside & self.happened(targets)), given, self._space_rule)
+        happened = self.happened(targets)
+        # A place of a map may hold several numbers.
+        happened = tf.reduce_any(happened, -1) if happened.shape.rank > 2 else happened
+        return self.checked(targets, ~(outside & happened), given, self._space_rule)
 
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor

@@ -40,7 +40,7 @@ class Binary(base.Base):
       prior: the share of positives in (0, 1) from which training starts, as bias; spares a rare
         class the first steps of learning how rare it is.
       knots: how many knots bend the logits, for `calibration.Isotonic` to compute; 0, or at least
-        2. Until then they change nothing.
+        4. Until then they change nothing.
       group: the label field whose equal values make a group, such as a user, int64 or string, for
         the metric `gauc`; needed in every row that has a label. It keeps 20 bytes a row.
     """
@@ -84,7 +84,8 @@ class Binary(base.Base):
         if self.prior is not None:
             base.check_share(self._where("prior"), self.prior)
         checks.whole(self._where("knots"), self.knots, 0)
-        checks.require(self.knots != 1, self._where("knots"), "be 0 or at least 2", self.knots)
+        is_line = self.knots == 0 or self.knots >= 4
+        checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
         if self.group is not None:
             self._is_a("group", str, "name a label field")
 

@@ -44,7 +44,9 @@ def read_keys(
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the key of one record (Python values), or None."""
     given = values.flatten_values(labels.get(head.field, []))
-    if all(map(values.is_missing, given)):
+    weights = values.flatten_values(labels.get(head.weight or "", [1]))
+    is_counted = head.is_counted(bool(head.find_present(given)), labels) and any(weights)
+    if not is_counted:
         return None
     for key in values.flatten_values(labels.get(field, [])):
         if values.is_missing(key):

@@ -52,6 +52,8 @@ class Joint(binary.Binary):
         checks.require(bool(self.of), where, "hold a task", self.of)
         _list_tasks(where, self.of)
         checks.require(self.prior is None, self._where("prior"), "be None", self.prior)
+        rule, fix = "be True where nothing is its own", "Hold the tasks of the chain."
+        checks.require(self.trainable, self._where("trainable"), rule, False, fix)
         rule, fix = "be 0 where logits are composed", "Give them to the tasks of the chain."
         checks.require(self.knots == 0, self._where("knots"), rule, self.knots, fix)
 

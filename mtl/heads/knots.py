@@ -3,8 +3,8 @@
 logits = knots.bend(logits, num_knots)             # in the scope of the head
 variable = knots.create("click", values)           # outside of a head, with its name and values
 
-Without a calibration it changes nothing. Beyond the first and the last knot its slope is 1. It is
-made of plain ops, so that every format of an export can hold it.
+Without a calibration it changes nothing, to the bit. Beyond the first and the last knot its slope
+is 1. It is made of plain ops, so that every format of an export can hold it.
 """
 
 import numpy as np
@@ -23,10 +23,11 @@ def bend(logits: tf.Tensor, num_knots: int) -> tf.Tensor:
     found = tf1.get_variable(_NAME, [num_knots, 2], tf.float32, initial, trainable=False)
     given, calibrated = found[:, 0], found[:, 1]
     widths, rises = given[1:] - given[:-1], calibrated[1:] - calibrated[:-1]
-    slopes = tf.concat([[1.0], rises / widths, [1.0]], 0)
-    changes = slopes[1:] - slopes[:-1]
-    beyond = tf.nn.relu(logits - given)  # [B, K]
-    return calibrated[0] + logits - given[0] + tf.reduce_sum(beyond * changes, 1, keepdims=True)
+    # How far a logit has come in each segment: a sum of these cancels no large numbers, however
+    # steep a segment is.
+    passed = tf.clip_by_value((logits - given[:-1]) / widths, 0.0, 1.0)  # [B, K - 1]
+    moved = tf.reduce_sum(passed * (rises - widths), 1, keepdims=True)
+    return logits + (calibrated[0] - given[0]) + moved
 
 
 def create(task: str, values: np.ndarray) -> tf.Variable:

@@ -161,8 +161,8 @@ def softmax(lists: Lists) -> tf.Tensor:
     """Return `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y`, `p_i = e^(s_i) / sum w e^s`, [G].
 
     S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
-    Relevance", ICTIR 2019; with one relevant row it is ListNet's and ListMLE's loss of the first
-    place (Z. Cao et al., "Learning to Rank: From Pairwise Approach to Listwise Approach", 2007).
+    Relevance", ICTIR 2019; with one relevant row it is the first factor of ListMLE (F. Xia et al.,
+    "Listwise Approach to Learning to Rank", 2008).
     """
     greatest = lists.max(lists.scores)
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))

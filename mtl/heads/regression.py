@@ -196,6 +196,10 @@ class Rate(Number):
         super().__post_init__()
         checks.positive(self._where("prior"), self.prior)
 
+    @abc.abstractmethod
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Compute the loss of every example: [B], [B] -> [B]."""
+
     def initial_bias(self) -> float:
         """Return the log of the prior."""
         return math.log(self.prior)

@@ -40,10 +40,11 @@ class Retrieval(base.Labelled):
     A slice (`Run.micro_batches`) or a replica takes negatives of its own rows alone: the loss is
     then one of fewer negatives.
 
-    Metrics rank the item of each such row among all different items that the rows of the split
-    hold: `recall_at_<k>` is the share of rows whose item is among the first k, `mrr` the mean of
-    1 / its rank, and `average_loss` the cross entropy with all items as negatives and no Q. They
-    keep both vectors of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
+    Metrics rank the item of each such row among all different items of such rows of the split,
+    whose number is `ranked_items`: an item that nobody chose there is no candidate. `recall_at_<k>` is
+    the share of rows whose item is among the first k, `mrr` the mean of 1 / its rank, and
+    `average_loss` the cross entropy with these items as negatives and no Q. They keep both vectors
+    of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
       item: the label field with the item, int64 or string; needed where the label is above 0.
@@ -173,10 +174,13 @@ class Retrieval(base.Labelled):
         counts = self.item_counts
         total = math.log(sum(counts.values()))
         items = labels[self.item]
+        known = values.as_held(
+            items, list(counts), self._where("item_counts"), f"label {self.item!r}"
+        )
         with tf.init_scope():  # A table cannot be made within the body of a training loop.
             shares = np.log(np.array(list(counts.values()), np.float64)) - total
             entries = tf.lookup.KeyValueTensorInitializer(
-                tf.constant(list(counts), items.dtype), tf.constant(shares, tf.float32)
+                tf.constant(known, items.dtype), tf.constant(shares, tf.float32)
             )
             table = tf.lookup.StaticHashTable(entries, default_value=-total)
         return table.lookup(items)
@@ -304,7 +308,7 @@ class AllItems:
         )
         loss, mrr, *recalls = tf.unstack(metrics.ratio(total, tf.reduce_sum(weights)), count)
         at = {f"recall_at_{k}": recall for k, recall in zip(self._cutoffs, recalls, strict=True)}
-        return {"average_loss": loss, "mrr": mrr, **at}
+        return {"average_loss": loss, "mrr": mrr, "ranked_items": tf.size(names), **at}
 
     def _measure(self, scores: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].

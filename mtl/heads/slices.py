@@ -4,7 +4,7 @@ slices = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 slices.build_metrics(slices, heads, logits, features, labels)     # {"income/auc@country=DE": ...}
 
 The rows are cut out of logits and labels, so that what a head makes of them is what it makes of a
-split that holds no others.
+split that holds no others. Heads that compare rows with each other, such as `Ranking`, have none.
 """
 
 import math
@@ -53,12 +53,16 @@ def build_metrics(
       UserError: a field holds several values, or values of another type.
     """
     found = {}
+    # A head that compares rows would compare those of the slice alone: of fewer, all rank higher.
+    apart = [head for head in heads if types.read_member(head, types.Head, "are_rows_apart")]
     fields = {**features, **labels}
     for field, given in slices.items():
         for value in given:
             rows = _find_rows(fields[field], field, value)
+            if field in labels and isinstance(value, (list, tuple)):
+                rows &= values.are_present(labels[field])  # A missing label is in no range.
             own = (_cut(logits, rows), _cut(labels, rows))
-            for name, metric in together.build_metrics(heads, *own).items():
+            for name, metric in together.build_metrics(apart, *own).items():
                 found[f"{name}{metrics.SLICE}{_name(field, value)}"] = metric
     return found
 
@@ -73,9 +77,12 @@ def _find_rows(given: tf.Tensor, field: str, value: Any) -> tf.Tensor:
         return values.is_any(given, held)
     is_number = given.dtype.is_floating or given.dtype.is_integer
     checks.require(is_number, where, "be a field of numbers", given.dtype.name)
-    numbers, (low, high) = tf.cast(given, tf.float64), value
-    from_low = numbers >= (-math.inf if low is None else low)  # NaN is in no slice.
-    return from_low & (numbers < (math.inf if high is None else high))
+    low, high = value
+    # The ends as the field holds them: 0.7 of 32 bits is another number than that of 64.
+    kind = given.dtype if given.dtype.is_floating else tf.float64
+    numbers = tf.cast(given, kind)
+    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # NaN is in none.
+    return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))
 
 
 def _cut(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -101,9 +101,15 @@ class Survival(base.Base):
         times, weights = super()._targets_and_weights(labels)
         given = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_present(given), weights, 0)
+        if self.within is not None:
+            _, outside = self._space.locate(labels, self._where("within"))
+            is_allowed = ~(outside & values.is_any(given, [1]))
+            given = self.checked(given, is_allowed, given, self._space_rule, self.event)
         used = tf.where(weights > 0, given, tf.zeros_like(given))
         used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)
-        ends = tf.constant(list(self.boundaries), tf.float64)
+        # As the label holds them: 0.3 of 32 bits is another number than that of 64.
+        kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
+        ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
         # An event at a boundary belongs to the interval that ends there; a row censored there has
         # survived it.
         before = tf.searchsorted(ends, times, side="left")
@@ -177,4 +183,6 @@ class Survival(base.Base):
         for value in values.flatten_values(given):
             if not values.is_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
+            if value == 1 and self.within is not None and self._space.place(labels) is False:
+                return f"{self.message(self.event, self._space_rule)} {values.show(value)}"
         return super().check(labels)

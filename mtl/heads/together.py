@@ -106,7 +106,9 @@ def sum_average_losses(
     found = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in found])
     # A head that ranks may find in no batch what it finds in all of them together.
-    is_absent = tf.math.is_nan(losses) & (total <= 0)
+    counted = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
+    has_nan = tf.stack([tf.constant(0.0) if one is None else one[0] for one in counted]) > 0
+    is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan
     values = tf.unstack(tf.where(is_absent, tf.zeros_like(losses), losses))
     return tf.add_n(values), tf.group(update, *{each for _, each in found})
 

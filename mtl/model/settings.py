@@ -93,6 +93,9 @@ class Settings:
         slices_lib.check("MultiTaskModel.slices", self.slices)
         self._check_auxiliary_losses()
         self._check_composed()
+        for head in self.heads:
+            if isinstance(head, heads_lib.Retrieval):
+                self._check_two_vectors(head.name)
         if self.mixing is not None:
             self._check_mixing()
         for head in self.heads:
@@ -114,6 +117,18 @@ class Settings:
             checks.require(not reads or average is not None, "Update.average", rule, average, fix)
         names = [*self.tasks, *(part.name for part in self._all_losses)]
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
+
+    def _check_two_vectors(self, task: str) -> None:
+        """Fail if a network of ours mixes the columns of queries and items that a task compares."""
+        network = self.network
+        if not type(network).__module__.startswith("mtl."):
+            return
+        trunk, tower = getattr(network, "trunk", None), getattr(network, "tower", None)
+        fits = isinstance(network, networks.SharedBottom) and tower is None
+        fits = fits and isinstance(trunk, networks.TwoTower)
+        rule = f"be a SharedBottom of a TwoTower, without a tower, for the head Retrieval {task!r}"
+        fix = "Else the vector of a query would know the item that it is compared with."
+        checks.require(fits, "MultiTaskModel.network", rule, type(network).__name__, fix)
 
     def _check_composed(self) -> None:
         """Fail unless heads without a tower can be composed, and those without a loss learn."""

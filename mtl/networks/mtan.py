@@ -25,7 +25,9 @@ class MTAN(types.Network):
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", CVPR 2019,
     arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. The mask of a task,
     which has W1 and W2 of its own, sees u and what the task has passed on from the stage before, by
-    a layer f that all tasks share. The first stage has no c; the last h is what a task gets.
+    a layer f that all tasks share, but for its norm. In the authors' code tasks share the norm as
+    well: then its moving averages, which evaluation takes, are those of no task. The first stage
+    has no c; the last h is what a task gets.
 
     In stages of convolutions f and the shared layers are of 3x3, W1 and W2 of 1x1 pixels, and p and
     c are pooled between stages. The paper has two to three shared layers in a stage. A global
@@ -128,7 +130,7 @@ class MTAN(types.Network):
         """
         passed = {
             # One by one: moments of all tasks' rows would have each depend on the masks of others.
-            task: self._pass_on(found, units, resize, index > 0, training)
+            task: self._pass_on(task, found, units, resize, index > 0, training)
             for index, (task, found) in enumerate(masked.items())
         }
         with tf1.variable_scope("shared"):
@@ -144,6 +146,7 @@ class MTAN(types.Network):
 
     def _pass_on(
         self,
+        task: str,
         found: tf.Tensor | None,
         units: int,
         resize: Callable[[tf.Tensor], tf.Tensor],
@@ -154,7 +157,10 @@ class MTAN(types.Network):
         if found is None:
             return []
         with tf1.variable_scope("passed_on", reuse=is_built or None):
-            return [resize(self._layer(found, units, "hidden", 3, self.activation, training))]
+            sums = self._sum(found, units, "hidden", 3)
+        with tf1.variable_scope(f"task_{task}"):
+            hidden = self._finish(sums, "passed_on", self.activation, training)
+        return [resize(hidden)]
 
     def _mask(self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool) -> tf.Tensor:
         """Build the mask of a task, numbers in (0, 1) in the shape of a stage's output."""
@@ -167,12 +173,17 @@ class MTAN(types.Network):
         self, inputs: tf.Tensor, units: int, name: str, size: int, activation: str, training: bool
     ) -> tf.Tensor:
         """Build a dense layer on vectors, or a convolution of this size on images."""
+        return self._finish(self._sum(inputs, units, name, size), name, activation, training)
+
+    def _sum(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:
+        """Build the sums of such a layer."""
         use_bias = not self.batch_norm
         if self.filters:
-            hidden = layers.conv(inputs, units, name, size, use_bias=use_bias)
-        else:
-            hidden = layers.dense(inputs, units, name, use_bias=use_bias)
-        return trunk.finish_layer(hidden, name, activation, 0.0, self.batch_norm, training)
+            return layers.conv(inputs, units, name, size, use_bias=use_bias)
+        return layers.dense(inputs, units, name, use_bias=use_bias)
+
+    def _finish(self, sums: tf.Tensor, name: str, activation: str, training: bool) -> tf.Tensor:
+        return trunk.finish_layer(sums, name, activation, 0.0, self.batch_norm, training)
 
     def _shrink(self, hidden: tf.Tensor) -> tf.Tensor:
         is_pooled = self.filters and self.pool > 1

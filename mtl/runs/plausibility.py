@@ -23,6 +23,7 @@ from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl import spec as spec_lib
 from mtl.data import pipeline
+from mtl.heads import base
 from mtl.runs import diagnosis
 
 _log = logging.getLogger(__name__)
@@ -196,6 +197,10 @@ def _label(head: types.Head) -> str:
 
 def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
     try:
+        if isinstance(head, base.Labelled) and not head.are_rows_apart:
+            # What a row is compared with may come in other batches.
+            _, present = head.targets(head.label_of(labels))
+            return bool(tf.reduce_any(head.weights(labels, present) > 0))
         return float(head.label_weight(labels)) > 0
     except diagnosis.RUN_ERRORS:
         return True  # A label that is wrong is one; it is told where it ends the run.

@@ -255,6 +255,15 @@ def build_batch(
     # every row of one slice and in few of another, each slice has to count by its labels.
     @functools.cache  # Replicas meet once, outside of any loop: the first slice comes first.
     def totals(count: int) -> list[types.Tensors]:
+        if count == 1 and slices > 1 and not are_rows_apart:
+            # Rows of two slices are not compared, even where they are of one group.
+            parts = [
+                label_weights(take_slice(labels or features, index, slices))
+                for index in range(slices)
+            ]
+            return replicas.sum_over_replicas(
+                [{task: tf.add_n([part[task] for part in parts]) for task in parts[0]}]
+            )
         return replicas.sum_over_replicas(weights_of(count, features, labels))
 
     def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:

@@ -28,10 +28,15 @@ _log = logging.getLogger(__name__)
 _LARGEST_SCALE = 100.0
 _BISECTIONS = 60
 _MOST_STEPS = 100
+# Knots are no closer to each other.
+_LEAST_WIDTH = 1e-3
 
 
 class Scored(NamedTuple):
-    """All labelled rows of a split: logits [N] or [N, C], targets and weights, in float64."""
+    """All labelled rows of a split, in float64: logits [N] or [N, C], targets and weights.
+
+    Weights above 0 have a mean of 1, so that they count rows.
+    """
 
     logits: np.ndarray
     targets: np.ndarray
@@ -108,6 +113,7 @@ class Calibration(refit.Refit):
         where = f"{type(self).__name__}.split"
         rule = f"hold a label of task {task!r}"
         checks.require(len(scored.logits) > 0, where, rule, self.split)
+        scored = scored._replace(weights=scored.weights / scored.weights[scored.weights > 0].mean())
         is_finite = bool(np.isfinite(scored.logits).all())
         rule = f"have finite logits of task {task!r}"
         checks.require(is_finite, where, rule, "a NaN or an infinity")
@@ -153,6 +159,8 @@ class Platt(Calibration):
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
         lines = np.array([fit_line(*one) for one in np.stack(parts).transpose(2, 0, 1)])
         slopes, shifts = lines.T
+        rule = "rank rows of either kind in the right order on the split"
+        checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, slopes.min())
         new = old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
         told = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
         told += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
@@ -166,9 +174,9 @@ class Isotonic(Calibration):
 
     Isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan, "Transforming
     Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
-    probability become knots at their mean logit, joined in pairs of the nearest until as many are
-    left as the head has. Between knots logits are interpolated, where the paper has steps, so that
-    no order of rows is lost but within two blocks that are joined. A block of n labels of
+    probability become knots at their mean logit, joined in pairs of the nearest until the head has
+    enough; the first and the last block reach to the least and the greatest logit. Between knots
+    logits are interpolated, where the paper has steps. A block of n labels of
     one kind counts half of a label of the other, so that no probability is 0 or 1.
     """
 
@@ -270,13 +278,17 @@ def fit_line(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tu
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rising logits [K] of knots, and the calibrated logits [K] there."""
-    given, shares, sizes = _join(*_pool(rows), num_knots)
+    given, shares, sizes = _join(*_pool(rows), num_knots - 2)
     least, most = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
     shares = np.clip(shares, min(least, shares[shares > 0].min(initial=1.0)), None)
     shares = np.clip(shares, None, max(most, shares[shares < 1].max(initial=0.0)))
     calibrated = np.log(shares) - np.log1p(-shares)
-    if len(given) == 1:
-        given, calibrated = given[0] + np.array([-1.0, 1.0]), np.repeat(calibrated, 2)
+    low, high = rows.logits.min(), rows.logits.max()
+    if len(given) == 1 or low < given[0] - _LEAST_WIDTH:
+        low = min(low, given[0] - _LEAST_WIDTH)
+        given, calibrated = np.append(low, given), np.append(calibrated[0], calibrated)
+    if high > given[-1] + _LEAST_WIDTH:
+        given, calibrated = np.append(given, high), np.append(calibrated, calibrated[-1])
     # As many as the head has: what is added lies on the line between two of them.
     while len(given) < num_knots:
         place = int(np.argmax(np.diff(given)))
@@ -289,7 +301,9 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _pool(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
-    logits, places = np.unique(rows.logits, return_inverse=True)
+    # Logits that differ by their rounding are of equal rows, and may come in any order.
+    rounded = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
+    logits, places = np.unique(rounded, return_inverse=True)
     sizes = np.bincount(places, rows.weights)
     hits = np.bincount(places, rows.weights * rows.targets)
     blocks: list[list[float]] = []  # Weight, weight of positives, sum of logits.

@@ -102,17 +102,6 @@ def test_doubly_robust_is_what_is_imputed_and_what_corrects_it(monkeypatch):
     np.testing.assert_array_equal(np.abs(by_tower).sum(1) > 0, SEEN)
 
 
-def test_a_right_guess_or_a_right_propensity_makes_doubly_robust_right():
-    """In the expectation over clicks and orders, by hand: (1 - o / p) has a mean of 0."""
-    p, r, z = 0.2, 0.3, 0.7
-    loss = {1: np.logaddexp(0, -z), 0: np.logaddexp(0, z)}
-    true = r * loss[1] + (1 - r) * loss[0]
-    for assumed, guess in ((p, 0.9), (0.5, r)):
-        e = guess * loss[1] + (1 - guess) * loss[0]
-        mean = e + p * (r * (loss[1] - e) + (1 - r) * (loss[0] - e)) / assumed
-        np.testing.assert_allclose(mean, true)
-
-
 @pytest.mark.medium
 def test_the_calibrator_counts_what_a_later_task_is_likelier():
     part = auxiliary.Calibrator(after={"order": "click"})
@@ -130,7 +119,7 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
     [
         (
             lambda: auxiliary.InversePropensity(task="order", propensity="clik"),
-            "InversePropensity.propensity must be one of click, order, size, got 'clik'. Did you",
+            "InversePropensity.propensity must be one of click, order, size, other, got 'clik'",
         ),
         (
             lambda: auxiliary.InversePropensity(task="click", propensity="order"),
@@ -149,13 +138,24 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
             "Calibrator.after must name a task with a head Binary, got 'size'. It is Regression.",
         ),
         (
+            lambda: auxiliary.Calibrator(after={"order": "click"}),
+            "Calibrator.after['order'] must compare tasks over the same rows, as 'click' is, got",
+        ),
+        (
+            lambda: auxiliary.InversePropensity(task="order", propensity="other"),
+            "InversePropensity.propensity must predict what opens the space of 'order', a label of",
+        ),
+        (
             lambda: auxiliary.InversePropensity(**TASKS, max_weight=0.5),
             "InversePropensity.max_weight must be at least 1, got 0.5",
         ),
     ],
 )
 def test_mistakes_are_one_line(make, told):
-    known = {head.name: head for head in [*HEADS, heads.Regression(name="size")]}
+    known = {
+        head.name: head
+        for head in [*HEADS, heads.Regression(name="size"), heads.Binary(name="other")]
+    }
     with pytest.raises(checks.UserError) as caught:
         make().check(known)
     assert str(caught.value).startswith(told)

@@ -109,7 +109,7 @@ def test_lists_are_cut_as_other_labels(found):
     [
         (1, FIELDS["level"] == 1),
         (-1, FIELDS["level"] == -1),
-        ((None, 1), FIELDS["level"] < 1),
+        ((None, 1), (FIELDS["level"] < 1) & (FIELDS["level"] != -1)),
         ((0, None), FIELDS["level"] >= 0),
     ],
 )
@@ -166,3 +166,17 @@ def test_slices_of_another_type_are_refused(given, told):
         fields = {"level": tf.constant([1], tf.int64), "country": tf.constant(["DE"])}
         slices.build_metrics(given, [], {}, fields, {})
     assert told in str(caught.value)
+
+
+def test_the_ends_of_a_range_are_numbers_as_the_field_holds_them():
+    given = np.array([0.3, 0.7], "f")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        fields, logits = {"size": tf.constant(given)}, {"size": tf.zeros([2, 1])}
+        chosen = {"size": [(None, 0.7), (0.7, None)]}
+        made = slices.build_metrics(chosen, [heads.Regression(name="size")], logits, {}, fields)
+        session.run(tf1.local_variables_initializer())
+        session.run([update for _, update in made.values()])
+        below, above = (
+            session.run(made[f"size/label_mean@size={name}"][0]) for name in ("..0.7", "0.7..")
+        )
+    assert (below, above) == (given[0], given[1])

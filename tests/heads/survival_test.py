@@ -126,3 +126,26 @@ def test_wrong_boundaries(boundaries, error):
     with pytest.raises((checks.UserError, checks.UserTypeError)) as caught:
         make(boundaries=boundaries)
     assert error in str(caught.value)
+
+
+@pytest.mark.parametrize("end", [0.3, 0.7])
+def test_a_boundary_is_the_number_that_the_label_holds(end):
+    """0.3 of 32 bits lies above that of 64, and 0.7 below it."""
+    head = make(boundaries=[end, 2 * end])
+    time = np.array([end], "f")
+    seen, _ = harness.loss(head, [[1.0, 2.0]], {"y": time, "seen": np.array([1])})
+    assert seen == pytest.approx(np.logaddexp(0, -1.0), rel=1e-6)
+    lasting, _ = harness.loss(head, [[1.0, 2.0]], {"y": time, "seen": np.array([0])})
+    assert lasting == pytest.approx(np.logaddexp(0, 1.0), rel=1e-6)
+
+
+def test_an_event_outside_of_the_space_is_a_mistake():
+    head = make(within="open")
+    labels = {"y": np.array([2.0], "f"), "seen": np.array([1]), "open": np.array([0])}
+    message = "head 'y': label 'seen' must tell of no outcome unless label 'open' is 1, got 1"
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        harness.loss(head, [[0.0] * 3], labels)
+    assert harness.label_error(caught.value) == message
+    assert head.check({"y": 2.0, "seen": 1, "open": 0}) == message
+    loss, _ = harness.loss(head, [[0.0] * 3], {**labels, "seen": np.array([0])})
+    assert loss == 0

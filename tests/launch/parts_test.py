@@ -8,18 +8,20 @@ from launch import parts
 from mtl import checks, networks
 from mtl.networks import gates
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "network_parts.md"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGES = {"networks": "network_parts.md", "heads": "head_parts.md"}
 
 
 @pytest.mark.medium
-def test_the_page_of_networks_is_what_the_command_writes():
-    assert parts.write_page("networks") == PAGE.read_text()
+@pytest.mark.parametrize("package", PAGES)
+def test_a_page_is_what_the_command_writes(package):
+    assert parts.write_page(package) == (DOCS / PAGES[package]).read_text()
 
 
 @pytest.mark.medium
-def test_every_setting_of_a_network_has_a_meaning():
+def test_every_setting_of_a_network_or_head_has_a_meaning():
     for kind in parts.find_parts():
-        if kind.__module__.startswith("mtl.networks."):
+        if kind.__module__.startswith(("mtl.networks.", "mtl.heads.")):
             for setting in parts.list_settings(kind):
                 assert setting.meaning, f"{kind.__name__}.{setting.name}"
 

@@ -64,8 +64,9 @@ class Built:
             self.towers = session.run(dict(towers))
             self.through, self.plain = session.run([through, plain])
 
-    def layer(self, name, x, activation, training=True):
+    def layer(self, name, x, activation, training=True, norm_name=None):
         """A dense layer or a convolution that keeps the borders, its norm and its activation."""
+        norm_name = norm_name or f"{name}_norm"
         kernel = self.values[f"{name}/kernel"]
         if kernel.ndim == 4:
             size, (height, width) = len(kernel), x.shape[1:3]
@@ -78,12 +79,12 @@ class Built:
             )
         else:
             x = x @ kernel
-        norm = {key: self.values[f"{name}_norm/{key}"] for key in ("gamma", "beta")}
+        norm = {key: self.values[f"{norm_name}/{key}"] for key in ("gamma", "beta")}
         axes = tuple(range(x.ndim - 1))
         mean, variance = x.mean(axis=axes), x.var(axis=axes)
         if not training:
             moving = ("moving_mean", "moving_variance")
-            mean, variance = (self.values[f"{name}_norm/{key}"] for key in moving)
+            mean, variance = (self.values[f"{norm_name}/{key}"] for key in moving)
         return activation(norm["gamma"] * (x - mean) / np.sqrt(variance + 1e-3) + norm["beta"])
 
 
@@ -146,7 +147,15 @@ def test_a_decoder_goes_back_up_beside_what_came_down():
 def _stage(made, at, x, h, resize, training=True):
     """The output of a shared stage, and {task: what its mask leaves of it}."""
     c = {
-        task: resize(made.layer(f"{at}/passed_on/hidden", passed, _relu, training))
+        task: resize(
+            made.layer(
+                f"{at}/passed_on/hidden",
+                passed,
+                _relu,
+                training,
+                f"{at}/task_{task}/passed_on_norm",
+            )
+        )
         for task, passed in h.items()
     }
     u = made.layer(f"{at}/shared/first", x, _relu, training)

@@ -41,10 +41,10 @@ class Retrieval(base.Labelled):
     then one of fewer negatives.
 
     Metrics rank the item of each such row among all different items of such rows of the split,
-    whose number is `ranked_items`: an item that nobody chose there is no candidate. `recall_at_<k>` is
-    the share of rows whose item is among the first k, `mrr` the mean of 1 / its rank, and
-    `average_loss` the cross entropy with these items as negatives and no Q. They keep both vectors
-    of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
+    whose number is `ranked_items`: an item that nobody chose there is no candidate.
+    `recall_at_<k>` is the share of rows whose item is among the first k, `mrr` the mean of 1 / its
+    rank, and `average_loss` the cross entropy with these items as negatives and no Q. They keep
+    both vectors of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
       item: the label field with the item, int64 or string; needed where the label is above 0.

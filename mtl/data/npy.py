@@ -171,7 +171,7 @@ class Npy(types.Source):
         folder, names = self._first
         path = os.path.join(folder, theirs, names[0])
         if not tf.io.gfile.exists(path):
-            known = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+            known = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
             checks.one_of(f"Npy folder in {folder}", theirs, known)
         kind = _read(path)
         if isinstance(kind, str):

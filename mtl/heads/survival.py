@@ -123,8 +123,8 @@ class Survival(base.Base):
         survived, is_event = tf.unstack(targets, axis=1)
         places = tf.range(self.size)[tf.newaxis]
         passed = tf.cast(places < survived[:, tf.newaxis], logits.dtype)
-        ended = tf.one_hot(survived, self.size, dtype=logits.dtype)
-        ended *= tf.cast(is_event, logits.dtype)[:, tf.newaxis]
+        here = tf.equal(places, survived[:, tf.newaxis]) & tf.equal(is_event, 1)[:, tf.newaxis]
+        ended = tf.cast(here, logits.dtype)
         losses = passed * tf.math.softplus(logits) + ended * tf.math.softplus(-logits)
         return tf.reduce_sum(losses, axis=1)
 

@@ -373,6 +373,7 @@ _KEEP_ALL_UNITS = {
     "rbm_of_free_energies",
     "sluice",
     "stem",
+    "two_tower",
 }
 
 

@@ -171,6 +171,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Spec": lambda: {"features": {"x": "float32"}, "labels": {"y": "int64"}},
     "WarmStart": lambda: {"source": "run"},
 }
+_CALIBRATIONS = ("Isotonic", "Platt", "Temperature")
 _REFITS = ("LogitAdjusted", "NearestMean", "TauNormalized")
 
 
@@ -181,6 +182,8 @@ def network() -> Any:
 
 def required(kind: type) -> dict[str, Any]:
     """Settings with which the part can be built."""
+    if kind.__name__ in _CALIBRATIONS:
+        return {"tasks": ["y"], "source": "run", "split": "held"}
     if kind.__name__ in _REFITS:
         return {"task": "y", "source": "run"}
     # Their names are those of parts that need settings.

@@ -70,11 +70,11 @@ def test_no_row_depends_on_another_and_padding_on_nothing(name):
         assert (whole[1] == 0).all() and (whole[[0, 3]] != 0).any(axis=1).all()
 
 
-def test_a_longer_row_beside_it_changes_no_bit_of_a_row(name):
-    """It widens what the others are padded to."""
+def test_a_longer_row_beside_it_changes_nothing_of_a_row(name):
+    """It widens what the others are padded to; a processor may then add up in another order."""
     longer = [*EVENTS[:3], RANDOM.normal(size=[61, SIZE]).astype(np.float32)]
     one, other = (_encode(ENCODERS[name], events)[0] for events in (EVENTS, longer))
-    np.testing.assert_array_equal(other[:3], one[:3])
+    np.testing.assert_allclose(other[:3], one[:3], rtol=1e-6, atol=1e-7)
 
 
 def test_batches_without_an_event_are_encoded(name):

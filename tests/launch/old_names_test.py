@@ -96,7 +96,9 @@ def test_a_run_is_evaluated_and_goes_on(tmp_path):
     experiment = config.load([config.saved_in(str(run))])
     metrics = verbs.evaluate(experiment, str(run))
     for name, value in METRICS.items():
-        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, err_msg=name)
+        # By the processor's rounding two scores may change places, which areas show.
+        rtol = 2e-3 if name.endswith("auc") else 1e-4
+        np.testing.assert_allclose(metrics[name], value, rtol=rtol, err_msg=name)
     _, steps = verbs.train(experiment, str(run))
     assert steps == 4
     found = tf.train.load_checkpoint(str(run / "model.ckpt-8"))

@@ -308,7 +308,8 @@ class AllItems:
         )
         loss, mrr, *recalls = tf.unstack(metrics.ratio(total, tf.reduce_sum(weights)), count)
         at = {f"recall_at_{k}": recall for k, recall in zip(self._cutoffs, recalls, strict=True)}
-        return {"average_loss": loss, "mrr": mrr, "ranked_items": tf.size(names), **at}
+        num_items = tf.cast(tf.size(names), tf.float64)
+        return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **at}
 
     def _measure(self, scores: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].

@@ -26,13 +26,13 @@ SEEN = (CLICK == 1) & (ORDER >= 0)
 COUNTED = np.where(CLICK >= 0, WEIGHT, 0)
 
 
-def _run(part, logits=LOGITS):
+def _run(part, logits=LOGITS, given_heads=HEADS):
     """The loss of rows, the loss, and its gradients by the logits and the towers."""
 
     def build():
         towers = tf.constant(TOWERS)
         x = {name: tf.constant(value) for name, value in logits.items()}
-        seen = dataclasses.replace(given.activations(towers, LABELS, HEADS), logits=x)
+        seen = dataclasses.replace(given.activations(towers, LABELS, given_heads), logits=x)
         part.check(seen.heads)
         rows = row_losses.compute([part], seen)[part.name]
         loss = rows.average()
@@ -105,7 +105,8 @@ def test_doubly_robust_is_what_is_imputed_and_what_corrects_it(monkeypatch):
 @pytest.mark.medium
 def test_the_calibrator_counts_what_a_later_task_is_likelier():
     part = auxiliary.Calibrator(after={"order": "click"})
-    rows, loss, by_click, by_order, _ = _run(part)
+    of_all_rows = [HEADS[0], heads.Binary(name="order")]
+    rows, loss, by_click, by_order, _ = _run(part, given_heads=of_all_rows)
     click, order = (scipy.special.expit(LOGITS[name][:, 0]) for name in ("click", "order"))
     above = np.maximum(order - click, 0)
     np.testing.assert_allclose(rows, above, rtol=1e-5, atol=1e-7)

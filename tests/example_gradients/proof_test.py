@@ -343,7 +343,9 @@ def test_every_head_is_taken_apart(name):
         values = head.losses(examples.logits, examples.targets) * examples.weights
         values = values if values.shape.rank == 1 else tf.reduce_mean(values, 1)
         found = uses.find_uses([values], batch, tf1.trainable_variables())
-        assert found.gap is None and None not in found.by_variable.values()
+        # These take a pass for each example.
+        has_gap = name in ("segmentation", "segmentation of names", "survival")
+        assert (found.gap is not None) == (None in found.by_variable.values()) == has_gap
 
 
 def test_what_is_declared_outside_of_a_graph_is_not_kept():

@@ -102,6 +102,7 @@ def test_metrics_rank_each_item_among_all_of_the_split():
         )
     expected = sums / labels["weight"][rows].sum()
     np.testing.assert_allclose([found[name] for name in names], expected, rtol=1e-5)
+    assert found["ranked_items"] == 6
 
 
 def test_rows_that_are_no_hits_change_nothing_and_nothing_has_no_loss():

@@ -7,19 +7,14 @@ spec.Spec.labels = {"click": "int64", "purchase": "int64"}
 """
 
 import dataclasses
-import functools
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from mtl import checks, types
-from mtl import spec as spec_lib
-from mtl.data import source
+from mtl import checks
+from mtl.data import simulated
 
-SPLITS = ("train", "validation", "test")
 FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "session": ("int64", ()),
     "item": ("int64", ()),
@@ -33,8 +28,6 @@ FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "click_probability": ("float32", ()),
     "purchase_probability": ("float32", ()),
 }
-# Rows that are drawn together: one by one costs a hundred times as much.
-_ROWS_TOGETHER = 1000
 # What is drawn of a row, each from a seed of its own.
 _DRAWS = 16
 _RECENT = 3
@@ -42,7 +35,7 @@ _SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClickStream(types.Source):
+class ClickStream(simulated.Simulated):
     """Rows of an item that is shown, and of the items that its user has clicked before.
 
     Items have categories, item i has category i mod `categories`. A user has `interests`
@@ -108,23 +101,18 @@ class ClickStream(types.Source):
         checks.require(0 <= self.noise <= 1, f"{where}.noise", "be in [0, 1]", self.noise)
         checks.at_least(f"{where}.popularity", self.popularity, 1)
         checks.at_least(f"{where}.spread", self.spread, 0)
-        checks.mapping(f"{where}.rows", self.rows, "map splits to their number of rows")
-        for split, rows in self.rows.items():
-            checks.one_of(f"{where}.rows", split, SPLITS)
-            checks.whole(f"{where}.rows[{split!r}]", rows, 1)
+        self.check_rows()
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {field: scalar, or list}."""
-        checks.one_of("ClickStream split", split, self.rows)
-        rows, number = self.rows[split], SPLITS.index(split)
-        parts = tf.data.Dataset.range(math.ceil(rows / _ROWS_TOGETHER))
-        return parts.map(functools.partial(self._draw, number)).unbatch().take(rows)
+    @property
+    def fields(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """{field: its type and its shape}."""
+        return FIELDS
 
-    def _draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
         """Return rows that are drawn together, of a split by its number."""
-        first = _DRAWS * (len(SPLITS) * self.seed + split)
+        first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
-        rows, places = _ROWS_TOGETHER, self.max_events
+        rows, places = simulated.ROWS_TOGETHER, self.max_events
 
         def uniform(*shape: int) -> tf.Tensor:
             return tf.random.stateless_uniform([rows, *shape], next(seeds), dtype=tf.float32)
@@ -186,27 +174,3 @@ class ClickStream(types.Source):
         of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)
-
-    def decode(
-        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
-    ) -> dict[str, tf.Tensor]:
-        """Decode a batch: the fields of the specification."""
-        fields = spec.fields if with_labels else spec.feature_fields
-        self._check_fields(fields)
-        return {name: batch[name] for name in fields}
-
-    def _check_fields(self, fields: Mapping[str, spec_lib.Field]) -> None:
-        for name, field in fields.items():
-            where = f"ClickStream field {name!r}"
-            checks.one_of(where, name, FIELDS)
-            dtype, shape = FIELDS[name]
-            checks.require(field.dtype == dtype, where, f"be {dtype}", field.dtype)
-            fix = f"Make it {shape} in the Spec."
-            checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Draw the split row by row."""
-        self._check_fields(spec.fields)
-        for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
-            found = {name: np.asarray(values[name]).tolist() for name in spec.fields}
-            yield f"ClickStream split {split!r} row {row}", found

@@ -8,28 +8,22 @@ spec.Spec.labels = {"click": "int64", "cart": "int64", "order": "int64", "second
 
 import dataclasses
 import functools
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, types
-from mtl import spec as spec_lib
-from mtl.data import source
+from mtl import checks
+from mtl.data import simulated
 
-SPLITS = ("train", "validation", "test")
 MARKETS = ("DE", "FR", "US")
 _SHARES = (0.5, 0.3, 0.2)
 _OFFSETS = (0.0, 0.5, -0.5)
-# Rows that are drawn together: one by one costs a hundred times as much.
-_ROWS_TOGETHER = 1000
 _DRAWS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Funnel(types.Source):
+class Funnel(simulated.Simulated):
     """Impressions, clicks, carts and orders, of which each comes after the one before.
 
     With x [D] standard normal, two unit vectors u and v whose product is `relatedness`, a = u'x,
@@ -79,18 +73,12 @@ class Funnel(types.Source):
         checks.whole(f"{where}.seed", self.seed, 0)
         checks.number(f"{where}.click_bias", self.click_bias)
         checks.at_least(f"{where}.bend", self.bend, 0)
-        checks.mapping(f"{where}.rows", self.rows, "map splits to their number of rows")
-        for split, rows in self.rows.items():
-            checks.one_of(f"{where}.rows", split, SPLITS)
-            checks.whole(f"{where}.rows[{split!r}]", rows, 1)
+        self.check_rows()
 
     @functools.cached_property
     def vectors(self) -> np.ndarray:
         """The unit vectors u and v, [D, 2]."""
-        drawn = np.random.default_rng(self.seed).normal(size=[self.dimension, 2])
-        first, second = np.linalg.qr(drawn)[0].T
-        rest = math.sqrt(1 - self.relatedness**2)
-        return np.stack([first, self.relatedness * first + rest * second], axis=1)
+        return simulated.draw_directions(self.seed, self.dimension, self.relatedness)
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -104,20 +92,14 @@ class Funnel(types.Source):
             **dict.fromkeys(("click_probability", "order_probability"), number),
         }
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {field: [D], or scalar}."""
-        checks.one_of("Funnel split", split, self.rows)
-        rows, number = self.rows[split], SPLITS.index(split)
-        parts = tf.data.Dataset.range(math.ceil(rows / _ROWS_TOGETHER))
-        return parts.map(functools.partial(self._draw, number)).unbatch().take(rows)
-
-    def _draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return rows that are drawn together, of a split by its number."""
-        first = _DRAWS * (len(SPLITS) * self.seed + split)
+        first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
         seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
-        x = tf.random.stateless_normal([_ROWS_TOGETHER, self.dimension], next(seeds))
+        x = tf.random.stateless_normal([simulated.ROWS_TOGETHER, self.dimension], next(seeds))
         of_market, drawn, waits = (
-            tf.random.stateless_uniform([_ROWS_TOGETHER, count], next(seeds)) for count in (1, 3, 1)
+            tf.random.stateless_uniform([simulated.ROWS_TOGETHER, count], next(seeds))
+            for count in (1, 3, 1)
         )
         ends = tf.constant(np.cumsum(_SHARES[:-1]), tf.float32)
         market = tf.reduce_sum(tf.cast(of_market >= ends, tf.int32), axis=1)
@@ -142,27 +124,3 @@ class Funnel(types.Source):
             "click_probability": click,
             "order_probability": cart * with_cart + (1 - cart) * without,
         }
-
-    def decode(
-        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
-    ) -> dict[str, tf.Tensor]:
-        """Decode a batch: the fields of the specification."""
-        fields = spec.fields if with_labels else spec.feature_fields
-        self._check_fields(fields)
-        return {name: batch[name] for name in fields}
-
-    def _check_fields(self, fields: Mapping[str, spec_lib.Field]) -> None:
-        for name, field in fields.items():
-            where = f"Funnel field {name!r}"
-            checks.one_of(where, name, self.fields)
-            dtype, shape = self.fields[name]
-            checks.require(field.dtype == dtype, where, f"be {dtype}", field.dtype)
-            fix = f"Make it {shape} in the Spec."
-            checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Draw the split row by row."""
-        self._check_fields(spec.fields)
-        for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
-            found = {name: np.asarray(values[name]).tolist() for name in spec.fields}
-            yield f"Funnel split {split!r} row {row}", found

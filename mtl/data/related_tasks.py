@@ -8,25 +8,19 @@ spec.Spec.labels = {"first": "float32", "second": "float32"}
 
 import dataclasses
 import functools
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, types
-from mtl import spec as spec_lib
-from mtl.data import source
+from mtl import checks
+from mtl.data import simulated
 
 TASKS = ("first", "second")
-SPLITS = ("train", "validation", "test")
-# Rows that are drawn together: one by one costs a hundred times as much.
-_ROWS_TOGETHER = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelatedTasks(types.Source):
+class RelatedTasks(simulated.Simulated):
     """y_k = w_k'x + sum_i sin(alpha_i w_k'x + beta_i) + noise, for k = first, second.
 
     J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
@@ -70,60 +64,29 @@ class RelatedTasks(types.Source):
         checks.positive(f"{where}.scale", self.scale)
         checks.number(f"{where}.scale", self.scale)
         checks.at_least(f"{where}.noise", self.noise, 0)
-        checks.mapping(f"{where}.rows", self.rows, "map splits to their number of rows")
-        for split, rows in self.rows.items():
-            checks.one_of(f"{where}.rows", split, SPLITS)
-            checks.whole(f"{where}.rows[{split!r}]", rows, 1)
+        self.check_rows()
 
     @functools.cached_property
     def weights(self) -> np.ndarray:
         """w_1 and w_2, [D, 2]."""
-        drawn = np.random.default_rng(self.seed).normal(size=[self.dimension, 2])
-        first, second = np.linalg.qr(drawn)[0].T
-        rest = math.sqrt(1 - self.correlation**2)
-        return self.scale * np.stack([first, self.correlation * first + rest * second], axis=1)
+        found = simulated.draw_directions(self.seed, self.dimension, self.correlation)
+        return self.scale * found
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"x": [D], "first": scalar, "second": scalar}."""
-        checks.one_of("RelatedTasks split", split, self.rows)
-        rows, number = self.rows[split], SPLITS.index(split)
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """{field: its type and its shape}."""
+        return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
 
-        def draw(part: tf.Tensor) -> dict[str, tf.Tensor]:
-            shapes = ([_ROWS_TOGETHER, self.dimension], [_ROWS_TOGETHER, len(TASKS)])
-            x, noise = (
-                # A seed of two numbers: which run and which of x and noise, which rows.
-                tf.random.stateless_normal(shape, [6 * self.seed + 2 * number + side, part])
-                for side, shape in enumerate(shapes)
-            )
-            sums = tf.linalg.matmul(x, tf.constant(self.weights, tf.float32))
-            labels = sums + self.noise * noise
-            for index in range(self.num_sines):
-                labels += tf.sin((index + 1.0) * sums + float(index**2))
-            return {"x": x, **dict(zip(TASKS, tf.unstack(labels, axis=1), strict=True))}
-
-        parts = tf.data.Dataset.range(math.ceil(rows / _ROWS_TOGETHER))
-        return parts.map(draw).unbatch().take(rows)
-
-    def decode(
-        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
-    ) -> dict[str, tf.Tensor]:
-        """Decode a batch: the fields of the specification, which must be x [D] and the tasks."""
-        fields = spec.fields if with_labels else spec.feature_fields
-        self._check_fields(fields)
-        return {name: batch[name] for name in fields}
-
-    def _check_fields(self, fields: Mapping[str, spec_lib.Field]) -> None:
-        for name, field in fields.items():
-            where = f"RelatedTasks field {name!r}"
-            checks.one_of(where, name, ("x", *TASKS))
-            checks.require(field.dtype == "float32", where, "be float32", field.dtype)
-            shape = (self.dimension,) if name == "x" else ()
-            fix = f"Make it {shape} in the Spec."
-            checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Draw the split row by row."""
-        self._check_fields(spec.fields)
-        for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
-            found = {name: values[name].tolist() for name in spec.fields}
-            yield f"RelatedTasks split {split!r} row {row}", found
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return rows that are drawn together, of a split by its number."""
+        shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
+        x, noise = (
+            # A seed of two numbers: which run and which of x and noise, which rows.
+            tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
+            for side, shape in enumerate(shapes)
+        )
+        sums = tf.linalg.matmul(x, tf.constant(self.weights, tf.float32))
+        labels = sums + self.noise * noise
+        for index in range(self.num_sines):
+            labels += tf.sin((index + 1.0) * sums + float(index**2))
+        return {"x": x, **dict(zip(TASKS, tf.unstack(labels, axis=1), strict=True))}

@@ -1,0 +1,83 @@
+"""What made-up sources share: rows that are drawn, each by its seed, split and number alone."""
+
+import abc
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import source
+
+SPLITS = ("train", "validation", "test")
+ROWS_TOGETHER = 1000
+"""Rows that are drawn together: one by one costs a hundred times as much."""
+
+
+class Simulated(types.Source):
+    """A source whose rows depend on the seed, the split and their number alone.
+
+    A class of it is a dataclass with the setting `rows`, {split: how many rows it has}.
+    """
+
+    rows: Mapping[str, int]
+
+    @property
+    @abc.abstractmethod
+    def fields(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """{field: its type and its shape}."""
+
+    @abc.abstractmethod
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
+        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number."""
+
+    def check_rows(self) -> None:
+        """Fail unless `rows` maps splits to numbers of at least 1."""
+        where = f"{type(self).__name__}.rows"
+        checks.mapping(where, self.rows, "map splits to their number of rows")
+        for split, rows in self.rows.items():
+            checks.one_of(where, split, SPLITS)
+            checks.whole(f"{where}[{split!r}]", rows, 1)
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split as {field: [...]}."""
+        checks.one_of(f"{type(self).__name__} split", split, self.rows)
+        rows, number = self.rows[split], SPLITS.index(split)
+        parts = tf.data.Dataset.range(math.ceil(rows / ROWS_TOGETHER))
+        return parts.map(functools.partial(self.draw, number)).unbatch().take(rows)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, tf.Tensor]:
+        """Decode a batch: the fields of the specification."""
+        fields = spec.fields if with_labels else spec.feature_fields
+        self._check_fields(fields)
+        return {name: batch[name] for name in fields}
+
+    def _check_fields(self, fields: Mapping[str, spec_lib.Field]) -> None:
+        for name, field in fields.items():
+            where = f"{type(self).__name__} field {name!r}"
+            checks.one_of(where, name, self.fields)
+            dtype, shape = self.fields[name]
+            checks.require(field.dtype == dtype, where, f"be {dtype}", field.dtype)
+            fix = f"Make it {shape} in the Spec."
+            checks.require(field.shape == shape, where, f"have shape {shape}", field.shape, fix)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Draw the split row by row."""
+        self._check_fields(spec.fields)
+        for row, values in enumerate(source.iterate(functools.partial(self.records, split))):
+            found = {name: np.asarray(values[name]).tolist() for name in spec.fields}
+            yield f"{type(self).__name__} split {split!r} row {row}", found
+
+
+def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
+    """Return two unit vectors with this cosine, [D, 2]."""
+    drawn = np.random.default_rng(seed).normal(size=[dimension, 2])
+    first, second = np.linalg.qr(drawn)[0].T
+    rest = math.sqrt(1 - cosine**2)
+    return np.stack([first, cosine * first + rest * second], axis=1)

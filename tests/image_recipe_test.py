@@ -1,7 +1,6 @@
 """The recipe of docs/images.md, run as it is printed, and its gin files."""
 
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -10,22 +9,18 @@ import pytest
 from launch import config
 from mtl import scoring
 from mtl.runs import verbs
+from tests import pages
 from tests.launch import conftest as processes
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "images.md").read_text()
 LEAVES = sorted((ROOT / "gin_configs" / "augmentation").glob("*.gin"))
-
-
-def _print(kind):
-    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.S).group(1)
 
 
 @pytest.mark.slow
 def test_rows_that_name_files_become_a_model_of_images(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "make_shapes.py").write_text(_print("python"))
-    (tmp_path / "shapes.gin").write_text(_print("gin"))
+    (tmp_path / "make_shapes.py").write_text(pages.read_block("images.md", "python"))
+    (tmp_path / "shapes.gin").write_text(pages.read_block("images.md", "gin"))
     made = [sys.executable, "make_shapes.py"]
     subprocess.run(made, check=True, env=processes.environment(), capture_output=True)
     experiment = config.load(["shapes.gin"], ["Run.checkpoint_steps = 600"])

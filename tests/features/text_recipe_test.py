@@ -1,8 +1,6 @@
 """The recipe of docs/text.md, run as it is printed."""
 
 import csv
-import pathlib
-import re
 import subprocess
 import sys
 
@@ -10,21 +8,15 @@ import pytest
 
 from launch import config
 from mtl.runs import verbs
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "text.md").read_text()
-
-
-def _print(kind):
-    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.S).group(1)
+from tests import pages
 
 
 @pytest.mark.slow
 def test_messages_become_a_model_that_knows_what_they_are_about(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers", reason="needs the extra `text`")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "make_messages.py").write_text(_print("python"))
-    (tmp_path / "messages.gin").write_text(_print("gin"))
+    (tmp_path / "make_messages.py").write_text(pages.read_block("text.md", "python"))
+    (tmp_path / "messages.gin").write_text(pages.read_block("text.md", "gin"))
     subprocess.run([sys.executable, "make_messages.py"], check=True)
     # Inflections that no message of the training split has.
     unseen = ["passwords and LOGINS.,,", "parcels: packages,,"]

@@ -1,8 +1,6 @@
 """The recipe of docs/ranking.md, run as it is printed."""
 
 import csv
-import pathlib
-import re
 import subprocess
 import sys
 
@@ -11,22 +9,16 @@ import pytest
 
 from launch import config
 from mtl.runs import verbs
+from tests import pages
 from tests.heads import by_hand
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "ranking.md").read_text()
-
-
-def _print(kind):
-    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.S).group(1)
 
 
 @pytest.mark.slow
 def test_a_search_log_becomes_a_model_that_ranks(tmp_path, monkeypatch):
     """Metrics are those of whole queries, whatever the batches, and stages of use agree."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "make_searches.py").write_text(_print("python"))
-    (tmp_path / "searches.gin").write_text(_print("gin"))
+    (tmp_path / "make_searches.py").write_text(pages.read_block("ranking.md", "python"))
+    (tmp_path / "searches.gin").write_text(pages.read_block("ranking.md", "gin"))
     subprocess.run([sys.executable, "make_searches.py"], check=True)
     settings = ["Run.train_steps = 100", "Run.checkpoint_steps = 100", "Run.micro_batches = 2"]
     made = config.load(["searches.gin"], settings)

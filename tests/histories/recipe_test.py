@@ -1,8 +1,6 @@
 """The recipe of docs/histories.md, run as it is printed."""
 
 import csv
-import pathlib
-import re
 import subprocess
 import sys
 
@@ -10,20 +8,14 @@ import pytest
 
 from launch import config
 from mtl.runs import verbs
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "histories.md").read_text()
-
-
-def _print(kind):
-    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.S).group(1)
+from tests import pages
 
 
 @pytest.mark.slow
 def test_a_click_log_becomes_a_model_that_ranks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "make_clicks.py").write_text(_print("python"))
-    (tmp_path / "clicks.gin").write_text(_print("gin"))
+    (tmp_path / "make_clicks.py").write_text(pages.read_block("histories.md", "python"))
+    (tmp_path / "clicks.gin").write_text(pages.read_block("histories.md", "gin"))
     subprocess.run([sys.executable, "make_clicks.py"], check=True)
     made = config.load(["clicks.gin"], ["Run.train_steps = 400", "Run.checkpoint_steps = 400"])
     metrics, _ = verbs.train(made, "run")

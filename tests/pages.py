@@ -1,0 +1,15 @@
+"""Blocks of code of the pages in docs/, which tests run as they are printed.
+
+made = pages.read_block("histories.md", "gin")        # the first such block
+"""
+
+import pathlib
+import re
+
+_DOCS = pathlib.Path(__file__).parent.parent / "docs"
+
+
+def read_block(page, kind):
+    """The first block of this kind, such as "python" or "gin"."""
+    text = (_DOCS / page).read_text()
+    return re.search(rf"```{kind}\n(.*?)```", text, re.S).group(1)

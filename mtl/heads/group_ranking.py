@@ -69,10 +69,7 @@ class Ranking(base.Labelled):
         checks.one_of(self._where("loss_type"), self.loss_type, rank_losses.TYPES)
         checks.one_of(self._where("gain"), self.gain, group_metrics.GAINS)
         checks.positive(self._where("temperature"), self.temperature)
-        self._is_a("cutoffs", (list, tuple), "be a list of ranks")
-        for cutoff in self.cutoffs:
-            checks.whole(self._where("cutoffs"), cutoff, 1)
-        checks.unique(self._where("cutoffs"), list(map(str, self.cutoffs)))
+        groups.check_cutoffs(self._where("cutoffs"), self.cutoffs)
 
     @property
     def whole_groups(self) -> str:

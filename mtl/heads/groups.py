@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import checks, types
 from mtl.heads import base, buffers, ranking, values
 
 _RULE = "name the group of a labelled row"
 _KEY_BITS = 32
+
+
+def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
+    """Fail unless these are ranks at which there can be metrics: different ones, from 1 on."""
+    checks.is_a(where, cutoffs, (list, tuple), "be a list of ranks")
+    for cutoff in cutoffs:
+        checks.whole(where, cutoff, 1)
+    checks.unique(where, list(map(str, cutoffs)))
 
 
 def read_keys(

@@ -81,10 +81,7 @@ class Retrieval(base.Labelled):
         checks.positive(self._where("temperature"), self.temperature)
         for setting in ("normalizes", "corrects_popularity"):
             self._is_a(setting, bool, "be True or False")
-        self._is_a("cutoffs", (list, tuple), "be a list of ranks")
-        for cutoff in self.cutoffs:
-            checks.whole(self._where("cutoffs"), cutoff, 1)
-        checks.unique(self._where("cutoffs"), list(map(str, self.cutoffs)))
+        groups.check_cutoffs(self._where("cutoffs"), self.cutoffs)
         if self.item_counts is not None:
             self._is_a("item_counts", Mapping, "map items to their rows")
             for item, count in self.item_counts.items():

@@ -120,13 +120,15 @@ class Survival(base.Base):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, T], [B, 2] -> [B]."""
-        survived, is_event = tf.unstack(targets, axis=1)
-        places = tf.range(self.size)[tf.newaxis]
-        passed = tf.cast(places < survived[:, tf.newaxis], logits.dtype)
-        here = tf.equal(places, survived[:, tf.newaxis]) & tf.equal(is_event, 1)[:, tf.newaxis]
-        ended = tf.cast(here, logits.dtype)
+        passed, ended = (tf.cast(where, logits.dtype) for where in self._find_intervals(targets))
         losses = passed * tf.math.softplus(logits) + ended * tf.math.softplus(-logits)
         return tf.reduce_sum(losses, axis=1)
+
+    def _find_intervals(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return which intervals a row has survived, and in which an event ends it, [B, T] each."""
+        survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
+        places = tf.range(self.size)[tf.newaxis]
+        return places < survived, tf.equal(places, survived) & tf.equal(is_event, 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
@@ -152,17 +154,14 @@ class Survival(base.Base):
         A row is comparable in interval j if its event lies there, or its time behind it.
         """
         logits, targets, weights = examples
-        survived, is_event = tf.unstack(targets, axis=1)
-        places = tf.range(self.size)[tf.newaxis]
-        here = tf.equal(places, survived[:, tf.newaxis]) & tf.equal(is_event, 1)[:, tf.newaxis]
-        later = places < survived[:, tf.newaxis]
-        early, late = (
-            weights[:, tf.newaxis] * tf.cast(where, weights.dtype) for where in (here, later)
+        late, early = (
+            weights[:, tf.newaxis] * tf.cast(where, weights.dtype)
+            for where in self._find_intervals(targets)
         )
         risks = -self.predictions(logits)["value"]
         risks = tf.broadcast_to(risks[:, tf.newaxis], tf.shape(early))
         return {
-            "events": metrics.sum_weighted(tf.cast(is_event, tf.float64), weights),
+            "events": metrics.sum_weighted(tf.cast(targets[:, 1], tf.float64), weights),
             "risks": ranking.stream_scores(
                 tf.ensure_shape(risks, early.shape), early, late, are_tasks=True
             ),

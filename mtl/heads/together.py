@@ -216,7 +216,7 @@ def _kind(head: types.Head) -> str | None:
     """Return what equal heads have in common; None where a head is built by itself."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None
-    # What rows are outside of a space, those of a group, and knots are a head's own.
+    # Rows of a space or of a group, and knots, belong to one head alone.
     if head.within is not None or head.group is not None or head.knots:
         return None
     return repr(dataclasses.replace(head, name="any", label=None))

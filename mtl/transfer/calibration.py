@@ -80,7 +80,7 @@ class Calibration(refit.Refit):
         """Return the split that is read, which no other use of the run has seen."""
         where = f"{type(self).__name__}.split"
         rule = f"be a split of its own, neither {train_split!r} nor {eval_split!r}"
-        fix = "What is fitted on rows looks better on them than on others."
+        fix = "A fit looks better on its own rows than on others."
         checks.require(self.split not in (train_split, eval_split), where, rule, self.split, fix)
         return self.split
 
@@ -176,8 +176,8 @@ class Isotonic(Calibration):
     Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
     probability become knots at their mean logit, joined in pairs of the nearest until the head has
     enough; the first and the last block reach to the least and the greatest logit. Between knots
-    logits are interpolated, where the paper has steps. A block of n labels of
-    one kind counts half of a label of the other, so that no probability is 0 or 1.
+    logits are interpolated, where the paper has steps. A block of n labels of one kind counts half
+    of a label of the other, so that no probability is 0 or 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)

@@ -127,7 +127,7 @@ class Refit(abc.ABC):
                 one = examples[task]
                 rows = _rows(session, Rows(towers[task], one.targets, one.weights))
                 new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
-                for variable, value in zip(layer, new, strict=False):
+                for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
                 if new.knots is not None:
                     session.run(knots.create(task, new.knots).initializer)

@@ -48,15 +48,30 @@ LOSSES = {
     },
 }
 NO_CORRECTION = "no correction"
+_DRAWN = [
+    "DrawnItems.features = ['item', 'category']",
+]
 TOWERS = {
     NO_CORRECTION: ["heads.Retrieval.corrects_popularity = False"],
     "log Q": [],
+    "streamed Q": ["heads.Retrieval.frequency = @heads.StreamedFrequency()"],
+    **{
+        f"{num} drawn, power {power}": [
+            *_DRAWN,
+            f"DrawnItems.num = {num}",
+            f"DrawnItems.power = {power}",
+        ]
+        for num, power in ((256, 0.0), (256, 0.75), (256, 1.0))
+    },
 }
 _TOWERS = _ROOT / "gin_configs" / "experiments" / "click_stream_two_tower.gin"
+_DRAWN_ITEMS = _ROOT / "gin_configs" / "sampling" / "drawn_items.gin"
 _ROWS = "ClickStream.rows = {'train': 40000, 'validation': 2000, 'test': 10000}"
 
 
-def _train(path: str, params: Sequence[str], seed: int, steps: int, folder: str) -> Any:
+def _train(
+    paths: Sequence[pathlib.Path], params: Sequence[str], seed: int, steps: int, folder: str
+) -> Any:
     """Train an experiment, and return it."""
     settings = [
         *(f"Run.{setting} = {steps}" for setting in ("train_steps", "checkpoint_steps")),
@@ -64,7 +79,7 @@ def _train(path: str, params: Sequence[str], seed: int, steps: int, folder: str)
         "Serving.check_rows = 0",
         "Best.metric = 'average_loss'",
     ]
-    made = config.load([path], [*params, *settings])
+    made = config.load(list(map(str, paths)), [*params, *settings])
     verbs.train(made, folder)
     return made
 
@@ -80,7 +95,7 @@ def train_loss(loss: str, seed: int, steps: int) -> dict[str, float]:
         files = {split: str(folder / f"{split}.csv") for split in ("train", "test")}
         params = [*LOSSES[loss], f"Csv.files = {files}"]
         run = str(folder / "run")
-        made = _train(str(folder / "searches.gin"), params, seed, steps, run)
+        made = _train([folder / "searches.gin"], params, seed, steps, run)
         predicted = "grade/value" if loss == POINTWISE else "grade/score"
         scores = np.array([row[predicted] for row in verbs.predict(made, run, "test")])
         with open(files["test"]) as file:
@@ -107,7 +122,8 @@ def compute_ndcg(keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, k: in
 def train_towers(name: str, seed: int, steps: int) -> dict[str, float]:
     """Return the metrics of the test split, {name: value}."""
     with tempfile.TemporaryDirectory() as folder:
-        made = _train(str(_TOWERS), [*TOWERS[name], _ROWS], seed, steps, folder)
+        files = [_TOWERS, _DRAWN_ITEMS] if "drawn" in name else [_TOWERS]
+        made = _train(files, [*TOWERS[name], _ROWS], seed, steps, folder)
         metrics = verbs.evaluate(made, folder, "test")
     names = ("recall_at_10", "recall_at_50", "mrr")
     return {metric: float(metrics[f"clicked/{metric}"]) for metric in names}

@@ -171,6 +171,7 @@ class Experiment:
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
+            types.read_member(head, types.Head, "check_fields")(self.data.spec)
             group = types.read_member(head, types.Head, "whole_groups")
             rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
             fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."

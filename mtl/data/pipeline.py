@@ -147,7 +147,7 @@ class Pipeline:
             # Dataset.map passes a tuple's parts one by one; a record is a single value.
             values = self.source.decode(batch[0], self.spec, with_labels)
             if training:
-                _set_batch_size(values, batch_size)
+                source_lib.set_batch_size(values, batch_size)
             return self.spec.split(values, with_labels)
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -245,10 +245,10 @@ class Pipeline:
         @tf.autograph.experimental.do_not_convert
         def decode(batch: Any, is_row: tf.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
             values = self.source.decode(batch, self.spec, True)
-            _set_batch_size(values, batch_size)
+            source_lib.set_batch_size(values, batch_size)
             features, labels = self.spec.split(values)
             labels = whole_groups.mask_labels(self.spec, labels, is_row)
-            _set_batch_size(labels, batch_size)
+            source_lib.set_batch_size(labels, batch_size)
             return features, labels
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -366,13 +366,6 @@ def _least_bytes(field: spec_lib.Field) -> int:
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
     # Of a list that may be empty, where it starts.
     return 8 if field.is_ragged else field.size * width
-
-
-def _set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Tell lists, which do not know it, how many rows they have: slices and replicas ask."""
-    for value in values.values():
-        if isinstance(value, tf.RaggedTensor):
-            value.row_splits.set_shape([size + 1])
 
 
 def _options() -> tf.data.Options:

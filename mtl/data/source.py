@@ -6,7 +6,7 @@ csv.Csv.columns = ("age", "workclass", "income")
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -77,3 +77,10 @@ def explain_unreadable(error: Exception) -> str:
         return type(error).__name__
     # TensorFlow tells the place before the reason, other libraries give hints behind it.
     return lines[-1 if in_tensorflow else 0].strip()
+
+
+def set_batch_size(values: Mapping[str, Any], size: int) -> None:
+    """Tell lists, which do not know it, how many rows they have: slices and replicas ask."""
+    for value in values.values():
+        if isinstance(value, tf.RaggedTensor):
+            value.row_splits.set_shape([size + 1])

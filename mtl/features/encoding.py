@@ -74,7 +74,7 @@ def fit_columns(
 ) -> None:
     """Pass over (features, labels) once and write the statistics; all of them or none.
 
-    The accumulators of `columns` see the features, those of the parts `of_labels` the labels.
+    The accumulators of `columns` see the features, those of the parts `of_labels` all fields.
 
     No pass is made where nothing is missing: no column has anything to learn, or `directory` holds
     it already, so that a run that continues keeps the statistics of its first start. A run that
@@ -90,7 +90,7 @@ def fit_columns(
         for update in together:
             update(features)
         for accumulator in counted.values():
-            accumulator.update(labels)
+            accumulator.update({**features, **labels})
         num_batches += 1
     checks.require(num_batches > 0, "the training split", "hold an example", num_batches)
     statistics.save_statistics({**gathered, **counted}, directory)

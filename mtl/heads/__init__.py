@@ -12,6 +12,7 @@ from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
 from mtl.heads.group_ranking import Ranking
 from mtl.heads.heat_map import HeatMap
+from mtl.heads.item_frequency import StreamedFrequency
 from mtl.heads.joint import Joint
 from mtl.heads.mixture_density import MixtureDensity
 from mtl.heads.multi_class import MultiClass
@@ -46,6 +47,7 @@ __all__ = [
     "Retrieval",
     "Score",
     "Segmentation",
+    "StreamedFrequency",
     "Survival",
     "Tweedie",
     "WeightedLogistic",

@@ -16,10 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.heads import base, buffers, groups, metrics, objectives, values
+from mtl import spec as spec_lib
+from mtl.data import drawn_items
+from mtl.heads import base, buffers, groups, item_frequency, metrics, objectives, values
+
+tf1 = tf.compat.v1
 
 # Queries that are compared with all items at once.
 _TOGETHER = 256
+# What an expected number of rows is at least, so that it has a logarithm.
+_LEAST = 1e-20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +43,13 @@ class Retrieval(base.Labelled):
     Recommendations", RecSys 2019, where Q is estimated as the stream goes by. A row j of the item
     of i, or of its query, is no negative: it is left out of the sum.
 
-    A slice (`Run.micro_batches`) or a replica takes negatives of its own rows alone: the loss is
-    then one of fewer negatives.
+    With `negatives`, N items j that are drawn with probabilities P_j are in the sum as well, unless
+    they are the item of i. Where n rows of the batch count, n Q_j + N P_j then takes the place of
+    Q_j: how often j is among all of them in the mean. J. Yang et al., "Mixed Negative Sampling for
+    Learning Two-tower Neural Networks in Recommendations", WWW 2020 companion, where P is uniform.
+
+    A slice (`Run.micro_batches`) or a replica takes negatives of its own rows alone, and its share
+    of the drawn items: the loss is then one of fewer negatives.
 
     Metrics rank the item of each such row among all different items of such rows of the split,
     whose number is `ranked_items`: an item that nobody chose there is no candidate.
@@ -53,6 +64,9 @@ class Retrieval(base.Labelled):
       temperature: above 0; smaller ones look at the hardest negatives.
       normalizes: whether vectors are divided by their length.
       corrects_popularity: whether `log Q` is subtracted.
+      frequency: estimates Q as batches go by, where the training split does not tell it: the
+        probability that an item is in a batch, as a row of it or drawn. None counts the split.
+      negatives: draws items of the training split beside those of the batch; None draws none.
       cutoffs: the k of `recall_at_<k>`.
       item_counts: {item: its rows of a label above 0 in the training split}; counted before the
         first step by default.
@@ -65,6 +79,8 @@ class Retrieval(base.Labelled):
     corrects_popularity: bool = True
     cutoffs: Sequence[int] = (10, 100)
     item_counts: Mapping[int | str, int] | None = dataclasses.field(default=None, repr=False)
+    frequency: item_frequency.StreamedFrequency | None = None
+    negatives: drawn_items.DrawnItems | None = None
 
     directions: ClassVar[Mapping[str, bool]] = {
         "mrr": True,
@@ -86,12 +102,30 @@ class Retrieval(base.Labelled):
             self._is_a("item_counts", Mapping, "map items to their rows")
             for item, count in self.item_counts.items():
                 checks.whole(self._where(f"item_counts[{item!r}]"), count, 1)
+        if self.frequency is not None:
+            rule = "be built, such as @heads.StreamedFrequency()"
+            self._is_a("frequency", item_frequency.StreamedFrequency, rule)
+            where, fix = self._where("frequency"), "Leave one of the two out."
+            checks.require(
+                self.item_counts is None, where, "be None beside item_counts", "both", fix
+            )
+            rule = "be None where corrects_popularity is False"
+            checks.require(self.corrects_popularity, where, rule, self.frequency)
+        if self.negatives is not None:
+            rule = "be built, such as @drawn_items.DrawnItems()"
+            self._is_a("negatives", drawn_items.DrawnItems, rule)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return what counts the items, where Q is asked for and not given."""
-        if not self.corrects_popularity or self.item_counts is not None:
-            return {}
-        return {self._counts_name: ItemCounts(label=self.field, item=self.item)}
+        """Return what counts the items, where Q is asked for and not given, and those to draw."""
+        drawn = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
+        if not self._counts_items:
+            return drawn
+        return {self._counts_name: ItemCounts(label=self.field, item=self.item), **drawn}
+
+    @property
+    def _counts_items(self) -> bool:
+        is_known = self.item_counts is not None or self.frequency is not None
+        return self.corrects_popularity and not is_known
 
     @property
     def _counts_name(self) -> str:
@@ -99,11 +133,45 @@ class Retrieval(base.Labelled):
 
     def fitted(self, statistics: types.Statistics) -> "Retrieval":
         """Return the head with the counts of the items."""
-        if not self.accumulators():
-            return self
-        entry = statistics.for_column(self._counts_name)
-        counts = dict(zip(entry["items"], entry["counts"], strict=True))
-        return dataclasses.replace(self, item_counts=counts)
+        found: dict[str, Any] = {}
+        if self._counts_items:
+            entry = statistics.for_column(self._counts_name)
+            found["item_counts"] = dict(zip(entry["items"], entry["counts"], strict=True))
+        if self.negatives is not None:
+            found["negatives"] = self.negatives.fitted(self.name, statistics)
+        return dataclasses.replace(self, **found)
+
+    def check_fields(self, spec: spec_lib.Spec) -> None:
+        """Fail unless there are the features of the items that are drawn."""
+        if self.negatives is not None:
+            self.negatives.check(spec)
+
+    @property
+    def rows_added(self) -> int:
+        """How many items are drawn for a batch."""
+        return self.negatives.num if self.negatives else 0
+
+    def add_rows(
+        self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
+    ) -> tf.data.Dataset:
+        """Return the batches of training with rows of drawn items, if `negatives` draws some."""
+        if self.negatives is None:
+            return batches
+        return self.negatives.append(self.name, batches, spec, reading)
+
+    def see_batch(self, labels: types.Tensors) -> types.Tensors:
+        """Return the labels with log Q of each row, where `frequency` estimates it: see `Head`."""
+        if self.frequency is None:
+            return labels
+        counts = self._row_weights(labels) > 0
+        keys, is_drawn = self._read_items(labels, counts)
+        with tf1.variable_scope(f"head/{self.name}"):
+            log_share = self.frequency.update(keys, counts | is_drawn)
+        return {**labels, self._frequency_field: log_share}
+
+    @property
+    def _frequency_field(self) -> str:
+        return f"{self.name}/log_frequency"
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> 1.0 above 0 and else 0.0, and which of them are present."""
@@ -151,49 +219,90 @@ class Retrieval(base.Labelled):
         rows = self._rows(logits, labels)
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
-        if self.corrects_popularity:
-            scores -= self._log_share(labels)
+        if self.frequency is not None:
+            # What a step has seen of its whole batch; an evaluation sees none.
+            scores -= labels.get(self._frequency_field, 0.0)
+        elif self.corrects_popularity:
+            scores -= self._log_share(labels, counts, rows.is_drawn)
         is_own = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
-        is_other = counts & tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
+        is_other = tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
+        is_other &= counts | rows.is_drawn
         if self.query is not None:
             queries = groups.read_keys(self, self.query, labels, counts)
-            is_other &= tf.not_equal(queries[:, tf.newaxis], queries)
+            is_other &= tf.not_equal(queries[:, tf.newaxis], queries) | rows.is_drawn
         # Not the least number, whose exponential has a gradient of its own where all rows are out.
         scores = tf.where(is_own | is_other, scores, -1e9)
         losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)
         return objectives.weighted_mean(losses, rows.weights)
 
-    def _log_share(self, labels: types.Tensors) -> tf.Tensor:
-        """Return log Q of each row's item, [B]; of items that were not counted as if seen once."""
+    def _log_share(
+        self, labels: types.Tensors, counts: tf.Tensor, is_drawn: tf.Tensor
+    ) -> tf.Tensor:
+        """Return log Q of each row's item, or log(n Q + N P) where items are drawn, [B].
+
+        Items that were not counted are taken for items that were seen once.
+        """
         if self.item_counts is None:
             fix = "Set item_counts, or train: they are counted before the first step."
             checks.fail(self._where("item_counts"), "be known", None, fix)
-        counts = self.item_counts
-        total = math.log(sum(counts.values()))
+        names = list(self.item_counts)
+        numbers = np.array(list(self.item_counts.values()), np.float64)
+        total = math.log(numbers.sum())
+        drawn = labels.get(drawn_items.drawn_field(self.name))
         items = labels[self.item]
-        known = values.as_held(
-            items, list(counts), self._where("item_counts"), f"label {self.item!r}"
+        if drawn is None or self.negatives is None or self.negatives.shares is None:
+            return self._look_up(items, names, np.log(numbers) - total, -total)
+        items = tf.where(is_drawn, drawn, items)
+        shares = self.negatives.shares
+        expected = tf.add_n(
+            [
+                tf.reduce_sum(tf.cast(among, tf.float32)) * self._look_up(items, *known)
+                for among, known in (
+                    (counts, (names, numbers / numbers.sum(), math.exp(-total))),
+                    (is_drawn, (list(shares), list(shares.values()), 0.0)),
+                )
+            ]
         )
+        return tf.math.log(tf.maximum(expected, _LEAST))
+
+    def _look_up(
+        self, items: tf.Tensor, names: Sequence[Any], numbers: Any, default: float
+    ) -> tf.Tensor:
+        """Return the number of each item by its name, [B]."""
+        known = values.as_held(items, names, self._where("item_counts"), f"label {self.item!r}")
         with tf.init_scope():  # A table cannot be made within the body of a training loop.
-            shares = np.log(np.array(list(counts.values()), np.float64)) - total
             entries = tf.lookup.KeyValueTensorInitializer(
-                tf.constant(known, items.dtype), tf.constant(shares, tf.float32)
+                tf.constant(known, items.dtype), tf.constant(numbers, tf.float32)
             )
-            table = tf.lookup.StaticHashTable(entries, default_value=-total)
+            table = tf.lookup.StaticHashTable(entries, default_value=default)
         return table.lookup(items)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Sum the weights of the rows of a label above 0: {field: [B]} -> a scalar."""
+        return tf.reduce_sum(self._row_weights(labels))
+
+    def _row_weights(self, labels: types.Tensors) -> tf.Tensor:
+        """Return the weights of the rows of a label above 0, and 0 elsewhere."""
         targets, present = self.targets(self.label_of(labels))
-        return tf.reduce_sum(self.weights(labels, present) * targets)
+        return self.weights(labels, present) * targets
+
+    def _read_items(self, labels: types.Tensors, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the keys of the items of all rows, and which rows hold an item that was drawn."""
+        keys, field = groups.read_keys(self, self.item, labels, counts), None
+        if self.negatives is not None and drawn_items.drawn_field(self.name) in labels:
+            field = drawn_items.drawn_field(self.name)
+        if field is None:
+            return keys, tf.zeros_like(counts)
+        is_drawn = values.are_present(labels[field])
+        return tf.where(is_drawn, groups.read_keys(self, field, labels, is_drawn), keys), is_drawn
 
     def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> "_Rows":
-        targets, present = self.targets(self.label_of(labels))
-        weights = self.weights(labels, present) * targets
+        weights = self._row_weights(labels)
         counts = weights > 0
-        keys = groups.read_keys(self, self.item, labels, counts)
-        queries, items = tf.split(tf.where(counts[:, tf.newaxis], logits, 0.0), 2, 1)
-        return _Rows(keys, queries, items, weights)
+        keys, is_drawn = self._read_items(labels, counts)
+        logits = tf.where((counts | is_drawn)[:, tf.newaxis], logits, 0.0)
+        queries, items = tf.split(logits, 2, 1)
+        return _Rows(keys, queries, items, weights, is_drawn)
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics, over all items of the split: [B, 2 D] and {field: [B]}."""
@@ -256,12 +365,16 @@ class ItemCounts:
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Rows of a batch: [B] int64, [B, D], [B, D] and [B], 0 where a row does not count."""
+    """Rows of a batch: [B] int64, [B, D], [B, D], [B] and [B] bool.
+
+    Weights are 0 where a row does not count, and vectors as well, but for items that were drawn.
+    """
 
     keys: tf.Tensor
     queries: tf.Tensor
     items: tf.Tensor
     weights: tf.Tensor
+    is_drawn: tf.Tensor
 
 
 class AllItems:

@@ -180,6 +180,8 @@ class MultiTaskModel(passes.Passes):
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
+        for head in self.heads_with_loss:
+            labels = types.read_member(head, types.Head, "see_batch")(labels)
         watch = watch_lib.Watch(board, self.adds_losses)
         # One pass through the network, or one for each slice of the batch on each replica.
         forward = watch.see_passes(functools.partial(self._pass_forward, statistics))

@@ -215,6 +215,12 @@ class Training:
     def _input_settings(self) -> tuple[Any, ...]:
         """What the order of the examples depends on."""
         settings = (self._data, self._run.seed, self._place.workers)
+        added = [
+            types.read_member(head, types.Head, "rows_added")
+            for head in self._experiment.model.heads
+        ]
+        if any(added):
+            return (*settings, self._parts, added)
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
@@ -321,6 +327,17 @@ class Training:
             start_step=first,
             parts=self._parts,
         )
+        reading = types.Reading(
+            fitting.load_statistics(self._model_dir),
+            self._run.seed,
+            first,
+            self._parts,
+            place.workers,
+            place.cluster.rank if place.cluster else 0,
+        )
+        for head in self._experiment.model.heads:
+            add_rows = types.read_member(head, types.Head, "add_rows")
+            dataset = add_rows(dataset, self._data.spec, reading)
         # An iterator of ours, not a dataset handed to Estimator: its position is saved with every
         # checkpoint, and the loop over steps calls `get_next` in its body.
         iterator = tf1.data.make_initializable_iterator(dataset)

@@ -25,7 +25,7 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import Source
+from mtl.types.data import Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.heads import (
     ComparableHead,
@@ -102,6 +102,7 @@ __all__ = [
     "Observe",
     "Optimizer",
     "PythonValue",
+    "Reading",
     "RowNames",
     "RunDescription",
     "RunPart",

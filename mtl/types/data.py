@@ -2,12 +2,32 @@
 
 import abc
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from mtl import spec as spec_lib
-from mtl.types import values
+from mtl.types import columns, values
+
+
+class Reading(NamedTuple):
+    """How one process reads the batches of a training.
+
+    Attributes:
+      statistics: what was learned of the training split.
+      seed: what draws depend on, beside the step.
+      start_step: the global step from which training goes on.
+      parts: into how many equal parts, one after the other, this process cuts a batch.
+      num_shards: how many processes read a part of the data each.
+      shard: which of them this is.
+    """
+
+    statistics: columns.Statistics
+    seed: int
+    start_step: int = 0
+    parts: int = 1
+    num_shards: int = 1
+    shard: int = 0
 
 
 class Source(Protocol):

@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from mtl.types import columns, values
+from mtl import spec as spec_lib
+from mtl.types import columns, data, values
 
 
 class LossInputs(NamedTuple):
@@ -96,6 +97,30 @@ class Head(Protocol):
     def whole_groups(self) -> str | None:
         """The label field whose equal values no batch of training may part; None where any may."""
         return None
+
+    def check_fields(self, spec: spec_lib.Spec) -> None:
+        """Fail unless a specification has the features that its settings name."""
+        del spec
+
+    @property
+    def rows_added(self) -> int:
+        """How many rows `add_rows` puts into a batch of training, of all processes together."""
+        return 0
+
+    def add_rows(
+        self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: data.Reading
+    ) -> tf.data.Dataset:
+        """Return the batches of training with the rows that its loss needs beside their own."""
+        del spec, reading
+        return batches
+
+    def see_batch(self, labels: values.Tensors) -> values.Tensors:
+        """Return the labels of a step's whole batch, with what its loss has to know of all of it.
+
+        Training calls it once a step, before the batch is cut into slices: {field: [B, ...]} of
+        this replica -> the same, and maybe more. State for the next step is written by UPDATE_OPS.
+        """
+        return labels
 
     @property
     def class_names(self) -> Sequence[str]:

@@ -1,0 +1,260 @@
+"""Items that are drawn from the training split, as rows that follow those of each batch.
+
+clicked/heads.Retrieval.negatives = @drawn_items.DrawnItems()
+drawn_items.DrawnItems.num = 512
+drawn_items.DrawnItems.features = ["item", "category"]
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import source as source_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawnItems:
+    """Draws `num` items for each batch, each with a probability of `count^power / sum count^power`.
+
+    The count of an item is that of its rows in the training split. 1 draws items as often as they
+    come, 0 all alike, and 0.75 is the choice of T. Mikolov et al., "Distributed Representations of
+    Words and Phrases and their Compositionality", 2013, arXiv:1310.4546. An item may be drawn twice
+    in a batch.
+
+    An item becomes a row behind those of the batch. It has the item's own features, all others are
+    those of some row of the batch, and its labels are missing. So it weighs nothing in the losses
+    of other heads, but a batch norm and auxiliary losses without a label see it, and the columns of
+    the query are encoded once more for nothing. Each slice and each replica gets an equal part of
+    the items.
+
+    Attributes:
+      num: how many are drawn for a batch, over all replicas and workers.
+      features: the features of the item, which have to be the same in all of its rows.
+      power: in [0, 1].
+    """
+
+    num: int
+    features: Sequence[str]
+    power: float = 0.75
+
+    def __post_init__(self):
+        checks.whole("DrawnItems.num", self.num, 1)
+        rule = "be a list of the item's features"
+        checks.texts("DrawnItems.features", self.features, rule)
+        checks.unique("DrawnItems.features", self.features)
+        checks.require(bool(self.features), "DrawnItems.features", "name a feature", [])
+        checks.number("DrawnItems.power", self.power, "be a number in [0, 1]")
+        checks.require(0 <= self.power <= 1, "DrawnItems.power", "be in [0, 1]", self.power)
+
+    @property
+    def shares(self) -> Mapping[int | str, float] | None:
+        """{item: the probability that a draw gives it}; None until items are counted."""
+        return None
+
+    def fitted(self, task: str, statistics: types.Statistics) -> "DrawnItems":
+        """Return the part with the items of the training split, as `accumulators` counted them."""
+        entry = statistics.for_column(_name(task))
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        counts = dict(zip(entry["items"], entry["counts"], strict=True))
+        return _CountedItems(**settings, counts=counts)
+
+    def check(self, spec: spec_lib.Spec) -> None:
+        """Fail unless a specification has the features, each one value or one list a row."""
+        for name in self.features:
+            checks.one_of("DrawnItems.features", name, spec.features)
+            field, where = spec.fields[name], f"DrawnItems.features {name!r}"
+            checks.require(not field.is_nested, where, "be no list of lists", field.shape)
+
+    def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
+        """Return what gathers the items of the training split, by the field that names them."""
+        return {_name(task): Items(item=item, features=tuple(self.features))}
+
+    def append(
+        self, task: str, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
+    ) -> tf.data.Dataset:
+        """Return the batches with the rows of drawn items behind the rows of each of their parts.
+
+        A label field `drawn_field(task)` holds the items of these rows, and is missing elsewhere.
+
+        Raises:
+          UserError: the items cannot be divided among the parts.
+        """
+        parts, num = reading.parts, self.num // reading.num_shards
+        what = "Run.micro_batches times the number of replicas"
+        over = parts * reading.num_shards
+        checks.require(self.num % over == 0, what, f"divide DrawnItems.num, {self.num}", over)
+        shares = cast(Mapping, self.fitted(task, reading.statistics).shares)
+        ends, items = tf.constant(np.cumsum(list(shares.values()))), np.array(list(shares))
+        items = tf.constant(items, tf.string if items.dtype.kind == "U" else tf.int64)
+        tables = self._read_tables(task, spec, reading.statistics)
+        seed = reading.seed ^ zlib.crc32(_name(task).encode())
+
+        @tf.autograph.experimental.do_not_convert
+        def add(step: tf.Tensor, batch: Any) -> tuple[types.Tensors, types.Tensors]:
+            features, labels = batch
+            rows = next(iter(features.values())).shape[0]
+            draw = step * reading.num_shards + reading.shard
+            uniform = tf.random.stateless_uniform([num], [seed, draw], dtype=tf.float64)
+            drawn = tf.searchsorted(ends, uniform * ends[-1], side="right")
+            drawn = tf.minimum(drawn, len(shares) - 1)
+            places = [np.arange(rows), np.arange(rows, rows + num)]
+            order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
+
+            def join(value: Any, more: Any) -> Any:
+                return tf.gather(tf.concat([value, more], 0), order)
+
+            others = np.arange(num) % rows
+            found = {
+                name: join(value, tf.gather(*of))
+                for name, value in features.items()
+                for of in [(tables[name], drawn) if name in tables else (value, others)]
+            }
+            empty = {name: join(value, _missing_rows(value, num)) for name, value in labels.items()}
+            keys = tf.gather(items, drawn)
+            empty[drawn_field(task)] = join(_missing_rows(keys, rows), keys)
+            source_lib.set_batch_size(found, rows + num)
+            source_lib.set_batch_size(empty, rows + num)
+            return found, empty
+
+        numbered = batches.enumerate(reading.start_step)
+        parallel = tf.data.AUTOTUNE
+        added = numbered.map(add, num_parallel_calls=parallel, deterministic=True)
+        return added.prefetch(parallel)
+
+    def _read_tables(
+        self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
+    ) -> dict[str, Any]:
+        """Return {feature: those of all items}, read when the input starts."""
+        path = statistics.path(statistics.for_column(_name(task))["file"])
+        parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
+        found, places = {}, iter(range(2 * len(self.features)))
+        for name in self.features:
+            field = spec.fields[name]
+            values = tf.io.parse_tensor(parts[next(places)], field.dtype)
+            if field.is_ragged:
+                values = tf.ensure_shape(values, [None])
+                splits = tf.ensure_shape(tf.io.parse_tensor(parts[next(places)], tf.int64), [None])
+                found[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            else:
+                found[name] = tf.ensure_shape(values, [None, *field.shape])
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _CountedItems(DrawnItems):
+    """Knows how many rows of the training split each item has."""
+
+    counts: Mapping[int | str, int]
+
+    @functools.cached_property
+    def shares(self) -> Mapping[int | str, float]:
+        """{item: the probability that a draw gives it}."""
+        weights = np.array(list(self.counts.values()), np.float64) ** self.power
+        return dict(zip(self.counts, (weights / weights.sum()).tolist(), strict=True))
+
+
+def drawn_field(task: str) -> str:
+    """Return the name of the label field with the items that were drawn for a task."""
+    return f"{task}/drawn"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Items:
+    """An accumulator of the items of a split: how many rows each has, and its features.
+
+    Attributes:
+      item: the field that names the item of a row; a row without one is left out.
+      features: the fields that are kept of each item.
+    """
+
+    item: str
+    features: Sequence[str]
+
+    def __post_init__(self):
+        self._counts: collections.Counter = collections.Counter()
+        self._rows: dict[Any, tuple] = {}
+        self._kinds: dict[str, tuple[np.dtype, tuple, bool]] = {}
+
+    def update(self, fields: types.Tensors) -> None:
+        """Count the items of a batch of eager tensors, and keep the features of new ones.
+
+        Raises:
+          UserError: the features of an item differ from row to row.
+        """
+        columns = []
+        for name in self.features:
+            is_list = isinstance(fields[name], tf.RaggedTensor)
+            flat = (fields[name].flat_values if is_list else fields[name]).numpy()
+            self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
+            starts = fields[name].row_splits.numpy() if is_list else []
+            values = [flat[a:b] for a, b in itertools.pairwise(starts)] if is_list else flat
+            columns.append([_freeze(value) for value in values])
+        keys = fields[self.item].numpy().tolist()
+        for key, *row in zip(keys, *columns, strict=True):
+            if key in (spec_lib.MISSING["int64"], b""):
+                continue
+            self._counts[key] += 1
+            known = self._rows.setdefault(key, tuple(row))
+            for name, own, other in zip(self.features, row, known, strict=True):
+                where = f"DrawnItems.features: {name!r}"
+                rule = f"be the same in all rows of an item, as {self.item!r} names it,"
+                checks.require(own == other, where, rule, f"two values for {_text(key)!r}")
+
+    def save(self, directory: str, column: str) -> dict[str, types.Json]:
+        """Return the items and their counts, and write their features to a file."""
+        items, tensors = sorted(self._rows), []
+        where = f"label {self.item!r} of the training split"
+        checks.require(bool(items), where, "name an item, for negatives to be drawn", "none")
+        for place, name in enumerate(self.features):
+            dtype, shape, is_list = self._kinds[name]
+            rows = [self._rows[item][place] for item in items]
+            is_text = dtype.kind == "O"
+            if is_text:
+                flat = list(itertools.chain(*rows)) if is_list else rows
+                values = np.array(flat, object).reshape(-1, *shape)
+                lengths = [len(row) for row in rows] if is_list else []
+            else:
+                values = np.frombuffer(b"".join(rows), dtype).reshape(-1, *shape)
+                lengths = [len(row) // dtype.itemsize for row in rows]
+            tensors.append(tf.constant(values, tf.string if is_text else dtype))
+            if is_list:
+                tensors.append(tf.constant(np.cumsum([0, *lengths]), tf.int64))
+        file = f"{column.replace('/', '_')}.tensors"
+        whole = tf.io.serialize_tensor(tf.stack(list(map(tf.io.serialize_tensor, tensors))))
+        tf.io.write_file(os.path.join(directory, file), whole)
+        counts = [self._counts[item] for item in items]
+        return {"items": list(map(_text, items)), "counts": counts, "file": file}
+
+
+def _name(task: str) -> str:
+    return f"drawn_items/{task}"
+
+
+def _freeze(value: Any) -> Any:
+    """Return the features of a row so that equal ones are equal, missing numbers as well."""
+    if isinstance(value, bytes):
+        return value
+    return value.tolist() if value.dtype.kind == "O" else value.tobytes()
+
+
+def _text(item: int | bytes) -> int | str:
+    return item.decode(errors="replace") if isinstance(item, bytes) else item
+
+
+def _missing_rows(value: tf.Tensor | tf.RaggedTensor, count: int) -> tf.Tensor | tf.RaggedTensor:
+    """Return rows of missing labels, of the kind of others."""
+    missing: Mapping[str, Any] = spec_lib.MISSING
+    fill = tf.constant(missing.get(value.dtype.name, 0), value.dtype)
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensor.from_row_lengths(tf.fill([count], fill), np.ones(count, np.int64))
+    return tf.fill([count, *value.shape[1:]], fill)

@@ -206,9 +206,12 @@ class Items:
             self._counts[key] += 1
             known = self._rows.setdefault(key, tuple(row))
             for name, own, other in zip(self.features, row, known, strict=True):
-                where = f"DrawnItems.features: {name!r}"
-                rule = f"be the same in all rows of an item, as {self.item!r} names it,"
-                checks.require(own == other, where, rule, f"two values for {_text(key)!r}")
+                if own != other:
+                    where, rule = (
+                        f"DrawnItems.features {name!r}",
+                        "be the same in all rows of an item",
+                    )
+                    checks.fail(where, rule, f"two values for {self.item} {_text(key)!r}")
 
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
         """Return the items and their counts, and write their features to a file."""

@@ -27,10 +27,11 @@ class WholeGroups:
     """Draws whole groups, rows with one key that follow each other in the source.
 
     Every pass over the split has each group once; groups are shuffled, `Pipeline.shuffle_buffer` of
-    them, and their rows stay in order. A batch takes groups until the next one does not fit. The
-    rest is padded: with the last row again, whose labels are all missing, so that it weighs nothing
-    in losses, though a batch norm sees it. Each slice (`Run.micro_batches`) and each replica gets
-    whole groups in the same way. Evaluation reads all rows in order and pads nothing.
+    them, and their rows stay in order. A batch takes groups until the next one does not fit, or is
+    in it already, of the pass before: both would be ranked as one group. The rest is padded: with
+    the last row again, whose labels are all missing, so that it weighs nothing in losses, though a
+    batch norm sees it. Each slice (`Run.micro_batches`) and each replica gets whole groups in the
+    same way. Evaluation reads all rows in order and pads nothing.
 
     Attributes:
       group: the field with the key, int64 or string: a label, or one of `Spec.keys`.
@@ -188,7 +189,7 @@ def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) 
 def _split_groups(
     records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
 ) -> tf.data.Dataset:
-    """Return the groups of one pass, each as raw records [n, ...]."""
+    """Return the groups of one pass, each as raw records [n, ...] and its key."""
     spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
     spec = dataclasses.replace(spec, defaults={field.name: field.missing})
 
@@ -215,14 +216,14 @@ def _split_groups(
         last = tf.fill([tf.cast(chunk[2], tf.int64)], count)
         bounds = tf.concat([starts, last], 0)
         end = bounds[-1]
-        return (*_flatten(_slice(rows, end, count)), keys[end:]), (rows, bounds)
+        return (*_flatten(_slice(rows, end, count)), keys[end:]), (rows, keys, bounds)
 
     start = (*_flatten(_empty_rows(records)), _empty(tf.TensorSpec([None], field.dtype)))
 
     @tf.autograph.experimental.do_not_convert
-    def deal(rows: Any, bounds: tf.Tensor) -> tf.data.Dataset:
+    def deal(rows: Any, keys: tf.Tensor, bounds: tf.Tensor) -> tf.data.Dataset:
         ends = tf.data.Dataset.from_tensor_slices((bounds[:-1], bounds[1:]))
-        return ends.map(lambda first, last: _slice(rows, first, last))
+        return ends.map(lambda first, last: (_slice(rows, first, last), keys[first]))
 
     return chunks.scan(start, cut).flat_map(deal)
 
@@ -231,15 +232,17 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     """Return full parts, (raw records [rows, ...], which of them are no padding [rows])."""
 
     @tf.autograph.experimental.do_not_convert
-    def add(carried: Any, group: Any) -> tuple[Any, Any]:
-        carried = _pack(records, carried)
+    def add(carried: Any, given: Any) -> tuple[Any, Any]:
+        (*flat, keys), (group, key) = carried, given
+        carried = _pack(records, flat)
         held, size = _count(carried), _count(group)
-        fits = held + size <= rows
+        fits = (held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a slice of a batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
             first = tf.where(fits, tf.zeros_like(held), held)
         kept = _slice(_concat(carried, group), first, held + size)
-        return _flatten(kept), (carried, ~fits)
+        keys = tf.concat([keys[: tf.where(fits, tf.size(keys), 0)], [key]], 0)
+        return (*_flatten(kept), keys), (carried, ~fits)
 
     @tf.autograph.experimental.do_not_convert
     def pad(carried: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -248,7 +251,8 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         chosen = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, chosen), carried), places < count
 
-    filled = groups.scan(_flatten(_empty_rows(records)), add)
+    no_keys = _empty(tf.TensorSpec([None], groups.element_spec[1].dtype))
+    filled = groups.scan((*_flatten(_empty_rows(records)), no_keys), add)
     return filled.filter(lambda carried, is_full: is_full).map(pad)
 
 

@@ -25,19 +25,21 @@ class StreamedFrequency:
 
     At step t, for each item y of the batch and each of the hashes h:
 
-        B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]),  A[h(y)] = t,  Q(y) = 1 / max_h B[h(y)]
+        B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
     X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations",
-    RecSys 2019, algorithms 2 and 3. Differs from it where an item comes for the first time: B is
-    then the whole of t, whose mean is 1 / Q, as an initial B has to be without a bias. An item that
-    is in every batch, however often, has a Q of 1.
+    RecSys 2019, algorithms 2 and 3. Differs from it where an item is new: when it comes for the
+    n-th time, 1/n takes the place of a smaller rate, so that B is the mean of its gaps so far. With
+    one rate, an initial B, or the first gap, would tell most of it for as long as 1 / rate batches
+    that have the item. An item that is in every batch, however often, has a Q of 1.
 
-    A and B are the same on all replicas, which see the items of each other's rows.
+    A, B and n are the same on all replicas, which see the items of each other's rows.
 
     Attributes:
       rate: in (0, 1]; a smaller one averages over more batches, about 1 / rate of those that have
         the item, and follows later what changes.
-      buckets: entries of A and B for each hash; many more than items, so that few meet in one.
+      buckets: entries of A, B and n for each hash, 16 bytes together; many more than items, so that
+        few meet in one.
       hashes: how many; items that meet in one bucket rarely meet in all.
     """
 
@@ -64,6 +66,7 @@ class StreamedFrequency:
         size = self.buckets * self.hashes
         # One more entry, for the rows that do not count.
         seen = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
+        comes = step_state.create_variable("frequency/times", np.zeros([size + 1], np.int32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))
         places = tf.where(counts, self._find_places(keys), size)
         used, own = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
@@ -71,13 +74,17 @@ class StreamedFrequency:
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64) + 1
         # The handles act alike in every replica, and write the rows that are named alone.
         before = tf.raw_ops.ResourceGather(resource=seen.handle, indices=used, dtype=tf.int64)
+        times = 1 + tf.raw_ops.ResourceGather(resource=comes.handle, indices=used, dtype=tf.int32)
         gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=used, dtype=tf.float32)
-        last = tf.cast(step - before, tf.float32)
-        gap = tf.where(before == 0, last, (1 - self.rate) * gap + self.rate * last)
-        for variable, value in ((seen, tf.fill(tf.shape(used), step)), (gaps, gap)):
-            scatter = tf.raw_ops.ResourceScatterUpdate
-            written = scatter(resource=variable.handle, indices=used, updates=value)
-            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, written)
+        rate = tf.maximum(self.rate, 1 / tf.cast(times, tf.float32))
+        gap += rate * (tf.cast(step - before, tf.float32) - gap)
+        steps = tf.fill(tf.shape(used), step)
+        with tf.control_dependencies([gap]):  # Nothing else has the old state read before the new.
+            for variable, value in ((seen, steps), (comes, times), (gaps, gap)):
+                written = tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle, indices=used, updates=value
+                )
+                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, written)
         return -tf.math.log(tf.reduce_max(tf.gather(gap, own), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:

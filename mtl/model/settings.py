@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from mtl import checks, networks, types
 from mtl import features as features_lib
@@ -14,6 +14,7 @@ from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import slices as slices_lib
 from mtl.layers import quantization as quantization_lib
+from mtl.networks import fields as fields_lib
 from mtl.optimization import update as update_lib
 from mtl.sparsity import pruning as pruning_lib
 from mtl.variables import freezing as freezing_lib
@@ -95,7 +96,7 @@ class Settings:
         self._check_composed()
         for head in self.heads:
             if isinstance(head, heads_lib.Retrieval):
-                self._check_two_vectors(head.name)
+                self._check_two_vectors(head)
         if self.mixing is not None:
             self._check_mixing()
         for head in self.heads:
@@ -118,9 +119,9 @@ class Settings:
         names = [*self.tasks, *(part.name for part in self._all_losses)]
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
-    def _check_two_vectors(self, task: str) -> None:
+    def _check_two_vectors(self, head: heads_lib.Retrieval) -> None:
         """Fail if a network of ours mixes the columns of queries and items that a task compares."""
-        network = self.network
+        network, task = self.network, head.name
         if not type(network).__module__.startswith("mtl."):
             return
         trunk, tower = getattr(network, "trunk", None), getattr(network, "tower", None)
@@ -129,6 +130,15 @@ class Settings:
         rule = f"be a SharedBottom of a TwoTower, without a tower, for the head Retrieval {task!r}"
         fix = "Else the vector of a query would know the item that it is compared with."
         checks.require(fits, "MultiTaskModel.network", rule, type(network).__name__, fix)
+        if head.negatives is None:
+            return
+        patterns = cast(networks.TwoTower, trunk).item_columns
+        columns = {name: of for part in self.columns for name, of in part.columns.items()}
+        of_item = fields_lib.choose_columns("TwoTower.item_columns", patterns, columns)
+        where, drawn = f"DrawnItems.features of task {task!r}", list(head.negatives.features)
+        for field in (field for fields in of_item.values() for field in fields):
+            rule = f"name {field!r}, which a column of TwoTower.item_columns reads,"
+            checks.require(field in drawn, where, rule, drawn)
 
     def _check_composed(self) -> None:
         """Fail unless heads without a tower can be composed, and those without a loss learn."""

@@ -5,12 +5,15 @@ chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {c
 """
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl.layers import copies
+
+T = TypeVar("T")
 
 
 def check_dimension(where: str, dimension: int | None) -> None:
@@ -27,9 +30,7 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
     checks.unique(where, patterns)
 
 
-def choose_columns(
-    where: str, patterns: Sequence[str], inputs: types.Tensors
-) -> dict[str, tf.Tensor]:
+def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
     """Return the columns that a pattern names, in the order of the inputs.
 
     Raises:

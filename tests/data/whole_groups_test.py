@@ -80,6 +80,17 @@ def test_every_part_holds_whole_groups_and_every_pass_each_group_once(parts, shu
     assert seen[:80] != seen[80:160] or shuffle_buffer == 1
 
 
+def test_no_group_is_twice_in_a_part():
+    # Two passes fit into a part; before the second, it is padded.
+    data, times = make(sizes=[3, 4, 2]), []
+    for _, labels in read(data, 12):
+        keys = labels["query"][labels["y"] >= 0].astype(str)
+        counts = dict(zip(*np.unique(keys, return_counts=True), strict=True))
+        assert all(counts[key] == {"q0": 3, "q1": 4, "q2": 2}[key] for key in counts)
+        times += counts
+    assert {key: times.count(key) for key in times} == {"q0": 12, "q1": 12, "q2": 12}
+
+
 def test_evaluation_reads_all_rows_in_order():
     data = make()
     batches = data.dataset("train", training=False, seed=0).as_numpy_iterator()

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mtl import features, heads, networks
-from mtl.data import whole_groups
+from mtl import distribution, features, heads, networks
+from mtl.data import drawn_items, whole_groups
 from mtl.runs import verbs
 from tests import tiny
 
@@ -51,8 +51,9 @@ def test_a_run_that_stops_goes_on_to_the_bit(tmp_path):
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def test_two_towers_learn_and_are_exported(tmp_path):
-    made = tiny.make(check_rows=48, train_steps=60)
+def make_towers(check_rows=0, settings=None, **run):
+    """Two towers that find the word of a row, of a head with such further settings."""
+    made = tiny.make(check_rows=check_rows, **run)
     columns = [features.Numeric(names=["x"]), features.Categorical(names=["word"], dimension=4)]
     towers = networks.TwoTower(
         query=networks.MLP(layers=[8], activation="tanh"),
@@ -63,10 +64,38 @@ def test_two_towers_learn_and_are_exported(tmp_path):
         made.model,
         columns=columns,
         network=networks.SharedBottom(trunk=towers),
-        heads=[heads.Retrieval(name="found", label="sign", item="word", cutoffs=[1])],
+        heads=[
+            heads.Retrieval(
+                name="found", label="sign", item="word", cutoffs=[1], **(settings or {})
+            )
+        ],
     )
     data = dataclasses.replace(made.data, spec=dataclasses.replace(tiny.SPEC, keys=["word"]))
-    made = dataclasses.replace(made, data=data, model=model)
+    return dataclasses.replace(made, data=data, model=model)
+
+
+DRAWN = {"negatives": drawn_items.DrawnItems(num=8, features=["word"])}
+STREAMED = {**DRAWN, "frequency": heads.StreamedFrequency(buckets=100)}
+
+
+def test_drawn_items_and_frequencies_are_the_same_after_a_stop_and_in_parts(tmp_path):
+    expected = tiny.train(make_towers(settings=STREAMED, train_steps=8), tmp_path / "one")
+    tiny.train(make_towers(settings=STREAMED, train_steps=4), tmp_path / "two")
+    found = tiny.train(make_towers(settings=STREAMED, train_steps=8), tmp_path / "two")
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    cut = make_towers(settings=STREAMED, train_steps=8, micro_batches=2)
+    two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+    parts = tiny.train(dataclasses.replace(cut, distribution=two), tmp_path / "parts")
+    state = [name for name in expected if "frequency" in name]
+    assert len(state) == 3
+    for name in state:
+        np.testing.assert_array_equal(parts[name], expected[name], err_msg=name)
+    assert expected["head/found/frequency/step"][:-1].max() == 8
+
+
+def test_two_towers_learn_and_are_exported(tmp_path):
+    made = make_towers(settings=DRAWN, check_rows=48, train_steps=60)
     metrics, _ = verbs.train(made, str(tmp_path))
     rows = list(verbs.predict(made, str(tmp_path)))
     words = tiny.SPLITS["test"]["word"]

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, heads
+from mtl import checks, features, heads
+from mtl.data import drawn_items
 from tests.heads import harness
 
+tf1 = tf.compat.v1
 pytestmark = pytest.mark.medium
 
 COUNTS = {0: 50, 1: 20, 2: 20, 3: 5, 4: 5}
@@ -62,6 +64,121 @@ def test_the_loss_is_that_of_the_formula(query, counts):
         step[row, column] = 1e-4
         change = expected(vectors + step) - expected(vectors - step)
         assert gradient[row, column] == pytest.approx(change / 2e-4, abs=1e-5)
+
+
+def fitted_with_drawn(counts, tmp_path, power=0.0, **settings):
+    """A head that knows these counts of the items to draw, and draws none itself."""
+    negatives = drawn_items.DrawnItems(num=8, features=["item"], power=power)
+    found = head(negatives=negatives, **settings)
+    ((name, accumulator),) = found.negatives.accumulators("found", "item").items()
+    rows = {"item": tf.repeat(tf.constant(list(counts), tf.int64), list(counts.values()))}
+    accumulator.update(rows)
+    statistics = features.statistics.Statistics(
+        directory=str(tmp_path), entries={name: accumulator.save(str(tmp_path), name)}
+    )
+    return found.fitted(statistics)
+
+
+@pytest.mark.parametrize("query", [None, "user"])
+def test_drawn_items_are_negatives_by_their_share_of_the_mixture(query, tmp_path):
+    vectors, labels = drawn(count=32)
+    labels["click"][24:] = -1  # The last eight are drawn; what stands in their row tells nothing.
+    keys, labels["item"][24:] = labels["item"][24:].copy(), -1
+    labels["found/drawn"] = np.r_[np.full(24, -1), keys]
+    shares = {item: count**0.5 for item, count in COUNTS.items()}
+    shares = {item: share / sum(shares.values()) for item, share in shares.items()}
+    found = fitted_with_drawn(COUNTS, tmp_path, 0.5, query=query, item_counts=COUNTS)
+    rows = np.flatnonzero(labels["click"] > 0)
+
+    def expected(given):
+        total, weights = 0.0, labels["weight"].astype("d")
+        for i in rows:
+            terms = {}
+            for j in [*rows, *range(24, 32)]:
+                item = keys[j - 24] if j >= 24 else labels["item"][j]
+                same = labels["item"][i] == item
+                same |= bool(query) and j < 24 and labels["user"][i] == labels["user"][j]
+                if i != j and same:
+                    continue
+                times = len(rows) * COUNTS.get(int(item), 1) / 100 + 8 * shares.get(int(item), 0)
+                terms[j] = given[i, :4] @ given[j, 4:] / 0.5 - np.log(times)
+            total += weights[i] * (np.log(np.exp(list(terms.values())).sum()) - terms[i])
+        return total / weights[rows].sum()
+
+    loss, gradient = harness.loss(found, vectors, labels)
+    assert loss == pytest.approx(expected(vectors.astype("d")), rel=1e-5)
+    np.testing.assert_array_equal(gradient[24:, :4], 0)
+    for row, column in ((rows[0], 1), (rows[-1], 6), (25, 7)):
+        step = np.zeros(vectors.shape)
+        step[row, column] = 1e-4
+        change = expected(vectors + step) - expected(vectors - step)
+        assert gradient[row, column] == pytest.approx(change / 2e-4, abs=1e-5)
+
+
+def test_the_sum_over_drawn_items_is_that_over_all_items_in_the_mean(tmp_path):
+    """Of one row, and of draws that are as often each item as they are in the mean."""
+    count, random = 1000, np.random.default_rng(1)
+    found = fitted_with_drawn(COUNTS, tmp_path, 1.0, item_counts=COUNTS)
+    scores = random.normal(size=5)
+    items = np.repeat(range(5), [10 * number for number in COUNTS.values()])
+    vectors = np.zeros((count + 1, 8), "f")
+    vectors[0, 0], vectors[1:, 4], vectors[0, 4] = 0.5, scores[items], scores[1]
+    labels = {
+        "click": np.r_[1, np.full(count, -1)],
+        "item": np.r_[1, np.full(count, -1)],
+        "weight": np.ones(count + 1, "f"),
+        "found/drawn": np.r_[-1, items],
+    }
+    loss, _ = harness.loss(found, vectors, labels)
+    times = (count + 1) * COUNTS[1] / 100
+    others = np.exp(np.delete(scores, 1)).sum()
+    # That of row j's own item is divided by how often it is expected, as in both papers.
+    expected = np.log1p(times * others / np.exp(2 * 0.5 * scores[1]))
+    assert loss == pytest.approx(expected, abs=0.01)
+
+
+def test_frequencies_are_those_of_the_paper_and_come_near_the_rates():
+    rates, random = np.array([0.9, 0.5, 0.1, 0.02]), np.random.default_rng(0)
+    streamed = heads.StreamedFrequency(rate=0.02, buckets=1000, hashes=2)
+    last, gaps, times, found = np.zeros(4), np.zeros(4), np.zeros(4), []
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.train.get_or_create_global_step()
+        keys, counts = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.bool, [None])
+        log_share = streamed.update(keys, counts)
+        updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+        with tf.control_dependencies([log_share, *updates]):
+            following = step.assign_add(1)
+        session.run(tf1.global_variables_initializer())
+        for number in range(1, 2001):
+            come = np.flatnonzero(random.random(4) < rates)
+            for item in come:
+                gap, times[item] = number - last[item], times[item] + 1
+                rate = max(0.02, 1 / times[item])
+                gaps[item] = (1 - rate) * gaps[item] + rate * gap
+                last[item] = number
+            # Twice in a batch is once, and a row that does not count leaves no trace.
+            given = np.r_[come, come, 0, 1, 2, 3]
+            feed = {keys: 1000 + given, counts: np.arange(len(given)) < 2 * len(come)}
+            *_, shares = session.run([following, log_share], feed)
+            np.testing.assert_allclose(np.exp(-shares[: len(come)]), gaps[come], rtol=1e-3)
+            found.append(gaps.copy())
+    np.testing.assert_allclose(np.mean(found[500:], 0), 1 / rates, rtol=0.25)
+
+
+def test_items_that_meet_in_a_bucket_keep_the_larger_gap():
+    streamed = heads.StreamedFrequency(buckets=2, hashes=8)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        step = tf1.train.get_or_create_global_step()
+        keys = tf1.placeholder(tf.int64, [None])
+        log_share = streamed.update(keys, tf.ones_like(keys, tf.bool))
+        session.run(tf1.global_variables_initializer())
+        for number in range(1, 101):  # Item 7 comes with each step, item 8 in the last alone.
+            session.run(step.assign(number - 1))
+            given = [7, 8] if number == 100 else [7]
+            updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+            shares, *_ = session.run([log_share, *updates], {keys: given})
+    assert np.exp(shares[0]) == pytest.approx(1)
+    assert np.exp(shares[1]) == pytest.approx(1 / 100)
 
 
 def test_names_of_items_are_counted_alike():

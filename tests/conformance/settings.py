@@ -144,6 +144,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Ranking": lambda: {"name": "y", "group": "query"},
     "Retrieval": lambda: {"name": "y", "item": "item"},
     "WholeGroups": lambda: {"group": "query"},
+    "DrawnItems": lambda: {"num": 8, "features": ["x"]},
     "FromFile": lambda: {"path": __file__},
     "Rows": lambda: {"rows": [1]},
     "MultiTaskModel": lambda: {

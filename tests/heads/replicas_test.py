@@ -22,6 +22,7 @@ LABELS = {
     "time": RANDOM.integers(0, 9, 96).astype("f"),
     "seen": RANDOM.integers(0, 2, 96),
     "weight": RANDOM.random(96).astype("f"),
+    "query": RANDOM.integers(0, 12, 96),  # Groups lie across batches, and so across replicas.
 }
 HEADS = [
     heads.Binary(name="binary", weight="weight"),
@@ -34,14 +35,26 @@ HEADS = [
     heads.ZeroInflatedLogNormal(name="amount"),
     heads.Survival(name="time", event="seen", boundaries=[2, 5]),
     heads.MultiClass(name="within", label="classes", classes=3, within={"order": [1, 2]}),
+    heads.Binary(name="grouped", label="binary", group="query"),
+    heads.Ranking(name="ranked", label="count", group="query", cutoffs=[2]),
+    heads.Retrieval(
+        name="found", label="binary", item="order", cutoffs=[1], item_counts={0: 3, 1: 4, 2: 5}
+    ),
 ]
+
+
+def _tower(head, features, labels):
+    if head.name != "found":
+        return features["x"]
+    order = tf.cast(labels["order"], tf.float32)  # Equal items have equal vectors.
+    return tf.stack([features["x"][:, 0], features["x"][:, 1], tf.cos(order), tf.sin(order)], 1)
 
 
 def _model_fn(features, labels, mode):
     losses, metrics = [], {}
     for head in HEADS:
         with tf1.variable_scope(f"head/{head.name}"):
-            logits = head.logits(features["x"])
+            logits = head.logits(_tower(head, features, labels))
         losses.append(head.loss(logits, labels))
         if mode == "eval":
             for name, metric in head.metrics(logits, labels).items():

@@ -251,7 +251,13 @@ def _freeze(value: Any) -> Any:
 
 
 def _text(item: int | bytes) -> int | str:
-    return item.decode(errors="replace") if isinstance(item, bytes) else item
+    """Return the item as JSON and TensorFlow hold it alike."""
+    if not isinstance(item, bytes):
+        return item
+    try:
+        return item.decode()
+    except UnicodeDecodeError:
+        checks.fail("the items of DrawnItems", "be named in UTF-8", item)
 
 
 def _missing_rows(value: tf.Tensor | tf.RaggedTensor, count: int) -> tf.Tensor | tf.RaggedTensor:

@@ -66,7 +66,7 @@ class StreamedFrequency:
         size = self.buckets * self.hashes
         # One more entry, for the rows that do not count.
         seen = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
-        comes = step_state.create_variable("frequency/times", np.zeros([size + 1], np.int32))
+        comes = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))
         places = tf.where(counts, self._find_places(keys), size)
         used, own = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
@@ -74,9 +74,9 @@ class StreamedFrequency:
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64) + 1
         # The handles act alike in every replica, and write the rows that are named alone.
         before = tf.raw_ops.ResourceGather(resource=seen.handle, indices=used, dtype=tf.int64)
-        times = 1 + tf.raw_ops.ResourceGather(resource=comes.handle, indices=used, dtype=tf.int32)
+        times = 1 + tf.raw_ops.ResourceGather(resource=comes.handle, indices=used, dtype=tf.float32)
         gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=used, dtype=tf.float32)
-        rate = tf.maximum(self.rate, 1 / tf.cast(times, tf.float32))
+        rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(used), step)
         with tf.control_dependencies([gap]):  # Nothing else has the old state read before the new.

@@ -134,5 +134,7 @@ class HeatMap(dense.Dense):
 
 def _find_peaks(maps: tf.Tensor) -> tf.Tensor:
     """Return the row and the column where each map is largest: [B, H, W, K] -> int64 [B, K, 2]."""
-    places = tf.argmax(dense.flatten_places(maps), 1)
-    return tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)
+    # Of int32, as TensorFlow Lite divides no int64.
+    places = tf.argmax(dense.flatten_places(maps), 1, tf.int32)
+    found = tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)
+    return tf.cast(found, tf.int64)

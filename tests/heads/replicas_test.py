@@ -35,8 +35,7 @@ HEADS = [
     heads.ZeroInflatedLogNormal(name="amount"),
     heads.Survival(name="time", event="seen", boundaries=[2, 5]),
     heads.MultiClass(name="within", label="classes", classes=3, within={"order": [1, 2]}),
-    heads.Binary(name="grouped", label="binary", group="query"),
-    heads.Ranking(name="ranked", label="count", group="query", cutoffs=[2]),
+    heads.Ranking(name="ranked", label="count", group="query", loss_type="softmax", cutoffs=[2]),
     heads.Retrieval(
         name="found", label="binary", item="order", cutoffs=[1], item_counts={0: 3, 1: 4, 2: 5}
     ),
@@ -55,7 +54,8 @@ def _model_fn(features, labels, mode):
     for head in HEADS:
         with tf1.variable_scope(f"head/{head.name}"):
             logits = head.logits(_tower(head, features, labels))
-        losses.append(head.loss(logits, labels))
+        if head.name not in ("ranked", "found"):  # Batches cut groups, which metrics put together.
+            losses.append(head.loss(logits, labels))
         if mode == "eval":
             for name, metric in head.metrics(logits, labels).items():
                 metrics[f"{head.name}/{name}"] = metric

@@ -85,14 +85,9 @@ class DrawnItems:
         """Return the batches with the rows of drawn items behind the rows of each of their parts.
 
         A label field `drawn_field(task)` holds the items of these rows, and is missing elsewhere.
-
-        Raises:
-          UserError: the items cannot be divided among the parts.
+        The parts of all processes have to divide `num`.
         """
         parts, num = reading.parts, self.num // reading.num_shards
-        what = "Run.micro_batches times the number of replicas"
-        over = parts * reading.num_shards
-        checks.require(self.num % over == 0, what, f"divide DrawnItems.num, {self.num}", over)
         shares = cast(Mapping, self.fitted(task, reading.statistics).shares)
         ends, items = tf.constant(np.cumsum(list(shares.values()))), np.array(list(shares))
         items = tf.constant(items, tf.string if items.dtype.kind == "U" else tf.int64)

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -250,10 +250,11 @@ class Retrieval(base.Labelled):
         total = math.log(numbers.sum())
         drawn = labels.get(drawn_items.drawn_field(self.name))
         items = labels[self.item]
-        if drawn is None or self.negatives is None or self.negatives.shares is None:
+        if drawn is None:
             return self._look_up(items, names, np.log(numbers) - total, -total)
         items = tf.where(is_drawn, drawn, items)
-        shares = self.negatives.shares
+        # Items are drawn by a head that is fitted.
+        shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
         expected = tf.add_n(
             [
                 tf.reduce_sum(tf.cast(among, tf.float32)) * self._look_up(items, *known)
@@ -288,10 +289,9 @@ class Retrieval(base.Labelled):
 
     def _read_items(self, labels: types.Tensors, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the keys of the items of all rows, and which rows hold an item that was drawn."""
-        keys, field = groups.read_keys(self, self.item, labels, counts), None
-        if self.negatives is not None and drawn_items.drawn_field(self.name) in labels:
-            field = drawn_items.drawn_field(self.name)
-        if field is None:
+        keys = groups.read_keys(self, self.item, labels, counts)
+        field = drawn_items.drawn_field(self.name)
+        if field not in labels:
             return keys, tf.zeros_like(counts)
         is_drawn = values.are_present(labels[field])
         return tf.where(is_drawn, groups.read_keys(self, field, labels, is_drawn), keys), is_drawn

@@ -137,7 +137,7 @@ class Settings:
         of_item = fields_lib.choose_columns("TwoTower.item_columns", patterns, columns)
         where, drawn = f"DrawnItems.features of task {task!r}", list(head.negatives.features)
         for field in (field for fields in of_item.values() for field in fields):
-            rule = f"name {field!r}, which a column of TwoTower.item_columns reads,"
+            rule = f"name {field!r}, which a column of TwoTower.item_columns reads"
             checks.require(field in drawn, where, rule, drawn)
 
     def _check_composed(self) -> None:

@@ -256,3 +256,12 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
     what = "Run.micro_batches times the number of replicas"
     checks.require(not size % parts, what, f"divide Pipeline.batch_size, {size}", parts, fix)
     return data
+
+
+def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:
+    """Fail unless so many replicas and micro-batches divide the rows that heads add to a batch."""
+    for head in model.heads:
+        added = types.read_member(head, types.Head, "rows_added")
+        what = "Run.micro_batches times the number of replicas"
+        rule = f"divide the {added} rows that head {head.name!r} adds to a batch"
+        checks.require(not added % parts, what, rule, parts)

@@ -73,6 +73,7 @@ class Training:
         self._place = experiment.distribution.find_place()
         parts = self._place.replicas * experiment.run.micro_batches
         data = preparation.divide_batch(experiment.data, parts, experiment.distribution.uneven)
+        preparation.check_added_rows(experiment.model, parts)
         self._audit = recording.Recording(experiment.clip_audit, model_dir)
         self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start

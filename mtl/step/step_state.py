@@ -12,11 +12,13 @@ tf1 = tf.compat.v1
 
 def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
     """Return a variable of the scope, of the array's shape and type; the same in every replica."""
+    # A graph would hold an array of zeros as it holds any other.
+    is_zero = not initial.any()
     return tf1.get_variable(
         name,
         initial.shape,
         tf.as_dtype(initial.dtype),
-        tf1.constant_initializer(initial),
+        tf1.zeros_initializer() if is_zero else tf1.constant_initializer(initial),
         trainable=False,
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,

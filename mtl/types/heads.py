@@ -104,7 +104,7 @@ class Head(Protocol):
 
     @property
     def rows_added(self) -> int:
-        """How many rows `add_rows` puts into a batch of training, of all processes together."""
+        """How many rows `add_rows` puts into a batch of training, over all of its parts."""
         return 0
 
     def add_rows(

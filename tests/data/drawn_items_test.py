@@ -10,6 +10,7 @@ import tensorflow as tf
 from mtl import checks, features, heads, networks, spec, types
 from mtl import model as model_lib
 from mtl.data import drawn_items, pipeline
+from mtl.runs import preparation
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -111,25 +112,23 @@ def test_mistakes(tmp_path):
     message = "'x' must be the same in all rows of an item, got .two values for item 'a'"
     with pytest.raises(checks.UserError, match=message):
         fit(made(), drawn(features=["x"]), tmp_path)
-    data = made()
-    head, statistics = fit(data, drawn(num=9), tmp_path)
-    with pytest.raises(checks.UserError, match=r"divide DrawnItems.num, 9, got 2"):
-        read(data, head, statistics, 1, parts=2)
+    with pytest.raises(checks.UserError, match="divide the 9 rows that head 'found' adds .* got 2"):
+        preparation.check_added_rows(build(["item", "size"], num=9), 2)
 
 
-def test_all_features_of_the_items_tower_have_to_be_drawn():
+def build(names, num=8):
     towers = networks.TwoTower(
         query=networks.MLP(), item=networks.MLP(), item_columns=["categorical_*", "numeric_size"]
     )
+    negatives = drawn_items.DrawnItems(num=num, features=names)
+    head = heads.Retrieval(name="found", label="y", item="item", negatives=negatives)
+    plain = tiny.make().model
+    columns = [features.Categorical(names=["item"]), features.Numeric(names=["x", "size"])]
+    network = networks.SharedBottom(trunk=towers)
+    return dataclasses.replace(plain, columns=columns, network=network, heads=[head])
 
-    def build(names):
-        negatives = drawn_items.DrawnItems(num=8, features=names)
-        head = heads.Retrieval(name="found", label="y", item="item", negatives=negatives)
-        plain = tiny.make().model
-        columns = [features.Categorical(names=["item"]), features.Numeric(names=["x", "size"])]
-        network = networks.SharedBottom(trunk=towers)
-        return dataclasses.replace(plain, columns=columns, network=network, heads=[head])
 
+def test_all_features_of_the_items_tower_have_to_be_drawn():
     assert isinstance(build(["item", "size"]), model_lib.MultiTaskModel)
     with pytest.raises(checks.UserError, match="features of task 'found' must name 'size'"):
         build(["item"])

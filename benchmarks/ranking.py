@@ -1,4 +1,4 @@
-"""Ranking on made-up data: losses within queries, two towers with and without log Q, memory.
+"""Ranking on made-up data: losses within queries, two towers and their negatives, memory.
 
     python -m benchmarks.ranking losses --seeds 3
     python -m benchmarks.ranking towers --seeds 3
@@ -6,7 +6,8 @@
 
 `losses` trains the recipe of `docs/ranking.md` with each loss, and with a pointwise one of squared
 errors on the same batches; the table shows NDCG of the test queries at the last step. `towers`
-trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests 10,000. Differences
+trains the two towers of `click_stream_two_tower.gin` on 40,000 rows, and tests 10,000: with and
+without log Q, counted or streamed, and with items drawn as negatives. Differences to the first row
 are paired by seed, with their standard errors. `memory` evaluates a head that ranks on random rows:
 what the process takes at most beyond what it took before the first row, and the seconds.
 """
@@ -47,17 +48,13 @@ LOSSES = {
         for kind in ("ranknet", "lambdarank", "softmax", "approx_ndcg")
     },
 }
-NO_CORRECTION = "no correction"
-_DRAWN = [
-    "DrawnItems.features = ['item', 'category']",
-]
 TOWERS = {
-    NO_CORRECTION: ["heads.Retrieval.corrects_popularity = False"],
     "log Q": [],
+    "no correction": ["heads.Retrieval.corrects_popularity = False"],
     "streamed Q": ["heads.Retrieval.frequency = @heads.StreamedFrequency()"],
     **{
         f"{num} drawn, power {power}": [
-            *_DRAWN,
+            "DrawnItems.features = ['item', 'category']",
             f"DrawnItems.num = {num}",
             f"DrawnItems.power = {power}",
         ]

@@ -64,6 +64,7 @@ class Binary(base.Base):
         "accuracy": True,
         "precision": True,
         "recall": True,
+        "normalized_entropy": False,
         "calibration_error": False,
         **base.Base.directions,
     }
@@ -204,7 +205,7 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the scores of either class, calibration by bin, and confusion at the threshold.
+        """Return scores and rows of either class, calibration by bin, confusion at the threshold.
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
         """
@@ -217,8 +218,10 @@ class Binary(base.Base):
                 logits, weights * targets, weights * (1 - targets), True
             ),
             "excess": metrics.calibration_sums(probability, targets, weights),
+            "cross_entropy": total(objectives.binary_cross_entropy(logits, targets), weights),
             "predicted": total(probability, weights),
             "positive": total(targets, weights),
+            "negative": total(1 - targets, weights),
             "flagged": total(flagged, weights),
             "hits": total(flagged * targets, weights),
         }
@@ -245,6 +248,9 @@ class Binary(base.Base):
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
+            "normalized_entropy": metrics.normalized_entropy(
+                sums["cross_entropy"], tf.stack([sums["negative"], positive], -1)
+            ),
         }
 
 

@@ -52,6 +52,7 @@ class MultiClass(classes.Classes):
         "top_*_accuracy": True,
         "recall/*": True,
         "*_shot_accuracy": True,
+        "normalized_entropy": False,
         **base.Base.directions,
     }
 
@@ -156,13 +157,16 @@ class MultiClass(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """By class: the weight of its rows, and of those that were recognised."""
+        """Return the plain cross-entropy, and by class the weight of all and of recognised rows."""
         logits, targets, weights = examples
         right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
         sums = {
             "rows": metrics.count_in_bins(ids, weights, self.size),
             "hits": metrics.count_in_bins(ids, weights * right, self.size),
+            "cross_entropy": metrics.sum_weighted(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits), weights
+            ),
         }
         if self.top_k:
             sums["top_k"] = metrics.sum_weighted(
@@ -178,6 +182,7 @@ class MultiClass(classes.Classes):
             "accuracy": metrics.ratio(tf.reduce_sum(sums["hits"]), weight),
             "accuracy_baseline": metrics.ratio(tf.reduce_max(sums["rows"]), weight),
             "balanced_accuracy": metrics.mean_defined(recalls),
+            "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["rows"]),
         }
         if self.top_k:
             summary[f"top_{self.top_k}_accuracy"] = metrics.ratio(sums["top_k"], weight)

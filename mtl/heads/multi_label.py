@@ -55,6 +55,7 @@ class MultiLabel(classes.Classes):
         "precision": True,
         "recall": True,
         "exact_match": True,
+        "normalized_entropy": False,
         **base.Base.directions,
     }
 
@@ -154,6 +155,12 @@ class MultiLabel(classes.Classes):
         mistaken = tf.cast(tf.reduce_any(wrong * weights > 0, axis=-1), tf.float32)
         return {
             "scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets)),
+            "cross_entropy": metrics.sum_weighted(
+                objectives.binary_cross_entropy(logits, targets), weights
+            ),
+            "labels": tf.stack(
+                [metrics.sum_weighted(hit, weights, axis=0) for hit in (1 - targets, targets)], -1
+            ),
             "positive": metrics.sum_weighted(targets, weights),
             "flagged": metrics.sum_weighted(flagged, weights),
             "hits": metrics.sum_weighted(flagged * targets, weights),
@@ -167,6 +174,7 @@ class MultiLabel(classes.Classes):
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),
             **ranking.integrate_curves(sums["scores"]),
+            "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["labels"]),
             "label_mean": metrics.ratio(sums["positive"], sums["weight"]),
         }
 

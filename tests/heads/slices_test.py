@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import tensorflow as tf
+from scipy import stats
 
 from mtl import checks, heads
 from mtl.heads import metrics, slices
@@ -35,6 +36,7 @@ ROWS = {
     "country=IT": np.zeros(N, bool),
     "age=30.5..60": (FIELDS["age"] >= 30.5) & (FIELDS["age"] < 60),
 }
+METRICS = ("auc", "pr_auc", "average_loss", "accuracy", "normalized_entropy")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +79,7 @@ def _place(trees, batches):
 def test_metrics_of_a_slice_within_a_space_are_those_of_scikit_learn(found, name):
     task = "order"
     rows = ROWS[name] & (LABELS[task] >= 0) & (CLICK == 1)
-    own = {metric: found[f"{task}/{metric}@{name}"] for metric in ("auc", "pr_auc", "average_loss")}
-    own["accuracy"] = found[f"{task}/accuracy@{name}"]
+    own = {metric: found[f"{task}/{metric}@{name}"] for metric in METRICS}
     if not rows.any():
         assert np.isnan(list(own.values())).all()
         assert found[f"{task}/nan_predictions@{name}"] == 0
@@ -92,6 +93,9 @@ def test_metrics_of_a_slice_within_a_space_are_those_of_scikit_learn(found, name
         "average_loss": sklearn.metrics.log_loss(y, p, **weights),
         "accuracy": sklearn.metrics.accuracy_score(y, p >= 0.5, **weights),
     }
+    share = np.average(y, weights=LABELS["weight"][rows])
+    background = stats.entropy([share, 1 - share])
+    expected["normalized_entropy"] = expected["average_loss"] / background
     for metric, value in expected.items():
         np.testing.assert_allclose(own[metric], value, rtol=0, atol=1e-6, err_msg=metric)
 

@@ -147,6 +147,31 @@ class Head(Protocol):
         return True
 
 
+class CombinedMetric(Protocol):
+    """A metric that is computed from those of tasks."""
+
+    name: str
+
+    @property
+    @abc.abstractmethod
+    def metrics(self) -> Sequence[str]:
+        """The metrics that it reads, `<task>/<metric>`."""
+
+    @abc.abstractmethod
+    def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
+        """Combine {metric: scalar} into a scalar; `directions` say which should be high."""
+
+    def fitted(self, statistics: columns.Statistics) -> "CombinedMetric":
+        """Return the metric with what a run keeps of it."""
+        del statistics
+        return self
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values are better."""
+        return True
+
+
 @runtime_checkable
 class ExampleHead(Protocol):
     """A head that also knows the loss of every example, as the clip audit and `refit` need it."""

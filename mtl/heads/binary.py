@@ -13,8 +13,17 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.heads import base, group_metrics, groups, metrics, objectives, ranking, values
-from mtl.heads import knots as knots_lib
+from mtl.heads import (
+    base,
+    calibrated,
+    group_metrics,
+    groups,
+    metrics,
+    objectives,
+    ranking,
+    slices,
+    values,
+)
 from mtl.spec import literals
 
 
@@ -41,6 +50,9 @@ class Binary(base.Base):
         class the first steps of learning how rare it is.
       knots: how many knots bend the logits, for `calibration.Isotonic` to compute; 0, or at least
         4. Until then they change nothing.
+      calibration_slices: {feature: values}, as `MultiTaskModel.slices`, whose rows are calibrated
+        apart by `mtl.transfer.calibration`; a row of several is one of the first. Until then it
+        changes nothing.
       group: the label field whose equal values make a group, such as a user, int64 or string, for
         the metric `gauc`; needed in every row that has a label. It keeps 20 bytes a row.
     """
@@ -53,6 +65,7 @@ class Binary(base.Base):
     threshold: float = 0.5
     prior: float | None = None
     knots: int = 0
+    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     group: str | None = None
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
@@ -87,6 +100,7 @@ class Binary(base.Base):
         checks.whole(self._where("knots"), self.knots, 0)
         is_line = self.knots == 0 or self.knots >= 4
         checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
+        slices.check(self._where("calibration_slices"), self.calibration_slices)
         if self.group is not None:
             self._is_a("group", str, "name a label field")
 
@@ -97,10 +111,10 @@ class Binary(base.Base):
         fallback = f"not {positive}" if self.positive else "0"
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
-    def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, 1]."""
-        logits = super().logits(tower)
-        return knots_lib.bend(logits, self.knots) if self.knots else logits
+    def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
+        """Bend the logits by knots or lines, if there are some: [B, 1] -> [B, 1]."""
+        where = self._where("calibration_slices")
+        return calibrated.calibrate(logits, self.knots, self.calibration_slices, features, where)
 
     def initial_bias(self) -> float:
         """Return the logit of the prior."""

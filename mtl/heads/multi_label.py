@@ -13,7 +13,17 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.example_gradients import proof
-from mtl.heads import base, binary, classes, metrics, objectives, ranking, values
+from mtl.heads import (
+    base,
+    binary,
+    calibrated,
+    classes,
+    metrics,
+    objectives,
+    ranking,
+    slices,
+    values,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +47,7 @@ class MultiLabel(classes.Classes):
       threshold: the probability in (0, 1) from which a class is predicted.
       prior: the share of rows, in (0, 1), with each class, from which training starts, as bias;
         one number, or one for each class.
+      calibration_slices: {feature: values}, whose rows are calibrated apart, as those of `Binary`.
     """
 
     empty_is_missing: bool = False
@@ -45,6 +56,7 @@ class MultiLabel(classes.Classes):
     focal_gamma: float = 0.0
     threshold: float = 0.5
     prior: float | Sequence[float] | None = None
+    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
@@ -65,6 +77,7 @@ class MultiLabel(classes.Classes):
         super().__post_init__()
         self._is_a("empty_is_missing", bool, "be True or False")
         self._per_class("positive_weight")
+        slices.check(self._where("calibration_slices"), self.calibration_slices)
         checks.rate(self._where("label_smoothing"), self.label_smoothing)
         checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
         base.check_share(self._where("threshold"), self.threshold)
@@ -118,6 +131,11 @@ class MultiLabel(classes.Classes):
         if len(given) == self.size > len(set(given)):
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
+
+    def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
+        """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        where = self._where("calibration_slices")
+        return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C], [B, C] -> [B, C]."""

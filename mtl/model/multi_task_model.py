@@ -17,8 +17,7 @@ from mtl import compat, types
 from mtl import features as features_lib
 from mtl.auxiliary import row_losses
 from mtl.balancing.weighting import base as weighting_base
-from mtl.heads import slices as slices_lib
-from mtl.heads import together
+from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
 from mtl.model import passes
@@ -164,7 +163,7 @@ class MultiTaskModel(passes.Passes):
             )
         losses = self._compute_losses(logits, labels)
         metrics = dict(together.build_metrics(self.heads, logits, labels))
-        metrics |= slices_lib.build_metrics(self.slices, self.heads, logits, features, labels)
+        metrics |= slice_metrics.build_metrics(self.slices, self.heads, logits, features, labels)
         metrics |= combined_lib.build_metrics(self.combined_metrics, metrics, self.find_direction)
         weights = self._sum_label_weights(labels)
         metrics["average_loss"] = together.sum_average_losses(metrics, weights)

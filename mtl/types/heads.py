@@ -69,6 +69,11 @@ class Head(Protocol):
         del statistics
         return self
 
+    def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
+        """Calibrate logits, by the features of their rows: [B, C], {field: [B, ...]} -> [B, C]."""
+        del features
+        return logits
+
     @property
     def directions(self) -> Mapping[str, bool]:
         """{metric: whether a higher value is better}, the one that tells most first.

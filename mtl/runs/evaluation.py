@@ -153,7 +153,7 @@ def evaluate(
     ):
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
-        watch = _watch_curves(experiment, model_dir, split, is_attacked) if with_curves else None
+        watch = watch_curves(experiment, model_dir, split, is_attacked) if with_curves else None
         estimator = estimators.build_estimator(
             experiment,
             model_dir,
@@ -172,7 +172,7 @@ def evaluate(
         return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
 
 
-def _watch_curves(
+def watch_curves(
     experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
 ) -> multi_task_model.EvaluationHooks:
     """Return what makes the hook that writes curves.

@@ -1,6 +1,7 @@
 """What is shown of evaluations is what predictions and labels say."""
 
 import csv
+import dataclasses
 import io
 import xml.etree.ElementTree
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl import checks
 from mtl.monitoring import curves
 from mtl.monitoring.tensorboard import evaluations, pictures
-from mtl.runs import verbs
+from mtl.runs import evaluation, verbs
 from tests import tiny
 from tests.monitoring.tensorboard import shown_run
 
@@ -129,6 +131,14 @@ def test_curves_are_written_as_files(run, predicted):
     assert (right + also_right) / weight == pytest.approx(metrics["sign/accuracy"], abs=1e-6)
     classes = {row["class"] for row in _read(folder / "kind_histogram.csv")}
     assert classes == {"0", "1", "2"}
+
+
+def test_files_of_curves_need_a_task_with_classes(tmp_path):
+    made = tiny.make()
+    model = dataclasses.replace(made.model, heads=[made.model.heads_by_task["size"]])
+    made = dataclasses.replace(made, model=model)
+    with pytest.raises(checks.UserError, match="^--curves must be left out where no task has clas"):
+        evaluation.watch_curves(made, str(tmp_path), "test", is_attacked=False)
 
 
 def _read(path):

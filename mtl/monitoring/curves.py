@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import types
-from mtl.heads import metrics
 
 tf1 = tf.compat.v1
 
@@ -32,6 +31,8 @@ _THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
 _REACH, _PER_LOGIT = 17, 64
 _NUM_LOGITS = 2 * _REACH * _PER_LOGIT
 _NUM_HISTOGRAM = 50
+# As many as the metric calibration_error has, so that it can be computed from them.
+_NUM_SHARES = 15
 
 
 class Threshold(NamedTuple):
@@ -83,7 +84,7 @@ class Counted:
         count = len(self.names)
         self.hits, self.misses = np.zeros([2, count, NUM_THRESHOLDS + 1])
         self.by_logit = np.zeros([2, count, _NUM_LOGITS])
-        self.by_share = np.zeros([3, count, metrics.CALIBRATION_BINS])
+        self.by_share = np.zeros([3, count, _NUM_SHARES])
 
     def add(self, said: Mapping[str, np.ndarray]) -> None:
         """Add the rows of a batch."""
@@ -112,8 +113,8 @@ class Counted:
             logits = np.log(shares) - np.log1p(-shares)
         places = np.clip((logits + _REACH) * _PER_LOGIT, 0, _NUM_LOGITS - 1).astype(int)
         np.add.at(self.by_logit[:, number].swapaxes(0, 1), (places, is_hit.astype(int)), weights)
-        bins = (known * np.float32(metrics.CALIBRATION_BINS)).astype(int)
-        bins = np.clip(bins, 0, metrics.CALIBRATION_BINS - 1)
+        bins = (known * np.float32(_NUM_SHARES)).astype(int)
+        bins = np.clip(bins, 0, _NUM_SHARES - 1)
         counts = np.where(known < 0, 0, weights)
         for sums, values in zip(self.by_share, (1, known, is_hit), strict=True):
             np.add.at(sums[number], bins, counts * values)
@@ -134,7 +135,7 @@ class Counted:
 
     def bin_shares(self, number: int) -> list[Share]:
         """Return the reliability of a class by 15 equal bins of probability, without empty ones."""
-        count = metrics.CALIBRATION_BINS
+        count = _NUM_SHARES
         return [
             Share(at / count, (at + 1) / count, weight, predicted / weight, positive / weight)
             for at, (weight, predicted, positive) in enumerate(self.by_share[:, number].T.tolist())

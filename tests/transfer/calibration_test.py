@@ -304,6 +304,42 @@ def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all(caplog):
     assert "y where x=1 has the calibration of all rows: head 'y' must be right" in caplog.text
 
 
+def test_a_class_that_a_slice_knows_nothing_of_has_the_line_of_all_rows():
+    rng = np.random.default_rng(5)
+    logits = rng.normal(0, 2, (600, 3))
+    targets = (rng.random((600, 3)) < special.expit(0.5 * logits + 0.3)) * 1.0
+    places = np.repeat([0, 1], 300)
+    targets[:300, 2] = 0
+    head = heads.MultiLabel(name="y", classes=3, calibration_slices={"x": [1]})
+    old, rows = (
+        refit.Classifier(np.eye(3), np.zeros(3)),
+        [logits, targets, np.ones((600, 3)), places],
+    )
+    part = calibration.Platt(source="x", tasks=["y"], split="held")
+    own, whole = part.fit(head, old, [refit.Rows(*rows)]).behind["lines"]
+    for number in range(3):
+        every = [logits[:, number], targets[:, number], np.ones(600), UNFIT]
+        np.testing.assert_allclose(whole[:, number], calibration.fit_line(*every))
+        first = [column[:300] for column in every[:3]]
+        wanted = whole[:, 2] if number == 2 else calibration.fit_line(*first, UNFIT)
+        np.testing.assert_allclose(own[:, number], wanted)
+
+
+@pytest.mark.parametrize("kind", [heads.MultiClass, heads.MultiLabel])
+def test_each_row_is_moved_by_the_line_of_its_slice(kind):
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype("f")
+    lines = np.arange(18.0).reshape(3, 2, 3)
+    head = kind(name="y", classes=3, calibration_slices={"x": [7, (5, None)]})
+    with tf.Graph().as_default(), tf1.Session() as session:
+        moved = head.calibrate(tf.constant(logits), {"x": tf.constant([7, 6, 2, 5], tf.int64)})
+        (variable,) = tf1.global_variables()
+        session.run(variable.initializer)
+        np.testing.assert_array_equal(session.run(moved), logits)
+        variable.load(lines, session)
+        slopes, shifts = lines[[0, 1, 2, 1]].swapaxes(0, 1)
+        np.testing.assert_allclose(session.run(moved), logits * slopes + shifts, rtol=1e-6)
+
+
 def test_slices_of_what_is_no_feature_are_refused():
     with pytest.raises(
         checks.UserError, match="calibration_slices of task 'sign' must be one of x"

@@ -75,7 +75,7 @@ class Combined(types.CombinedMetric, abc.ABC):
         """Return the baselines as numbers."""
         where = f"{type(self).__name__}.baselines"
         return {
-            metric: read_result(f"{where}[{metric!r}]", given, metric)
+            metric: _read_result(f"{where}[{metric!r}]", given, metric)
             if isinstance(given, str)
             else given
             for metric, given in self.baselines.items()
@@ -184,7 +184,7 @@ def _read(path: str) -> dict[str, Any]:
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
 
 
-def read_result(where: str, model_dir: str, metric: str) -> float:
+def _read_result(where: str, model_dir: str, metric: str) -> float:
     """Return a metric of a run at its best checkpoint, or at its last where none is the best.
 
     Raises:

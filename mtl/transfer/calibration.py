@@ -130,27 +130,29 @@ class Calibration(refit.Refit):
         names = [one.name for one in slices.list_slices(getattr(head, "calibration_slices", {}))]
         if not names:
             return self.place(old, whole.values)
-        fits = [
-            self._fit_slice(head, name, scored.take(places == number), whole)
-            for number, name in enumerate(names)
-        ]
-        return old._replace(behind={self.kind: np.stack([*fits, whole.values])})
+        fits, doubts = [], []
+        for number, name in enumerate(names):
+            rows_of, task = scored.take(places == number), f"{head.name} where {name}"
+            try:
+                own = self._fit_slice(head, task, rows_of, whole)
+            except checks.UserError as error:
+                doubts.append(f"{task} has the calibration of all rows: {error}")
+                own = whole
+            else:
+                self._tell(task, rows_of, own)
+            fits.append(own.values)
+        behind = {self.kind: np.stack([*fits, whole.values])}
+        return old._replace(behind=behind, doubts=doubts)
 
-    def _fit_slice(self, head: types.Head, name: str, rows: Scored, whole: Fit) -> np.ndarray:
-        """Return the fit of a slice, or that of all rows where its own tell too little."""
-        task, count = f"{head.name} where {name}", len(rows.logits)
-        try:
-            rule = f"hold {_FEWEST_ROWS} labels of {task}"
-            checks.require(count >= _FEWEST_ROWS, f"split {self.split!r}", rule, count)
-            has_both = len(np.unique(rows.targets[rows.weights > 0])) > 1
-            rule = f"hold labels of two kinds of {task}"
-            checks.require(has_both, f"split {self.split!r}", rule, rows.targets.flat[0])
-            found = self.calibrate(head, rows, whole.values)
-        except checks.UserError as error:
-            _log.warning("Warning: %s has the calibration of all rows: %s", task, error)
-            return whole.values
-        self._tell(task, rows, found)
-        return found.values
+    def _fit_slice(self, head: types.Head, task: str, rows: Scored, whole: Fit) -> Fit:
+        """Return the fit of a slice; fail where its rows tell too little."""
+        where, count = f"split {self.split!r}", len(rows.logits)
+        rule = f"hold {_FEWEST_ROWS} labels of {task}"
+        checks.require(count >= _FEWEST_ROWS, where, rule, count)
+        has_both = len(np.unique(rows.targets[rows.weights > 0])) > 1
+        rule = f"hold labels of two kinds of {task}"
+        checks.require(has_both, where, rule, rows.targets.flat[0])
+        return self.calibrate(head, rows, whole.values)
 
     def _tell(self, what: str, rows: Scored, found: Fit) -> None:
         before, after = mean_loss(rows), mean_loss(rows._replace(logits=found.logits))

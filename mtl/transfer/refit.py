@@ -25,6 +25,7 @@ from mtl.features import Statistics
 from mtl.files import storage
 from mtl.heads import calibrated
 from mtl.heads import slices as slices_lib
+from mtl.monitoring import doubts
 from mtl.variables import averaging, patterns
 
 tf1 = tf.compat.v1
@@ -40,12 +41,14 @@ _CALIBRATED: dict[str, tuple[Any, str]] = {
 class Classifier(NamedTuple):
     """The last layer of a head: kernel [H, C], bias [C], and {name: values} of what comes behind.
 
-    That is one of `heads.calibrated.KNOTS` and `LINES`, or nothing.
+    That is one of `heads.calibrated.KNOTS` and `LINES`, or nothing. `doubts` say what could not be
+    computed.
     """
 
     kernel: np.ndarray
     bias: np.ndarray
     behind: Mapping[str, np.ndarray] = {}
+    doubts: Sequence[str] = ()
 
     def compute_logits(self, towers: np.ndarray) -> np.ndarray:
         """[B, H] -> [B, C], without what comes behind."""
@@ -136,6 +139,7 @@ class Refit(abc.ABC):
             if head.name in self.list_tasks() and isinstance(head, types.ExampleHead)
         }
         layers = {task: self._layer(task) for task in self.list_tasks()}
+        told: list[str] = []
         with tf1.Session() as session:
             self._restore(session)
             session.run(tf1.tables_initializer())
@@ -145,10 +149,12 @@ class Refit(abc.ABC):
                 places = _find_places(heads_by_task[task], features, towers[task])
                 rows = _rows(session, Rows(towers[task], one.targets, one.weights, places))
                 new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
+                told += new.doubts
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
                 for name, values in new.behind.items():
                     session.run(calibrated.create(task, name, values).initializer)
+            doubts.record_doubts(model_dir, "refit", told)
             global_step.load(step, session)
             prefix = os.path.join(model_dir, "model.ckpt")
             saver = tf1.train.Saver(tf1.global_variables())

@@ -9,6 +9,7 @@ from scipy import optimize, special
 
 from mtl import checks, heads
 from mtl.heads import calibrated as calibrated_lib
+from mtl.monitoring import doubts
 from mtl.runs import verbs
 from mtl.transfer import calibration, refit
 from tests import tiny
@@ -253,7 +254,7 @@ SLICES = {"word": ["red", "pink"]}
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", [calibration.Platt, calibration.Isotonic])
-def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path, caplog):
+def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path):
     """Served from the feature of the row; slices with few rows, and all others, share one fit."""
     plain = make(held=900)
     before = {n: np.array(v) for n, v in _predict(plain, source).items()}
@@ -261,7 +262,8 @@ def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path, caplog):
     part = kind(source=str(source), tasks=["sign"], split="held")
     made = make(part, num_knots, SLICES, held=900, check_rows=40)
     verbs.train(made, str(tmp_path))
-    assert "sign where word=pink has the calibration of all rows: split 'held' must" in caplog.text
+    (told,) = doubts.read_doubts(str(tmp_path), "refit")
+    assert told.startswith("sign where word=pink has the calibration of all rows: split 'held' mu")
     found = _predict(made, tmp_path)["probability"]
     rows = plain.data.source.splits["held"]
     logits, targets = special.logit(np.float64(before["probability"])), rows["sign"]
@@ -290,7 +292,7 @@ def _predict(made, model_dir):
     return {"probability": np.array([row["sign/probability"] for row in rows])}
 
 
-def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all(caplog):
+def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all():
     rows, turned = draw(300, seed=1), draw(200, seed=2, slope=-2.5)
     logits, targets, weights = (np.concatenate(pair) for pair in zip(rows, turned, strict=True))
     places = np.repeat([1, 0], [300, 200])
@@ -301,7 +303,8 @@ def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all(caplog):
     assert (new.kernel, new.bias) == (old.kernel, old.bias)
     scale = calibration.find_scale(calibration.Scored(logits, targets, weights))
     np.testing.assert_allclose(new.behind["lines"], [[[scale], [0]]] * 2)
-    assert "y where x=1 has the calibration of all rows: head 'y' must be right" in caplog.text
+    (told,) = new.doubts
+    assert told.startswith("y where x=1 has the calibration of all rows: head 'y' must be right")
 
 
 def test_a_class_that_a_slice_knows_nothing_of_has_the_line_of_all_rows():

@@ -6,6 +6,9 @@ With --attacked, Experiment.attack moves the inputs to where the loss is large:
 
     python -m launch.evaluate --model_dir runs/digits --attacked \
         --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin
+
+With --curves, it writes ROC, precision and recall, reliability, histograms and confusion of every
+task with classes as SVG and CSV to <model_dir>/curves.
 """
 
 from absl import flags
@@ -18,13 +21,17 @@ CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(
     "attacked", False, "Whether Experiment.attack moves the inputs to where the loss is large."
 )
+CURVES = flags.DEFINE_bool(
+    "curves", False, "Whether curves of each task are written, to <model_dir>/curves."
+)
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
 
 
 def main() -> None:
     """Evaluate the run that the flags describe, and print a table."""
     experiment, model_dir = app.load()
-    metrics = verbs.evaluate(experiment, model_dir, SPLIT.value, CHECKPOINT.value, ATTACKED.value)
+    chosen = (SPLIT.value, CHECKPOINT.value, ATTACKED.value, CURVES.value)
+    metrics = verbs.evaluate(experiment, model_dir, *chosen)
     print(summary.metrics_table(metrics))
 
 

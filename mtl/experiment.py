@@ -160,6 +160,10 @@ class Experiment:
         self.serving.check(self.data.spec, self.model.tasks)
         for field in self.model.slices:
             checks.one_of("MultiTaskModel.slices", field, self.data.spec.fields)
+        for head in self.model.heads:
+            where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
+            for field in getattr(head, "calibration_slices", ()):
+                checks.one_of(where, field, self.data.spec.feature_fields)
         for part in self.model.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
                 where = f"the label that the auxiliary loss {part.name!r} reads"

@@ -26,7 +26,8 @@ class Best:
     """Which checkpoint is the best, and when to stop looking for a better one.
 
     Attributes:
-      metric: an evaluation metric, such as "digit/accuracy". "average_loss", the sum over the tasks
+      metric: an evaluation metric, such as "digit/accuracy", or one of several tasks, such as
+        "mean_gain" of `MultiTaskModel.combined_metrics`. "average_loss", the sum over the tasks
         of theirs, counts every row alike; "loss" is Estimator's mean over batches.
       higher_is_better: of the metric; None where it is known, as of losses and all metrics that the
         head declares in `directions`. A mean, say, has no direction unless it is set here.

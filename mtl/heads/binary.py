@@ -13,8 +13,17 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.heads import base, group_metrics, groups, metrics, objectives, ranking, values
-from mtl.heads import knots as knots_lib
+from mtl.heads import (
+    base,
+    calibrated,
+    group_metrics,
+    groups,
+    metrics,
+    objectives,
+    ranking,
+    slices,
+    values,
+)
 from mtl.spec import literals
 
 
@@ -41,6 +50,9 @@ class Binary(base.Base):
         class the first steps of learning how rare it is.
       knots: how many knots bend the logits, for `calibration.Isotonic` to compute; 0, or at least
         4. Until then they change nothing.
+      calibration_slices: {feature: values}, as `MultiTaskModel.slices`, whose rows are calibrated
+        apart by `mtl.transfer.calibration`; a row of several is one of the first. Until then it
+        changes nothing.
       group: the label field whose equal values make a group, such as a user, int64 or string, for
         the metric `gauc`; needed in every row that has a label. It keeps 20 bytes a row.
     """
@@ -53,6 +65,7 @@ class Binary(base.Base):
     threshold: float = 0.5
     prior: float | None = None
     knots: int = 0
+    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     group: str | None = None
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
@@ -64,6 +77,7 @@ class Binary(base.Base):
         "accuracy": True,
         "precision": True,
         "recall": True,
+        "normalized_entropy": False,
         "calibration_error": False,
         **base.Base.directions,
     }
@@ -86,6 +100,7 @@ class Binary(base.Base):
         checks.whole(self._where("knots"), self.knots, 0)
         is_line = self.knots == 0 or self.knots >= 4
         checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
+        slices.check(self._where("calibration_slices"), self.calibration_slices)
         if self.group is not None:
             self._is_a("group", str, "name a label field")
 
@@ -96,10 +111,10 @@ class Binary(base.Base):
         fallback = f"not {positive}" if self.positive else "0"
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
-    def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute logits: [B, H] -> [B, 1]."""
-        logits = super().logits(tower)
-        return knots_lib.bend(logits, self.knots) if self.knots else logits
+    def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
+        """Bend the logits by knots or lines, if there are some: [B, 1] -> [B, 1]."""
+        where = self._where("calibration_slices")
+        return calibrated.calibrate(logits, self.knots, self.calibration_slices, features, where)
 
     def initial_bias(self) -> float:
         """Return the logit of the prior."""
@@ -204,7 +219,7 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the scores of either class, calibration by bin, and confusion at the threshold.
+        """Return scores and rows of either class, calibration by bin, confusion at the threshold.
 
         Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
         """
@@ -217,8 +232,10 @@ class Binary(base.Base):
                 logits, weights * targets, weights * (1 - targets), True
             ),
             "excess": metrics.calibration_sums(probability, targets, weights),
+            "cross_entropy": total(objectives.binary_cross_entropy(logits, targets), weights),
             "predicted": total(probability, weights),
             "positive": total(targets, weights),
+            "negative": total(1 - targets, weights),
             "flagged": total(flagged, weights),
             "hits": total(flagged * targets, weights),
         }
@@ -245,6 +262,9 @@ class Binary(base.Base):
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
+            "normalized_entropy": metrics.normalized_entropy(
+                sums["cross_entropy"], tf.stack([sums["negative"], positive], -1)
+            ),
         }
 
 

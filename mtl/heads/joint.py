@@ -56,6 +56,8 @@ class Joint(binary.Binary):
         checks.require(self.trainable, self._where("trainable"), rule, False, fix)
         rule, fix = "be 0 where logits are composed", "Give them to the tasks of the chain."
         checks.require(self.knots == 0, self._where("knots"), rule, self.knots, fix)
+        where, slices = self._where("calibration_slices"), self.calibration_slices
+        checks.require(not slices, where, "be empty where logits are composed", slices, fix)
 
     @property
     def composes(self) -> Sequence[str]:

@@ -188,6 +188,23 @@ def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     )
 
 
+def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Return a cross-entropy by that of a model that predicts the shares of the rows themselves.
+
+    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014: 1 is no
+    better than the background rate, 0 is perfect. NaN where all rows are of one class, which makes
+    that rate a perfect prediction.
+
+    Args:
+      cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
+      rows: the weights of the rows of each class, [..., C], or [..., K, C] of K labels a row, over
+        which entropies add up.
+    """
+    share = tf.math.divide_no_nan(rows, tf.reduce_sum(rows, -1, keepdims=True))
+    axes = list(range(cross_entropy.shape.rank, rows.shape.rank))
+    return ratio(cross_entropy, -tf.reduce_sum(tf.math.xlogy(rows, share), axes))
+
+
 def mean_defined(values: tf.Tensor) -> tf.Tensor:
     """Return the mean of the values that are not NaN."""
     defined = ~tf.math.is_nan(values)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.data import label_counts
-from mtl.heads import base, classes, classifiers, metrics, objectives, softmax
+from mtl.heads import base, calibrated, classes, classifiers, metrics, objectives, slices, softmax
 from mtl.heads import shots as shots_lib
 
 
@@ -36,6 +36,7 @@ class MultiClass(classes.Classes):
       prior: the share of every class, above 0, from which training starts, as bias.
       class_counts: rows of every class in the training split, as a list or as {name: rows} where
         those left out have none; None counts them there, if objective or shots ask for them.
+      calibration_slices: {feature: values}, whose rows are calibrated apart, as those of `Binary`.
     """
 
     objective: softmax.CrossEntropy = softmax.CrossEntropy()
@@ -45,6 +46,7 @@ class MultiClass(classes.Classes):
     shots: shots_lib.Shots | None = None
     prior: float | Sequence[float] | Mapping[str, float] | None = None
     class_counts: Sequence[int] | Mapping[str, int] | None = None
+    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     directions: ClassVar[Mapping[str, bool]] = {
         "accuracy": True,
@@ -52,6 +54,7 @@ class MultiClass(classes.Classes):
         "top_*_accuracy": True,
         "recall/*": True,
         "*_shot_accuracy": True,
+        "normalized_entropy": False,
         **base.Base.directions,
     }
 
@@ -71,6 +74,7 @@ class MultiClass(classes.Classes):
             checks.require_part(self._where("shots"), self.shots, "shots.Shots", arguments=2)
         self.objective.check(self.class_names)
         self._check_counts()
+        slices.check(self._where("calibration_slices"), self.calibration_slices)
         checks.whole(self._where("recall_limit"), self.recall_limit, 0)
         self._is_a("top_k", int, "be a whole number")
         rule = f"be in [0, {self.size})"
@@ -127,6 +131,11 @@ class MultiClass(classes.Classes):
         """Compute logits: [B, H] -> [B, C]."""
         return self.classifier(tower, self.size, self.initial_bias())
 
+    def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
+        """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        where = self._where("calibration_slices")
+        return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
+
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C], [B] -> [B]."""
         return self.objective(logits, targets, softmax.Classes(self.class_names, self._counts))
@@ -156,13 +165,16 @@ class MultiClass(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """By class: the weight of its rows, and of those that were recognised."""
+        """Return the plain cross-entropy, and by class the weight of all and of recognised rows."""
         logits, targets, weights = examples
         right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
         sums = {
             "rows": metrics.count_in_bins(ids, weights, self.size),
             "hits": metrics.count_in_bins(ids, weights * right, self.size),
+            "cross_entropy": metrics.sum_weighted(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits), weights
+            ),
         }
         if self.top_k:
             sums["top_k"] = metrics.sum_weighted(
@@ -178,6 +190,7 @@ class MultiClass(classes.Classes):
             "accuracy": metrics.ratio(tf.reduce_sum(sums["hits"]), weight),
             "accuracy_baseline": metrics.ratio(tf.reduce_max(sums["rows"]), weight),
             "balanced_accuracy": metrics.mean_defined(recalls),
+            "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["rows"]),
         }
         if self.top_k:
             summary[f"top_{self.top_k}_accuracy"] = metrics.ratio(sums["top_k"], weight)

@@ -13,7 +13,17 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.example_gradients import proof
-from mtl.heads import base, binary, classes, metrics, objectives, ranking, values
+from mtl.heads import (
+    base,
+    binary,
+    calibrated,
+    classes,
+    metrics,
+    objectives,
+    ranking,
+    slices,
+    values,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +47,7 @@ class MultiLabel(classes.Classes):
       threshold: the probability in (0, 1) from which a class is predicted.
       prior: the share of rows, in (0, 1), with each class, from which training starts, as bias;
         one number, or one for each class.
+      calibration_slices: {feature: values}, whose rows are calibrated apart, as those of `Binary`.
     """
 
     empty_is_missing: bool = False
@@ -45,6 +56,7 @@ class MultiLabel(classes.Classes):
     focal_gamma: float = 0.0
     threshold: float = 0.5
     prior: float | Sequence[float] | None = None
+    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
@@ -55,6 +67,7 @@ class MultiLabel(classes.Classes):
         "precision": True,
         "recall": True,
         "exact_match": True,
+        "normalized_entropy": False,
         **base.Base.directions,
     }
 
@@ -64,6 +77,7 @@ class MultiLabel(classes.Classes):
         super().__post_init__()
         self._is_a("empty_is_missing", bool, "be True or False")
         self._per_class("positive_weight")
+        slices.check(self._where("calibration_slices"), self.calibration_slices)
         checks.rate(self._where("label_smoothing"), self.label_smoothing)
         checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
         base.check_share(self._where("threshold"), self.threshold)
@@ -118,6 +132,11 @@ class MultiLabel(classes.Classes):
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
 
+    def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
+        """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        where = self._where("calibration_slices")
+        return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
+
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C], [B, C] -> [B, C]."""
         weights = self._per_class("positive_weight")
@@ -154,6 +173,12 @@ class MultiLabel(classes.Classes):
         mistaken = tf.cast(tf.reduce_any(wrong * weights > 0, axis=-1), tf.float32)
         return {
             "scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets)),
+            "cross_entropy": metrics.sum_weighted(
+                objectives.binary_cross_entropy(logits, targets), weights
+            ),
+            "labels": tf.stack(
+                [metrics.sum_weighted(hit, weights, axis=0) for hit in (1 - targets, targets)], -1
+            ),
             "positive": metrics.sum_weighted(targets, weights),
             "flagged": metrics.sum_weighted(flagged, weights),
             "hits": metrics.sum_weighted(flagged * targets, weights),
@@ -167,6 +192,7 @@ class MultiLabel(classes.Classes):
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),
             **ranking.integrate_curves(sums["scores"]),
+            "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["labels"]),
             "label_mean": metrics.ratio(sums["positive"], sums["weight"]),
         }
 

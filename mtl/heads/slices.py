@@ -1,32 +1,55 @@
-"""Metrics of some rows of a split: those in which a field has a value.
+"""Slices of the rows: those in which a field has a value, or a number of a range.
 
-slices = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
-slices.build_metrics(slices, heads, logits, features, labels)     # {"income/auc@country=DE": ...}
-
-The rows are cut out of logits and labels, so that what a head makes of them is what it makes of a
-split that holds no others. Heads that compare rows with each other, such as `Ranking`, have none.
+given = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
+[one.name for one in slices.list_slices(given)]        # ["country=DE", ..., "age=30.."]
+slices.find_first(given, features, "Binary.calibration_slices")     # [B], the number of each row's
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.heads import metrics, together, values
+from mtl.heads import values
 
 _RULE = "map fields to lists of their values"
 _PAIR = "hold values, and pairs (from, to) of numbers or None"
 
 
-def check(where: str, slices: Mapping[str, Sequence[Any]]) -> None:
+class Slice(NamedTuple):
+    """The rows with one value of a field, or with one of a range (from, to)."""
+
+    field: str
+    value: Any
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it holds the rows from a number on, or below one, or both."""
+        return isinstance(self.value, (list, tuple))
+
+    @property
+    def name(self) -> str:
+        """What it is called, `age=30..40`."""
+        if not self.is_range:
+            return f"{self.field}={self.value}"
+        low, high = ("" if end is None else f"{end:g}" for end in self.value)
+        return f"{self.field}={low}..{high}"
+
+
+def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
+    """Return the slices of {field: values}, in their order."""
+    return [Slice(field, value) for field, own in given.items() for value in own]
+
+
+def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
     """Fail unless they are {field: values}."""
-    checks.mapping(where, slices, _RULE)
-    for field, given in slices.items():
+    checks.mapping(where, given, _RULE)
+    for field, own in given.items():
         here = f"{where}[{field!r}]"
-        checks.is_a(here, given, (list, tuple), "be a list of values")
-        for value in given:
+        checks.is_a(here, own, (list, tuple), "be a list of values")
+        for value in own:
             checks.is_a(here, value, (str, int, float, list, tuple), _PAIR)
             if isinstance(value, (list, tuple)):
                 checks.require(len(value) == 2, here, _PAIR, value)
@@ -35,44 +58,34 @@ def check(where: str, slices: Mapping[str, Sequence[Any]]) -> None:
                 for end in ends:
                     checks.is_a(here, end, (int, float), _PAIR)
                 checks.require(ends == sorted(set(ends)), here, "hold pairs that ascend", value)
-        checks.unique(here, [_name(field, value) for value in given])
+        checks.unique(here, [Slice(field, value).name for value in own])
 
 
-def build_metrics(
-    slices: Mapping[str, Sequence[Any]],
-    heads: Sequence[types.Head],
-    logits: types.Tensors,
-    features: types.Tensors,
-    labels: types.Tensors,
-) -> types.Metrics:
-    """Build the metrics of each slice, {"<task>/<metric>@<field>=<value>": (value, update)}.
-
-    {task: [B, C]}, {field: [B, ...]} and {field: [B, ...]}. A metric without rows is NaN.
+def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
+    """Return the first of S slices that each row is in, by its number, S for none: int32 [B].
 
     Raises:
-      UserError: a field holds several values, or values of another type.
+      UserError: as `find_rows`.
     """
-    found = {}
-    # A head that compares rows would compare those of the slice alone: of fewer, all rank higher.
-    apart = [head for head in heads if types.read_member(head, types.Head, "are_rows_apart")]
-    fields = {**features, **labels}
-    for field, given in slices.items():
-        for value in given:
-            rows = _find_rows(fields[field], field, value)
-            if field in labels and isinstance(value, (list, tuple)):
-                rows &= values.are_present(labels[field])  # A missing label is in no range.
-            own = (_cut(logits, rows), _cut(labels, rows))
-            for name, metric in together.build_metrics(apart, *own).items():
-                found[f"{name}{metrics.SLICE}{_name(field, value)}"] = metric
-    return found
+    rows = [find_rows(fields, one, where) for one in list_slices(given)]
+    # No two are equal, of which argmax might take either.
+    ranks = tf.range(len(rows) + 1, 0, -1)
+    are_in = tf.stack([*rows, tf.ones_like(rows[0])], axis=-1)
+    return tf.argmax(tf.where(are_in, ranks, 0), axis=-1, output_type=tf.int32)
 
 
-def _find_rows(given: tf.Tensor, field: str, value: Any) -> tf.Tensor:
-    """Return which rows have the value, bool [B]."""
-    where = f"MultiTaskModel.slices[{field!r}]"
+def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
+    """Return which rows are in a slice, {field: [B]} -> bool [B].
+
+    Raises:
+      UserError: the field holds several values, or values of another type; `where` names the
+        setting that holds the slice.
+    """
+    field, value, given = one.field, one.value, fields[one.field]
+    where = f"{where}[{field!r}]"
     is_single = isinstance(given, tf.Tensor) and given.shape.rank == 1
     checks.require(is_single, where, "be a field of one value in each example", given.shape)
-    if not isinstance(value, (list, tuple)):
+    if not one.is_range:
         held = values.as_held(given, [value], where, f"field {field!r}")
         return values.is_any(given, held)
     is_number = given.dtype.is_floating or given.dtype.is_integer
@@ -83,19 +96,3 @@ def _find_rows(given: tf.Tensor, field: str, value: Any) -> tf.Tensor:
     numbers = tf.cast(given, kind)
     from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # NaN is in none.
     return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))
-
-
-def _cut(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:
-    return {
-        name: tf.ragged.boolean_mask(given, rows)
-        if isinstance(given, tf.RaggedTensor)
-        else tf.boolean_mask(given, rows)
-        for name, given in fields.items()
-    }
-
-
-def _name(field: str, value: Any) -> str:
-    if not isinstance(value, (list, tuple)):
-        return f"{field}={value}"
-    low, high = ("" if end is None else f"{end:g}" for end in value)
-    return f"{field}={low}..{high}"

@@ -216,7 +216,8 @@ def _kind(head: types.Head) -> str | None:
     """Return what equal heads have in common; None where a head is built by itself."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None
-    # Rows of a space or of a group, and knots, belong to one head alone.
-    if head.within is not None or head.group is not None or head.knots:
+    # Rows of a space or of a group, and what calibrates, belong to one head alone.
+    is_calibrated = head.knots or head.calibration_slices
+    if head.within is not None or head.group is not None or is_calibrated:
         return None
     return repr(dataclasses.replace(head, name="any", label=None))

@@ -17,9 +17,9 @@ from mtl import compat, types
 from mtl import features as features_lib
 from mtl.auxiliary import row_losses
 from mtl.balancing.weighting import base as weighting_base
-from mtl.heads import slices as slices_lib
-from mtl.heads import together
+from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
+from mtl.model import combined as combined_lib
 from mtl.model import passes
 from mtl.monitoring.tensorboard import board as board_lib
 from mtl.monitoring.tensorboard import watch as watch_lib
@@ -42,9 +42,13 @@ class MultiTaskModel(passes.Passes):
     """Several heads on a shared network, as an Estimator's `model_fn`."""
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
-        """Return the model with what its heads learned of the training split."""
+        """Return the model with what its heads learned of the training split, and baselines."""
         heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
-        return dataclasses.replace(self, heads=heads)
+        combined = [
+            types.read_member(part, types.CombinedMetric, "fitted")(statistics)
+            for part in self.combined_metrics
+        ]
+        return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
     def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
         """Return the model whose schedules last as long as the run, unless they say how long."""
@@ -159,7 +163,8 @@ class MultiTaskModel(passes.Passes):
             )
         losses = self._compute_losses(logits, labels)
         metrics = dict(together.build_metrics(self.heads, logits, labels))
-        metrics |= slices_lib.build_metrics(self.slices, self.heads, logits, features, labels)
+        metrics |= slice_metrics.build_metrics(self.slices, self.heads, logits, features, labels)
+        metrics |= combined_lib.build_metrics(self.combined_metrics, metrics, self.find_direction)
         weights = self._sum_label_weights(labels)
         metrics["average_loss"] = together.sum_average_losses(metrics, weights)
         return compat.estimator.EstimatorSpec(

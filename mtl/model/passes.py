@@ -59,13 +59,17 @@ class Passes(settings.Settings):
         """Encode the features and run the network, {field: [B, ...]} -> {task: [B, H]}."""
         return self._build_network(self._encode(features, statistics, training), training)
 
-    def build_logits(self, towers: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run every head, {task: [B, H]} of those with a tower -> {task: [B, C]} of all."""
+    def build_logits(self, towers: types.Tensors, features: types.Tensors) -> dict[str, tf.Tensor]:
+        """Run every head, {task: [B, H]} of those with a tower -> {task: [B, C]} of all.
+
+        Heads that are calibrated by slices look at the features of their rows, {field: [B, ...]}.
+        """
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
             trainable = types.read_member(head, types.Head, "trainable")
             with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
-                return head.logits(tower)
+                calibrate = types.read_member(head, types.Head, "calibrate")
+                return calibrate(head.logits(tower), features)
 
         with_tower = set(self.tower_tasks)
         own = [head for head in self.heads if head.name in with_tower]
@@ -85,17 +89,17 @@ class Passes(settings.Settings):
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
             inputs = mixture.inputs if mixture else encoded
             towers = self._build_network(inputs, training)
-            logits = self.build_logits(towers)
+            logits = self.build_logits(towers, features)
         return Outputs(inputs, towers, logits, mixture)
 
     def run_again(
-        self, inputs: types.Tensors, training: bool
+        self, features: types.Tensors, inputs: types.Tensors, training: bool
     ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
-        """Run network and heads on other inputs."""
+        """Run network and heads on other inputs, of rows that have these features."""
         quantized = self.quantization.quantize_network(training, requires_use=False)
         with self._separate_tasks(training), quantized:
             towers = self._build_network(inputs, training)
-            return towers, self.build_logits(towers)
+            return towers, self.build_logits(towers, features)
 
     def gather_activations(
         self,
@@ -107,7 +111,7 @@ class Passes(settings.Settings):
         training: bool,
     ) -> activations_lib.Activations:
         """Return all that an auxiliary loss, or an attack, may look at."""
-        forward = functools.partial(self.run_again, training=training)
+        forward = functools.partial(self.run_again, features, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
             features, labels, *of_network, self.heads_by_task, forward, scope, found

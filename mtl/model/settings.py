@@ -20,6 +20,9 @@ from mtl.sparsity import pruning as pruning_lib
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
 
+_LOSSES = ("loss", "average_loss")
+_OF_ALL_TASKS = (*_LOSSES, "global_step")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -44,6 +47,8 @@ class Settings:
         metric for the rows of each value as well, as `income/auc@country=DE`. Two numbers (from,
         to) are a value too, for all from the first on and below the second, of which either may be
         None: `@age=30..40`.
+      combined_metrics: what evaluations compute from the metrics of several tasks, such as
+        `combined.MeanGain`.
     """
 
     columns: Sequence[types.Column]
@@ -58,6 +63,7 @@ class Settings:
     mixing: types.Mixing | None = None
     auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
     slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    combined_metrics: Sequence[types.CombinedMetric] = ()
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -92,6 +98,7 @@ class Settings:
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
         slices_lib.check("MultiTaskModel.slices", self.slices)
+        self._check_combined_metrics()
         self._check_auxiliary_losses()
         self._check_composed()
         for head in self.heads:
@@ -102,6 +109,14 @@ class Settings:
         for head in self.heads:
             if types.read_member(head, types.Head, "is_dense"):
                 self._check_places(head)
+
+    def _check_combined_metrics(self) -> None:
+        """Fail unless each is one, with a name of its own."""
+        where, rule = "MultiTaskModel.combined_metrics", "be a list, such as [@combined.MeanGain()]"
+        checks.is_a(where, self.combined_metrics, (list, tuple), rule)
+        for part in self.combined_metrics:
+            checks.has(where, part, ["name", "metrics", "combine"], rule)
+        checks.unique(where, [*_OF_ALL_TASKS, *(part.name for part in self.combined_metrics)])
 
     def _check_auxiliary_losses(self) -> None:
         """Fail unless each has a name of its own and suits the heads."""
@@ -291,9 +306,12 @@ class Settings:
         )
 
     def find_direction(self, metric: str) -> bool | None:
-        """Return whether a higher value of a metric is better; None where no head tells."""
-        if metric in ("loss", "average_loss"):
+        """Return whether a higher value of a metric is better; None where nothing tells."""
+        if metric in _LOSSES:
             return False
+        for part in self.combined_metrics:
+            if part.name == metric:
+                return types.read_member(part, types.CombinedMetric, "higher_is_better")
         task, _, name = metric.partition("/")
         heads = [head for head in self.heads if head.name == task]
         found = [
@@ -302,7 +320,8 @@ class Settings:
         return found[0][1] if found else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return for every task the most telling of these evaluation metrics, by name."""
+        """Return of these evaluation metrics the most telling of every task, and combined ones."""
+        metrics = list(metrics)
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
         for head in self.heads:
@@ -310,7 +329,7 @@ class Settings:
             mains += [
                 f"{head.name}/{name}" for name, _ in metrics_lib.find_directions(head, own)[:1]
             ]
-        return mains
+        return [*mains, *(p.name for p in self.combined_metrics if p.name in metrics)]
 
     def find_first_final_step(self, train_steps: int) -> int:
         """Return the step from which checkpoints are as sparse as they are to be.

@@ -8,11 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 _COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e09f3e", "#6c4ab6", "#5f6b6d", "#c65d9b", "#17a2b8")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 420, 180, 60, 34, 170
 _PANEL = (_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 40)
 _COLUMNS = 2
 _MOST_POINTS = 500
+# A row of a matrix that is narrower has no name.
+_LEAST_ROW = 8
 
 
 class _Axis(NamedTuple):
@@ -40,17 +44,22 @@ class _Axis(NamedTuple):
         return [(self.place(value), f"{value:.3g}") for value in values]
 
 
-def draw_lines(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
-    """Draw lines: {name: {step: value}} -> a panel with a line for each."""
-    steps = _Axis(0, max(max(points) for points in curves.values()) or 1, False)
-    values = _Axis.spanning([value for points in curves.values() for value in points.values()])
+def draw_lines(
+    title: str, curves: Mapping[str, Mapping[int, float] | Sequence[tuple[float, float]]]
+) -> str:
+    """Draw lines: {name: {step: value}, or pairs of numbers} -> a panel with a line for each."""
+    lines = {
+        name: sorted(points.items() if isinstance(points, Mapping) else points)
+        for name, points in curves.items()
+    }
+    steps = _Axis(0, max(points[-1][0] for points in lines.values()) or 1, False)
+    values = _Axis.spanning([value for points in lines.values() for _, value in points])
     parts = [_text(0, -14, title, "start", bold=True)]
     parts += [_tick(0, 1 - part, label, across=True) for part, label in values.ticks()]
     parts += [_tick(part, 1, label, across=False) for part, label in steps.ticks()]
-    for index, (name, points) in enumerate(curves.items()):
+    for index, (name, ordered) in enumerate(lines.items()):
         color = _COLORS[index % len(_COLORS)]
         dashes = "" if index < len(_COLORS) else ' stroke-dasharray="5 3"'
-        ordered = sorted(points.items())
         thinned = thin(ordered, _MOST_POINTS)
         path = " ".join(
             f"{steps.place(x) * _WIDTH:.1f},{(1 - values.place(y)) * _HEIGHT:.1f}"
@@ -101,6 +110,23 @@ def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
             )
             if size > 25:
                 parts.append(_text((j + 0.5) * size, (i + 0.6) * size, f"{value:.2f}", "middle"))
+    return "\n".join(parts)
+
+
+def draw_shares(title: str, names: Sequence[str], cells: np.ndarray) -> str:
+    """Draw shares [C, C] of C classes by two of their kind -> a panel; darker is more."""
+    size = min(40.0, _HEIGHT / len(names))
+    parts = [_text(0, -14, title, "start", bold=True)]
+    for i, name in enumerate(names):
+        if size > _LEAST_ROW:
+            parts.append(_text(len(names) * size + 8, (i + 0.6) * size, name, "start"))
+        for j, share in enumerate(cells[i].tolist()):
+            parts.append(
+                f'<rect x="{j * size:.1f}" y="{i * size:.1f}" width="{size:.1f}" '
+                f'height="{size:.1f}" fill="#1b6ca8" fill-opacity="{share:.2f}"/>'
+            )
+            if size > 25:
+                parts.append(_text((j + 0.5) * size, (i + 0.6) * size, f"{share:.2f}", "middle"))
     return "\n".join(parts)
 
 

@@ -17,6 +17,7 @@ from mtl.checkpoints import run_directory
 from mtl.compat import shards
 from mtl.distribution import settings as places
 from mtl.model import multi_task_model
+from mtl.monitoring import curves
 from mtl.monitoring.tensorboard import (
     board as board_lib,
 )
@@ -97,24 +98,36 @@ def watch_evaluation(
     """Return what makes the hooks of an evaluation, for the items that are due at its step."""
     settings = experiment.tensorboard
     if settings is None:
-        return _watch_nothing
+        return watch_nothing
     board = board_lib.Board(settings, experiment.run.summary_steps)
     items = board.list_due(run_directory.step_in_name(checkpoint))
     if not items:
-        return _watch_nothing
+        return watch_nothing
     model = experiment.model.fitted(fitting.load_statistics(model_dir))
 
     def watch(
         features: Any, labels: Any, logits: types.Tensors
     ) -> Sequence[tf.compat.v1.train.SessionRunHook]:
-        folder = os.path.join(model_dir, "eval")
-        shown = (model.heads, model.columns, items, folder, settings.num_images)
-        return [evaluations.Rows(features, labels, logits, *shown)]
+        folder, heads = os.path.join(model_dir, "eval"), model.heads
+        has_curves, has_matrices = (
+            any(item in items for item in kind)
+            for kind in (evaluations.CURVES, evaluations.MATRICES)
+        )
+        write = evaluations.CurveWriter(heads, items, folder)
+        hooks: list[tf.compat.v1.train.SessionRunHook] = []
+        if has_curves or has_matrices:
+            counted = (heads, logits, labels, has_curves, has_matrices)
+            hooks.append(curves.Counting(*counted, write))
+        if "predictions" in items:
+            shown = (heads, model.columns, folder, settings.num_images)
+            hooks.append(evaluations.Rows(features, labels, logits, *shown))
+        return hooks
 
     return watch
 
 
-def _watch_nothing(*_: Any) -> Sequence[tf.compat.v1.train.SessionRunHook]:
+def watch_nothing(*_: Any) -> Sequence[tf.compat.v1.train.SessionRunHook]:
+    """Return no hooks."""
     return ()
 
 

@@ -18,8 +18,9 @@ from mtl import checkpoints, checks, compat, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
-from mtl.monitoring import doubts, hooks, summary
-from mtl.runs import board_hooks, diagnosis, estimators, plausibility
+from mtl.model import multi_task_model
+from mtl.monitoring import curve_files, curves, doubts, hooks, summary
+from mtl.runs import board_hooks, diagnosis, estimators, fitting, plausibility
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -131,12 +132,14 @@ def evaluate(
     split: str | None = None,
     checkpoint: str = "latest",
     is_attacked: bool = False,
+    with_curves: bool = False,
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     Of a split that the run does not evaluate itself the metrics are also written for
     TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
-    Those of inputs that `Experiment.attack` has moved are written nowhere.
+    Those of inputs that `Experiment.attack` has moved are written nowhere. `with_curves` writes the
+    files of `curve_files.write_curves` to `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
     has_attack = not is_attacked or experiment.attack is not None
@@ -150,8 +153,14 @@ def evaluate(
     ):
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
+        watch = watch_curves(experiment, model_dir, split, is_attacked) if with_curves else None
         estimator = estimators.build_estimator(
-            experiment, model_dir, path, events=scratch if is_own else None, is_attacked=is_attacked
+            experiment,
+            model_dir,
+            path,
+            events=scratch if is_own else None,
+            is_attacked=is_attacked,
+            evaluation_hooks=watch or board_hooks.watch_nothing,
         )
         name = None if is_own else _spell(split)
         restored = []
@@ -161,6 +170,34 @@ def evaluate(
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
         return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+
+
+def watch_curves(
+    experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
+) -> multi_task_model.EvaluationHooks:
+    """Return what makes the hook that writes curves.
+
+    Raises:
+      UserError: no task has classes, or nothing can be written.
+    """
+    heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
+    names = {head.name: types.read_member(head, types.Head, "class_names") for head in heads}
+    rule = "be left out where no task has classes"
+    checks.require(any(names.values()), "--curves", rule, True)
+    parent = os.path.join(model_dir, "curves")
+    run_directory.require_writable("--model_dir", parent)
+    stream = name_stream(experiment, split) + "_attacked" * is_attacked
+
+    def write(step: int, counted: Mapping[str, curves.Counted]) -> None:
+        folder = os.path.join(parent, f"{stream}_step_{step}")
+        paths = curve_files.write_curves(folder, counted, names)
+        _log.info("Wrote %d files of curves to %s", len(paths), folder)
+
+    def watch(features: Any, labels: Any, logits: types.Tensors) -> list[curves.Counting]:
+        del features
+        return [curves.Counting(heads, logits, labels, True, True, write)]
+
+    return watch
 
 
 def name_stream(experiment: experiment_lib.Experiment, split: str | None) -> str:

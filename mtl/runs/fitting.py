@@ -1,5 +1,7 @@
 """What columns, heads and samplers learn of the training split before the first step.
 
+Baselines of combined metrics are kept beside it.
+
 fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
 """
@@ -11,6 +13,7 @@ from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline
+from mtl.model import combined
 from mtl.runs import diagnosis, plausibility
 
 
@@ -49,5 +52,6 @@ def fit_statistics(
         if look:
             look.finish()
     features_lib.seal_statistics(directory)
+    combined.keep_baselines(model.combined_metrics, directory, is_new)
     if warm_start and is_new:
         warm_start.take_statistics(directory, model.columns)

@@ -78,13 +78,16 @@ def evaluate(
     split: str | None = None,
     checkpoint: str = "latest",
     is_attacked: bool = False,
+    with_curves: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     `evaluation.evaluate` says what is written. The trackers of the run are told, too, of all but
     attacked inputs.
     """
-    metrics = evaluation.evaluate(experiment, model_dir, split, checkpoint, is_attacked)
+    metrics = evaluation.evaluate(
+        experiment, model_dir, split, checkpoint, is_attacked, with_curves
+    )
     if experiment.trackers and not is_attacked:
         with reporting.go_on(experiment, model_dir) as reporters:
             reporters.log(

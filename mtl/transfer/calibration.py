@@ -7,8 +7,9 @@ calibration.Platt.tasks = ["click", "buy"]
 calibration.Platt.split = "calibration"
 
 `Temperature` and `Platt` go into the kernel and the bias of a head, so that the result is a plain
-checkpoint of the same network; `Isotonic` goes into the knots of a `Binary` head. `verbs.train`
-writes it, evaluates it, and exports it as any other.
+checkpoint of the same network; `Isotonic` goes into the knots of a `Binary` head. Where the head
+has `calibration_slices`, there is a fit for each of them. `verbs.train` writes it, evaluates it,
+and exports it as any other.
 """
 
 import abc
@@ -19,7 +20,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from mtl import checks, heads, model, types
+from mtl import checks, heads, types
+from mtl.heads import calibrated as calibrated_lib
+from mtl.heads import slices
 from mtl.transfer import refit
 
 _log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ _BISECTIONS = 60
 _MOST_STEPS = 100
 # Knots are no closer to each other.
 _LEAST_WIDTH = 1e-3
+# A slice of fewer rows says less about itself than all rows do.
+_FEWEST_ROWS = 100
 
 
 class Scored(NamedTuple):
@@ -41,6 +46,20 @@ class Scored(NamedTuple):
     logits: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> "Scored":
+        """Return some of the rows, [N] bool."""
+        rows = Scored(*(part[chosen] for part in self))
+        some = rows.weights[rows.weights > 0]
+        return rows._replace(weights=rows.weights / some.mean()) if len(some) else rows
+
+
+class Fit(NamedTuple):
+    """What was fitted: lines [2, C] or knots [K, 2], in words, and the calibrated logits."""
+
+    values: np.ndarray
+    told: str
+    logits: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +82,10 @@ class Calibration(refit.Refit):
         heads.MultiClass,
     )
     setting = "tasks"
+    computes: ClassVar[tuple[str, ...]] = ("calibration_slices",)
+
+    kind: ClassVar[str] = calibrated_lib.LINES
+    """The variable that holds the fits of slices."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -85,39 +108,78 @@ class Calibration(refit.Refit):
         return self.split
 
     @abc.abstractmethod
-    def calibrate(
-        self, head: types.Head, old: refit.Classifier, rows: Scored
-    ) -> tuple[refit.Classifier, str, np.ndarray]:
-        """Return the new layer, what it is in words, and the calibrated logits of the rows."""
+    def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
+        """Fit the rows; where they tell nothing of a class, it has the values of `others`.
+
+        Raises:
+          UserError: there is no fit.
+        """
+
+    def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
+        """Return the layer with the values of all rows: here lines, in kernel and bias."""
+        slopes, shifts = values
+        return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
 
     def fit(
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
         """Return the calibrated layer; log the cross-entropy on the split before and after."""
-        scored = self._score(head.name, old, rows)
-        new, told, calibrated = self.calibrate(head, old, scored)
-        before = mean_loss(scored)
-        after = mean_loss(scored._replace(logits=calibrated))
-        line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
-        _log.info(line, head.name, len(scored.logits), self.split, told, after, before)
-        return new
+        scored, places = self._score(head.name, old, rows)
+        whole = self.calibrate(head, scored)
+        self._tell(head.name, scored, whole)
+        names = [one.name for one in slices.list_slices(getattr(head, "calibration_slices", {}))]
+        if not names:
+            return self.place(old, whole.values)
+        fits, doubts = [], []
+        for number, name in enumerate(names):
+            rows_of, task = scored.take(places == number), f"{head.name} where {name}"
+            try:
+                own = self._fit_slice(head, task, rows_of, whole)
+            except checks.UserError as error:
+                doubts.append(f"{task} has the calibration of all rows: {error}")
+                own = whole
+            else:
+                self._tell(task, rows_of, own)
+            fits.append(own.values)
+        behind = {self.kind: np.stack([*fits, whole.values])}
+        return old._replace(behind=behind, doubts=doubts)
 
-    def _score(self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]) -> Scored:
+    def _fit_slice(self, head: types.Head, task: str, rows: Scored, whole: Fit) -> Fit:
+        """Return the fit of a slice; fail where its rows tell too little."""
+        where, count = f"split {self.split!r}", len(rows.logits)
+        rule = f"hold {_FEWEST_ROWS} labels of {task}"
+        checks.require(count >= _FEWEST_ROWS, where, rule, count)
+        has_both = len(np.unique(rows.targets[rows.weights > 0])) > 1
+        rule = f"hold labels of two kinds of {task}"
+        checks.require(has_both, where, rule, rows.targets.flat[0])
+        return self.calibrate(head, rows, whole.values)
+
+    def _tell(self, what: str, rows: Scored, found: Fit) -> None:
+        before, after = mean_loss(rows), mean_loss(rows._replace(logits=found.logits))
+        line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
+        _log.info(line, what, len(rows.logits), self.split, found.told, after, before)
+
+    def _score(
+        self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]
+    ) -> tuple[Scored, np.ndarray]:
+        """Return the labelled rows, and the number of the slice of each."""
         found = []
-        for towers, targets, weights in rows:
+        for towers, targets, weights, places in rows:
             some = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
             logits = old.compute_logits(np.float64(towers))
             logits = logits[:, 0] if weights.ndim == 1 and logits.shape[1] == 1 else logits
-            found.append([np.float64(part[some]) for part in (logits, targets, weights)])
-        scored = Scored(*(np.concatenate(part) for part in zip(*found, strict=True)))
+            parts = (*map(np.float64, (logits, targets, weights)), places)
+            found.append([part[some] for part in parts])
+        *columns, places = (np.concatenate(part) for part in zip(*found, strict=True))
+        scored = Scored(*columns)
         where = f"{type(self).__name__}.split"
         rule = f"hold a label of task {task!r}"
         checks.require(len(scored.logits) > 0, where, rule, self.split)
-        scored = scored._replace(weights=scored.weights / scored.weights[scored.weights > 0].mean())
+        scored = scored.take(np.ones(len(places), bool))
         is_finite = bool(np.isfinite(scored.logits).all())
         rule = f"have finite logits of task {task!r}"
         checks.require(is_finite, where, rule, "a NaN or an infinity")
-        return scored
+        return scored, places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,15 +191,13 @@ class Temperature(Calibration):
     rows. The classes of a `MultiLabel` share one T.
     """
 
-    def calibrate(
-        self, head: types.Head, old: refit.Classifier, rows: Scored
-    ) -> tuple[refit.Classifier, str, np.ndarray]:
-        """Return kernel and bias divided by the temperature."""
-        scale = find_scale(rows)
+    def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
+        """Return lines of one slope, that of the temperature."""
+        scale, num_logits = find_scale(rows), rows.logits[:1].size
         rule = "be right more often than wrong on the split, for it to have a temperature"
         checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
-        new = old._replace(kernel=old.kernel * scale, bias=old.bias * scale)
-        return new, f"temperature {1 / scale:.4g}", rows.logits * scale
+        lines = np.stack([np.full(num_logits, scale), np.zeros(num_logits)])
+        return Fit(lines, f"temperature {1 / scale:.4g}", rows.logits * scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,20 +212,19 @@ class Platt(Calibration):
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
 
-    def calibrate(
-        self, head: types.Head, old: refit.Classifier, rows: Scored
-    ) -> tuple[refit.Classifier, str, np.ndarray]:
-        """Return kernel and bias by the lines of the classes."""
+    def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
+        """Return the lines of the classes."""
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
-        lines = np.array([fit_line(*one) for one in np.stack(parts).transpose(2, 0, 1)])
-        slopes, shifts = lines.T
+        unfit = np.repeat([[1.0], [0.0]], parts[0].shape[1], 1) if others is None else others
+        classes = np.stack(parts).transpose(2, 0, 1)
+        lines = [fit_line(z, y, w, own) for (z, y, w), own in zip(classes, unfit.T, strict=True)]
+        slopes, shifts = np.transpose(lines)
         rule = "rank rows of either kind in the right order on the split"
         checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, slopes.min())
-        new = old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
         told = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
         told += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-        calibrated = parts[0] * slopes + shifts
-        return new, told, calibrated.reshape(rows.logits.shape)
+        moved = parts[0] * slopes + shifts
+        return Fit(np.stack([slopes, shifts]), told, moved.reshape(rows.logits.shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,29 +241,29 @@ class Isotonic(Calibration):
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
 
-    def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return the network without knots of these tasks, as the source has none."""
-        own = []
-        for head in network.heads:
-            if head.name in self.tasks:
-                assert isinstance(head, heads.Binary)
-                where = f"Binary.knots of task {head.name!r}"
-                fix = "It says how many knots are computed, such as 32."
-                checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
-                head = dataclasses.replace(head, knots=0)
-            own.append(head)
-        return dataclasses.replace(network, heads=own)
+    computes = ("knots", "calibration_slices")
+    kind = calibrated_lib.KNOTS
 
-    def calibrate(
-        self, head: types.Head, old: refit.Classifier, rows: Scored
-    ) -> tuple[refit.Classifier, str, np.ndarray]:
+    def check_computed(self, head: types.Head) -> None:
+        """Fail unless the head says how many knots it has."""
+        super().check_computed(head)
+        assert isinstance(head, heads.Binary)
+        where = f"Binary.knots of task {head.name!r}"
+        fix = "It says how many knots are computed, such as 32."
+        checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
+
+    def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
+        """Return the layer with the knots of all rows behind it."""
+        return old._replace(behind={self.kind: values})
+
+    def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
         """Return the knots."""
         assert isinstance(head, heads.Binary)
-        given, calibrated = fit_knots(rows, head.knots)
-        bent = np.interp(rows.logits, given, calibrated)
+        given, shown = fit_knots(rows, head.knots)
+        bent = np.interp(rows.logits, given, shown)
         bent += np.minimum(rows.logits - given[0], 0) + np.maximum(rows.logits - given[-1], 0)
         told = f"{len(given)} knots from {given[0]:.3g} to {given[-1]:.3g}"
-        return old._replace(knots=np.stack([given, calibrated], axis=1)), told, bent
+        return Fit(np.stack([given, shown], axis=1), told, bent)
 
 
 def mean_loss(rows: Scored) -> float:
@@ -246,12 +305,20 @@ def _sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -logits))
 
 
-def fit_line(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return Platt's slope and shift, [N] each, by Newton's method with halved steps."""
+def fit_line(
+    logits: np.ndarray,
+    targets: np.ndarray,
+    weights: np.ndarray,
+    unfit: np.ndarray,
+) -> tuple[float, float]:
+    """Return Platt's slope and shift, [N] each, by Newton's method with halved steps.
+
+    Rows of one kind alone have those of `unfit`, [2].
+    """
     positive = float((weights * targets).sum())
     negative = float(weights.sum()) - positive
     if not (positive > 0 and negative > 0):
-        return 1.0, 0.0
+        return float(unfit[0]), float(unfit[1])
     wanted = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
     inputs = np.stack([logits, np.ones_like(logits)])
 

@@ -13,8 +13,8 @@ import abc
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -23,31 +23,48 @@ from mtl import checks, heads, model, types
 from mtl.checkpoints import mismatch, run_directory
 from mtl.features import Statistics
 from mtl.files import storage
-from mtl.heads import knots
+from mtl.heads import calibrated
+from mtl.heads import slices as slices_lib
+from mtl.monitoring import doubts
 from mtl.variables import averaging, patterns
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
+# What calibration computes, as a source has it, and what computes it.
+_CALIBRATED: dict[str, tuple[Any, str]] = {
+    "knots": (0, "Isotonic computes them."),
+    "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate them."),
+}
+
 
 class Classifier(NamedTuple):
-    """The last layer of a head: kernel [H, C], bias [C], and knots [K, 2] if it has some."""
+    """The last layer of a head: kernel [H, C], bias [C], and {name: values} of what comes behind.
+
+    That is one of `heads.calibrated.KNOTS` and `LINES`, or nothing. `doubts` say what could not be
+    computed.
+    """
 
     kernel: np.ndarray
     bias: np.ndarray
-    knots: np.ndarray | None = None
+    behind: Mapping[str, np.ndarray] = {}
+    doubts: Sequence[str] = ()
 
     def compute_logits(self, towers: np.ndarray) -> np.ndarray:
-        """[B, H] -> [B, C], before the knots."""
+        """[B, H] -> [B, C], without what comes behind."""
         return towers @ self.kernel + self.bias
 
 
 class Rows(NamedTuple):
-    """Rows of a split: towers [B, H], targets and weights, [B] or [B, C], 0 without a label."""
+    """Rows of a split: towers [B, H], targets and weights, [B] or [B, C], 0 without a label.
+
+    `places` [B] are the numbers of their slices, S where they are in none of S.
+    """
 
     towers: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+    places: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +82,9 @@ class Refit(abc.ABC):
 
     setting: ClassVar[str] = "task"
     """The setting that names them."""
+
+    computes: ClassVar[tuple[str, ...]] = ()
+    """What it computes of the settings of a head that say what is computed."""
 
     def __post_init__(self):
         self._is_a("source", str, "name a source")
@@ -112,25 +132,29 @@ class Refit(abc.ABC):
         features, labels = iterator.get_next()
         with network.quantization.quantize_network(training=False):
             towers = network.build_towers(features, statistics, training=False)
-            logits = network.build_logits(towers)
+            logits = network.build_logits(towers, features)
         examples = {
             head.name: head.examples(logits[head.name], labels)
             for head in network.heads
             if head.name in self.list_tasks() and isinstance(head, types.ExampleHead)
         }
         layers = {task: self._layer(task) for task in self.list_tasks()}
+        told: list[str] = []
         with tf1.Session() as session:
             self._restore(session)
             session.run(tf1.tables_initializer())
             for task, layer in layers.items():
                 session.run(iterator.initializer)
                 one = examples[task]
-                rows = _rows(session, Rows(towers[task], one.targets, one.weights))
+                places = _find_places(heads_by_task[task], features, towers[task])
+                rows = _rows(session, Rows(towers[task], one.targets, one.weights, places))
                 new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
+                told += new.doubts
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
-                if new.knots is not None:
-                    session.run(knots.create(task, new.knots).initializer)
+                for name, values in new.behind.items():
+                    session.run(calibrated.create(task, name, values).initializer)
+            doubts.record_doubts(model_dir, "refit", told)
             global_step.load(step, session)
             prefix = os.path.join(model_dir, "model.ckpt")
             saver = tf1.train.Saver(tf1.global_variables())
@@ -143,12 +167,22 @@ class Refit(abc.ABC):
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return the network as the source has it."""
-        for task in self.list_tasks():
-            num_knots = getattr(network.heads_by_task[task], "knots", 0)
-            where, rule = f"Binary.knots of task {task!r}", f"be 0 with {type(self).__name__}"
-            checks.require(num_knots == 0, where, rule, num_knots, "Isotonic computes them.")
-        return network
+        """Return the network as the source has it, without what calibration computes."""
+        own = []
+        for head in network.heads:
+            if head.name in self.list_tasks():
+                self.check_computed(head)
+                empty = {n: one[0] for n, one in _CALIBRATED.items() if hasattr(head, n)}
+                head = dataclasses.replace(cast(Any, head), **empty)
+            own.append(head)
+        return dataclasses.replace(network, heads=own)
+
+    def check_computed(self, head: types.Head) -> None:
+        """Fail where a head has what this does not compute."""
+        for name, (empty, fix) in _CALIBRATED.items():
+            where = f"{type(head).__name__}.{name} of task {head.name!r}"
+            value, rule = getattr(head, name, empty), f"be {empty} with {type(self).__name__}"
+            checks.require(value == empty or name in self.computes, where, rule, value, fix)
 
     def _restore(self, session: tf.compat.v1.Session) -> None:
         """Restore the graph's variables from the source."""
@@ -177,6 +211,15 @@ class Refit(abc.ABC):
         rule = "have the Linear classifier"
         checks.require(sorted(own) == sorted(names), f"head {task!r}", rule, sorted(own))
         return [own[name] for name in names]
+
+
+def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) -> tf.Tensor:
+    """Return the slice of each row, [B]."""
+    slices = getattr(head, "calibration_slices", {})
+    if not slices:
+        return tf.zeros(tf.shape(tower)[:1], tf.int32)
+    where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
+    return slices_lib.find_first(slices, features, where)
 
 
 def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
@@ -235,7 +278,7 @@ class NearestMean(_Computed):
         """Return the means of the classes as kernel."""
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
-        for towers, targets, weights in rows:
+        for towers, targets, weights, _ in rows:
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty = np.flatnonzero(total == 0).tolist()
@@ -286,7 +329,7 @@ class _Tau(_Computed):
         if len(candidates) == 1:
             return candidates[0]
         hits, total = np.zeros([len(candidates), len(old.bias)]), np.zeros(len(old.bias))
-        for towers, targets, weights in rows:
+        for towers, targets, weights, _ in rows:
             np.add.at(total, targets, weights)
             for hit, candidate in zip(hits, candidates, strict=True):
                 logits = candidate.compute_logits(towers)

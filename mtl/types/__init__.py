@@ -28,6 +28,7 @@ from mtl.types.columns import (
 from mtl.types.data import Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.heads import (
+    CombinedMetric,
     ComparableHead,
     ExampleHead,
     Head,
@@ -79,6 +80,7 @@ __all__ = [
     "Batch",
     "Clipping",
     "Column",
+    "CombinedMetric",
     "ComparableHead",
     "Connected",
     "Embedding",

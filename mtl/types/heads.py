@@ -70,6 +70,11 @@ class Head(Protocol):
         del statistics
         return self
 
+    def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
+        """Calibrate logits, by the features of their rows: [B, C], {field: [B, ...]} -> [B, C]."""
+        del features
+        return logits
+
     @property
     def directions(self) -> Mapping[str, bool]:
         """{metric: whether a higher value is better}, the one that tells most first.
@@ -169,6 +174,31 @@ class Head(Protocol):
     @property
     def trainable(self) -> bool:
         """Whether its variables may move."""
+        return True
+
+
+class CombinedMetric(Protocol):
+    """A metric that is computed from those of tasks."""
+
+    name: str
+
+    @property
+    @abc.abstractmethod
+    def metrics(self) -> Sequence[str]:
+        """The metrics that it reads, `<task>/<metric>`."""
+
+    @abc.abstractmethod
+    def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
+        """Combine {metric: scalar} into a scalar; `directions` say which should be high."""
+
+    def fitted(self, statistics: columns.Statistics) -> "CombinedMetric":
+        """Return the metric with what a run keeps of it."""
+        del statistics
+        return self
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values are better."""
         return True
 
 

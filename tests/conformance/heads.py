@@ -52,7 +52,8 @@ def _head(kind: type, **settings: Any) -> Callable[..., Any]:
 
 _BINARY = {
     "metrics": "accuracy accuracy_baseline auc auc_error_bound average_loss calibration "
-    "calibration_error label_mean nan_predictions pr_auc pr_auc_error_bound precision "
+    "calibration_error label_mean nan_predictions normalized_entropy pr_auc pr_auc_error_bound "
+    "precision "
     "prediction_mean recall",
     "predictions": {"probability": (), "class_id": (), "class": ()},
     "signatures": "classify predict regress",
@@ -61,7 +62,7 @@ _CLASSES = {"probabilities": (3,), "class_id": (), "class": ()}
 _RECALLS = "recall/bird recall/cat recall/dog"
 _MULTI_LABEL = {
     "metrics": "accuracy auc auc_error_bound average_loss exact_match label_mean nan_predictions "
-    "pr_auc pr_auc_error_bound precision recall",
+    "normalized_entropy pr_auc pr_auc_error_bound precision recall",
     "predictions": {"probabilities": (3,), "multi_hot": (3,)},
     "signatures": "classify predict",
 }
@@ -129,7 +130,7 @@ ROWS = {
         missing=-1,
         wrong=[(3, "be in [0, 3), got 3"), (-5, "be in [0, 3), got -5")],
         metrics="accuracy accuracy_baseline average_loss balanced_accuracy "
-        "nan_predictions top_2_accuracy",
+        "nan_predictions normalized_entropy top_2_accuracy",
         predictions=_CLASSES,
         signatures="classify predict",
     ),
@@ -146,7 +147,7 @@ ROWS = {
         missing="",
         wrong=[("fish", "be one of 'cat', 'dog', 'bird', got 'fish'")],
         metrics="accuracy accuracy_baseline average_loss balanced_accuracy nan_predictions "
-        f"{_RECALLS}",
+        f"normalized_entropy {_RECALLS}",
         predictions=_CLASSES,
         signatures="classify predict",
     ),

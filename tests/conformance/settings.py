@@ -83,6 +83,8 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Progressive": lambda: {"label": "y", "epochs": 2},
     "Tfds": lambda: {"name": "mnist"},
     "Run": lambda: {"train_steps": 5},
+    "MeanGain": lambda: {"baselines": {"y/auc": 0.5}},
+    "Hypervolume": lambda: {"baselines": {"y/auc": 0.5}},
     "GradientReversal": lambda: {"head": heads.Binary(name="domain")},
     "InversePropensity": lambda: {"task": "b", "propensity": "a"},
     "DoublyRobust": lambda: {"task": "b", "propensity": "a"},

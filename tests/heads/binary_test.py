@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 
 from mtl import checks, heads
 from tests.heads import harness
@@ -35,10 +36,13 @@ def test_metrics_are_those_of_scikit_learn():
         "calibration": np.sum(w * p) / np.sum(w * y),
         "average_loss": sklearn_metrics.log_loss(y, p, sample_weight=w),
     }
+    share = expected["label_mean"]
+    background = stats.entropy([share, 1 - share])
+    expected["normalized_entropy"] = expected["average_loss"] / background
     assert set(got) - set(expected) == {"calibration_error", *harness.ZERO_WITH_AREAS}
     harness.assert_zero(got, harness.ZERO_WITH_AREAS)
     for name, value in expected.items():
-        tolerance = 1e-6 if name.endswith("auc") else 1e-5
+        tolerance = 1e-6 if name.endswith(("auc", "entropy")) else 1e-5
         assert got[name] == pytest.approx(value, abs=tolerance), name
 
 
@@ -48,8 +52,16 @@ def test_metrics_of_one_class_are_undefined_where_they_need_two():
     got = harness.evaluate(heads.Binary(name="click"), np.full((3, 1), -1.0, "f"), labels)
     undefined = {name for name, value in got.items() if np.isnan(value)}
     bounds = {"auc_error_bound", "pr_auc_error_bound"}
+    bounds |= {"normalized_entropy"}
     assert undefined == {"auc", "pr_auc", "precision", "recall", "calibration", *bounds}
     assert got["accuracy"] == 1
+
+
+def test_normalized_entropy_knows_nothing_of_the_weights_of_the_loss():
+    labels, share = {"click": np.array([1, 0, 0, 0, -1])}, 0.25
+    rate = np.full((5, 1), np.log(share / (1 - share)), "f")
+    head = heads.Binary(name="click", positive_weight=5.0, focal_gamma=2.0, label_smoothing=0.1)
+    assert harness.evaluate(head, rate, labels)["normalized_entropy"] == pytest.approx(1, abs=1e-6)
 
 
 def test_positive_names_count_as_one_and_other_names_as_zero():

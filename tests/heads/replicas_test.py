@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import compat, heads
-from mtl.heads import slices
+from mtl.heads import slice_metrics
 
 tf1 = tf.compat.v1
 
@@ -61,7 +61,9 @@ def _model_fn(features, labels, mode):
                 metrics[f"{head.name}/{name}"] = metric
             if head.name == "within":
                 own = {head.name: logits}
-                metrics |= slices.build_metrics({"count": [(1, 3)]}, [head], own, features, labels)
+                metrics |= slice_metrics.build_metrics(
+                    {"count": [(1, 3)]}, [head], own, features, labels
+                )
     loss, step = tf.add_n(losses), tf1.train.get_or_create_global_step()
     train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
     return compat.estimator.EstimatorSpec(

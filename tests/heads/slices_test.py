@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import tensorflow as tf
+from scipy import stats
 
 from mtl import checks, heads
-from mtl.heads import metrics, slices
+from mtl.heads import metrics, slice_metrics, slices
 
 tf1 = tf.compat.v1
 
@@ -35,6 +36,7 @@ ROWS = {
     "country=IT": np.zeros(N, bool),
     "age=30.5..60": (FIELDS["age"] >= 30.5) & (FIELDS["age"] < 60),
 }
+METRICS = ("auc", "pr_auc", "average_loss", "accuracy", "normalized_entropy")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def found():
         one = (FIELDS, LABELS, LOGITS)
         batches = [np.arange(0, 7), np.arange(7, 250), np.arange(250, N)]
         placed, feeds = _place(one, batches)
-        made = slices.build_metrics(SLICES, HEADS, placed[2], placed[0], placed[1])
+        made = slice_metrics.build_metrics(SLICES, HEADS, placed[2], placed[0], placed[1])
         session.run(tf1.local_variables_initializer())
         for feed in feeds:
             session.run([update for _, update in made.values()], feed)
@@ -77,8 +79,7 @@ def _place(trees, batches):
 def test_metrics_of_a_slice_within_a_space_are_those_of_scikit_learn(found, name):
     task = "order"
     rows = ROWS[name] & (LABELS[task] >= 0) & (CLICK == 1)
-    own = {metric: found[f"{task}/{metric}@{name}"] for metric in ("auc", "pr_auc", "average_loss")}
-    own["accuracy"] = found[f"{task}/accuracy@{name}"]
+    own = {metric: found[f"{task}/{metric}@{name}"] for metric in METRICS}
     if not rows.any():
         assert np.isnan(list(own.values())).all()
         assert found[f"{task}/nan_predictions@{name}"] == 0
@@ -92,6 +93,9 @@ def test_metrics_of_a_slice_within_a_space_are_those_of_scikit_learn(found, name
         "average_loss": sklearn.metrics.log_loss(y, p, **weights),
         "accuracy": sklearn.metrics.accuracy_score(y, p >= 0.5, **weights),
     }
+    share = np.average(y, weights=LABELS["weight"][rows])
+    background = stats.entropy([share, 1 - share])
+    expected["normalized_entropy"] = expected["average_loss"] / background
     for metric, value in expected.items():
         np.testing.assert_allclose(own[metric], value, rtol=0, atol=1e-6, err_msg=metric)
 
@@ -118,7 +122,7 @@ def test_rows_are_found_by_value_and_by_range(value, rows):
     with tf.Graph().as_default(), tf1.Session() as session:
         labels = {name: tf.constant(given) for name, given in fields.items()}
         logits = {"level": tf.zeros([N, 1])}
-        made = slices.build_metrics({"level": [value]}, [head], logits, labels, labels)
+        made = slice_metrics.build_metrics({"level": [value]}, [head], logits, labels, labels)
         (name,) = (name for name in made if name.startswith("level/rmse"))
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in made.values()])
@@ -164,7 +168,7 @@ def test_slices_that_are_none_are_refused(given, told):
 def test_slices_of_another_type_are_refused(given, told):
     with tf.Graph().as_default(), pytest.raises(checks.UserError) as caught:
         fields = {"level": tf.constant([1], tf.int64), "country": tf.constant(["DE"])}
-        slices.build_metrics(given, [], {}, fields, {})
+        slice_metrics.build_metrics(given, [], {}, fields, {})
     assert told in str(caught.value)
 
 
@@ -173,7 +177,9 @@ def test_the_ends_of_a_range_are_numbers_as_the_field_holds_them():
     with tf.Graph().as_default(), tf1.Session() as session:
         fields, logits = {"size": tf.constant(given)}, {"size": tf.zeros([2, 1])}
         chosen = {"size": [(None, 0.7), (0.7, None)]}
-        made = slices.build_metrics(chosen, [heads.Regression(name="size")], logits, {}, fields)
+        made = slice_metrics.build_metrics(
+            chosen, [heads.Regression(name="size")], logits, {}, fields
+        )
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in made.values()])
         below, above = (

@@ -27,8 +27,8 @@ def untrained(directory):
             tower=networks.MLP(layers=[5], batch_norm=True),
         ),
         heads=[
-            heads.Binary(name="rich"),
-            heads.MultiClass(name="kind", classes=3),
+            heads.Binary(name="rich", knots=4, calibration_slices={"age": [(None, 2.5)]}),
+            heads.MultiClass(name="kind", classes=3, calibration_slices={"age": [(None, 2.5)]}),
             heads.Regression(name="price"),
         ],
         spec=spec.Spec(

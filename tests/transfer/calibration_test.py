@@ -8,13 +8,17 @@ import tensorflow as tf
 from scipy import optimize, special
 
 from mtl import checks, heads
-from mtl.heads import knots
+from mtl.heads import calibrated as calibrated_lib
+from mtl.monitoring import doubts
 from mtl.runs import verbs
 from mtl.transfer import calibration, refit
 from tests import tiny
 
 sklearn_isotonic = pytest.importorskip("sklearn.isotonic")
 tf1 = tf.compat.v1
+
+UNFIT = np.array([1.0, 0.0])
+PLACES = np.zeros(400, np.int32)
 
 
 def draw(num=400, seed=0, classes=None, slope=2.5, shift=0.4):
@@ -67,7 +71,7 @@ def test_platts_line_has_the_least_cross_entropy_of_his_targets(logits):
         return (rows.weights * (np.logaddexp(0, found) - wanted * found)).sum()
 
     best = optimize.minimize(lose, [1.0, 0.0], method="Nelder-Mead", tol=1e-10)
-    np.testing.assert_allclose(calibration.fit_line(*rows), best.x, rtol=1e-3)
+    np.testing.assert_allclose(calibration.fit_line(*rows, UNFIT), best.x, rtol=1e-3)
 
 
 def test_the_unit_of_the_weights_changes_nothing():
@@ -75,7 +79,7 @@ def test_the_unit_of_the_weights_changes_nothing():
     head, old = heads.Binary(name="y"), refit.Classifier(np.ones([1, 1]), np.zeros(1))
     for unit in (1.0, 1e-3):
         part = calibration.Platt(source="x", tasks=["y"], split="held")
-        given = (rows.logits[:, np.newaxis], rows.targets, unit * rows.weights)
+        given = (rows.logits[:, np.newaxis], rows.targets, unit * rows.weights, PLACES)
         found.append(part.fit(head, old, [refit.Rows(*given)]))
     np.testing.assert_allclose(found[0].kernel, found[1].kernel, rtol=1e-9)
     np.testing.assert_allclose(found[0].bias, found[1].bias, rtol=1e-9)
@@ -86,13 +90,14 @@ def test_a_head_that_ranks_backwards_has_no_line():
     head, old = heads.Binary(name="y"), refit.Classifier(np.ones([1, 1]), np.zeros(1))
     part = calibration.Platt(source="x", tasks=["y"], split="held")
     with pytest.raises(checks.UserError, match="head 'y' must rank rows of either kind in the ri"):
-        part.fit(head, old, [refit.Rows(rows.logits[:, np.newaxis], rows.targets, rows.weights)])
+        given = (rows.logits[:, np.newaxis], rows.targets, rows.weights, PLACES)
+        part.fit(head, old, [refit.Rows(*given)])
 
 
 def test_a_class_of_one_kind_keeps_its_line():
     rows = draw()
     ones = np.ones_like(rows.targets)
-    assert calibration.fit_line(rows.logits, ones, rows.weights) == (1.0, 0.0)
+    assert calibration.fit_line(rows.logits, ones, rows.weights, np.array([0.9, 0.2])) == (0.9, 0.2)
 
 
 def test_knots_lie_on_the_isotonic_regression():
@@ -147,7 +152,7 @@ def test_a_line_with_knots_is_interpolated_and_goes_on_with_a_slope_of_1(values)
     logits = np.linspace(-12, 12, 97, dtype="f")
     with tf.Graph().as_default(), tf1.Session() as session:
         with tf1.variable_scope("head/y"):
-            bent = knots.bend(tf.constant(logits[:, None]), 3)
+            bent = calibrated_lib.calibrate(tf.constant(logits[:, None]), 3, {}, {}, "")
         (variable,) = tf1.global_variables()
         assert variable.op.name == "head/y/knots"
         session.run(variable.initializer)
@@ -157,16 +162,17 @@ def test_a_line_with_knots_is_interpolated_and_goes_on_with_a_slope_of_1(values)
     if not values:
         np.testing.assert_array_equal(found, logits)
         return
-    given, calibrated = np.array(values).T
-    wanted = np.interp(logits, given, calibrated)
+    given, shown = np.array(values).T
+    wanted = np.interp(logits, given, shown)
     wanted += np.minimum(logits - given[0], 0) + np.maximum(logits - given[-1], 0)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def make(part=None, num_knots=0, **settings):
-    splits = {**tiny.SPLITS, "held": tiny.rows(200, seed=3)}
+def make(part=None, num_knots=0, slices=None, held=200, **settings):
+    splits = {**tiny.SPLITS, "held": tiny.rows(held, seed=3)}
     made = tiny.make(splits=splits, **settings)
-    sign = dataclasses.replace(made.model.heads[0], knots=num_knots)
+    own = {"knots": num_knots, "calibration_slices": slices or {}}
+    sign = dataclasses.replace(made.model.heads[0], **own)
     model = dataclasses.replace(made.model, heads=[sign, *made.model.heads[1:]])
     return dataclasses.replace(made, model=model, refit=part)
 
@@ -241,6 +247,107 @@ def test_mistakes(kind, settings, message, source, tmp_path):
         part = kind(**{"source": str(source), "tasks": ["sign"], "split": "held", **given})
         verbs.train(make(part, num_knots), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+SLICES = {"word": ["red", "pink"]}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", [calibration.Platt, calibration.Isotonic])
+def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path):
+    """Served from the feature of the row; slices with few rows, and all others, share one fit."""
+    plain = make(held=900)
+    before = {n: np.array(v) for n, v in _predict(plain, source).items()}
+    num_knots = 16 if kind is calibration.Isotonic else 0
+    part = kind(source=str(source), tasks=["sign"], split="held")
+    made = make(part, num_knots, SLICES, held=900, check_rows=40)
+    verbs.train(made, str(tmp_path))
+    (told,) = doubts.read_doubts(str(tmp_path), "refit")
+    assert told.startswith("sign where word=pink has the calibration of all rows: split 'held' mu")
+    found = _predict(made, tmp_path)["probability"]
+    rows = plain.data.source.splits["held"]
+    logits, targets = special.logit(np.float64(before["probability"])), rows["sign"]
+    is_red = rows["word"] == b"red"
+    assert 100 < is_red.sum() < 800
+    for chosen, fitted in ((is_red, is_red), (~is_red, np.ones(900, bool))):
+        given = calibration.Scored(logits[fitted], targets[fitted] * 1.0, np.ones(fitted.sum()))
+        if num_knots:
+            at, shown = calibration.fit_knots(given, num_knots)
+            wanted = np.interp(logits[chosen], at, shown)  # None lies beyond the knots.
+        else:
+            slope, shift = calibration.fit_line(*given, UNFIT)
+            wanted = slope * logits[chosen] + shift
+        inner = (before["probability"][chosen] > 1e-4) & (before["probability"][chosen] < 0.9999)
+        np.testing.assert_allclose(found[chosen][inner], special.expit(wanted)[inner], atol=2e-3)
+    # The served model reads the feature.
+    (export,) = (tmp_path / "export" / "latest").iterdir()
+    served = tf.saved_model.load(str(export)).signatures["raw"]
+    asked = {name: tf.constant(rows[name][:50]) for name in ("x", "word")}
+    answer = served(**asked)["sign/probability"].numpy()
+    np.testing.assert_allclose(answer, found[:50], atol=1e-6)
+
+
+def _predict(made, model_dir):
+    rows = verbs.predict(made, str(model_dir), split="held")
+    return {"probability": np.array([row["sign/probability"] for row in rows])}
+
+
+def test_a_slice_whose_rows_rank_backwards_has_the_fit_of_all():
+    rows, turned = draw(300, seed=1), draw(200, seed=2, slope=-2.5)
+    logits, targets, weights = (np.concatenate(pair) for pair in zip(rows, turned, strict=True))
+    places = np.repeat([1, 0], [300, 200])
+    head = heads.Binary(name="y", calibration_slices={"x": [1]})
+    old = refit.Classifier(np.ones([1, 1]), np.zeros(1))
+    part = calibration.Temperature(source="x", tasks=["y"], split="held")
+    new = part.fit(head, old, [refit.Rows(logits[:, np.newaxis], targets, weights, places)])
+    assert (new.kernel, new.bias) == (old.kernel, old.bias)
+    scale = calibration.find_scale(calibration.Scored(logits, targets, weights))
+    np.testing.assert_allclose(new.behind["lines"], [[[scale], [0]]] * 2)
+    (told,) = new.doubts
+    assert told.startswith("y where x=1 has the calibration of all rows: head 'y' must be right")
+
+
+def test_a_class_that_a_slice_knows_nothing_of_has_the_line_of_all_rows():
+    rng = np.random.default_rng(5)
+    logits = rng.normal(0, 2, (600, 3))
+    targets = (rng.random((600, 3)) < special.expit(0.5 * logits + 0.3)) * 1.0
+    places = np.repeat([0, 1], 300)
+    targets[:300, 2] = 0
+    head = heads.MultiLabel(name="y", classes=3, calibration_slices={"x": [1]})
+    old, rows = (
+        refit.Classifier(np.eye(3), np.zeros(3)),
+        [logits, targets, np.ones((600, 3)), places],
+    )
+    part = calibration.Platt(source="x", tasks=["y"], split="held")
+    own, whole = part.fit(head, old, [refit.Rows(*rows)]).behind["lines"]
+    for number in range(3):
+        every = [logits[:, number], targets[:, number], np.ones(600), UNFIT]
+        np.testing.assert_allclose(whole[:, number], calibration.fit_line(*every))
+        first = [column[:300] for column in every[:3]]
+        wanted = whole[:, 2] if number == 2 else calibration.fit_line(*first, UNFIT)
+        np.testing.assert_allclose(own[:, number], wanted)
+
+
+@pytest.mark.parametrize("kind", [heads.MultiClass, heads.MultiLabel])
+def test_each_row_is_moved_by_the_line_of_its_slice(kind):
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype("f")
+    lines = np.arange(18.0).reshape(3, 2, 3)
+    head = kind(name="y", classes=3, calibration_slices={"x": [7, (5, None)]})
+    with tf.Graph().as_default(), tf1.Session() as session:
+        moved = head.calibrate(tf.constant(logits), {"x": tf.constant([7, 6, 2, 5], tf.int64)})
+        (variable,) = tf1.global_variables()
+        session.run(variable.initializer)
+        np.testing.assert_array_equal(session.run(moved), logits)
+        variable.load(lines, session)
+        slopes, shifts = lines[[0, 1, 2, 1]].swapaxes(0, 1)
+        np.testing.assert_allclose(session.run(moved), logits * slopes + shifts, rtol=1e-6)
+
+
+def test_slices_of_what_is_no_feature_are_refused():
+    with pytest.raises(
+        checks.UserError, match="calibration_slices of task 'sign' must be one of x"
+    ):
+        make(slices={"kind": [1]})
 
 
 def test_one_knot_is_no_line():

@@ -208,7 +208,8 @@ def test_a_classifier_that_predicts_nan_is_not_chosen():
     old = refit.Classifier(np.eye(2), np.zeros(2))
     chosen = _NaNFirst(task="y", source="x", taus=[1.0, 0.0], split="validation")
     # argmax makes class 0 of a NaN, which all rows but one are of.
-    rows = [(np.array([[1.0, 0], [0, 1], [0, 1]]), np.zeros(3, np.int64), np.ones(3))]
+    towers, zeros = np.array([[1.0, 0], [0, 1], [0, 1]]), np.zeros(3, np.int64)
+    rows = [refit.Rows(towers, zeros, np.ones(3), zeros)]
     head = heads.MultiClass(name="y", classes=2)
     np.testing.assert_array_equal(chosen.fit(head, old, rows).kernel, np.eye(2))
 

@@ -1,13 +1,10 @@
-"""What TensorBoard shows of an evaluation: rows as they were predicted, gathered batch by batch.
+"""What TensorBoard shows of an evaluation: curves of its rows, and the first of them as images.
 
-hook = evaluations.Rows(features, labels, heads, logits, columns, items, writer_dir, num_images)
-
-The pass of the evaluation itself is watched, so that the sums are those of its metrics. What is
-kept of a batch are sums, and the first images.
+write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curves.Counting`
+hook = evaluations.Rows(features, labels, heads, logits, columns, writer_dir, num_images)
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,68 +13,96 @@ from tensorboard.plugins.pr_curve import summary as pr_curves
 
 from mtl import features as features_lib
 from mtl import types
+from mtl.monitoring import curves
 from mtl.monitoring.tensorboard import pictures
 
 tf1 = tf.compat.v1
 
-NUM_THRESHOLDS = 201
-MOST_CURVES = 32
-"""Of a task with more classes, curves of the first ones alone."""
+MATRICES = ("confusion",)
+CURVES = ("pr_curves", "roc_curves", "reliability", "prediction_histograms")
+
 _MOST_LINES = 6
 _LONGEST_LINE = 26
 
 
-@dataclasses.dataclass
-class Counted:
-    """What a task's rows add up to, weighted as in its metrics.
+class CurveWriter:
+    """Writes what is counted of an evaluation, as the items say.
 
-    Attributes:
-      names: of the classes that curves are drawn of.
-      confusion: [C, C] of true by predicted classes; None for tasks without one class a row.
-      hits: [K, N + 1], for each class the weights of its rows by the number of thresholds that
-        their scores reach.
-      misses: the same of rows of other classes.
+    Args:
+      heads: of the tasks.
+      items: which of `MATRICES` and `CURVES`.
+      directory: of the event files.
     """
 
-    names: Sequence[str]
-    confusion: np.ndarray | None
-    hits: np.ndarray
-    misses: np.ndarray
+    def __init__(self, heads: Sequence[types.Head], items: Sequence[str], directory: str):
+        self._names = {h.name: types.read_member(h, types.Head, "class_names") for h in heads}
+        self._items, self._directory = items, directory
 
-    def add(self, said: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a batch."""
-        targets, weights = said["targets"], said["weights"]
-        if self.confusion is not None:
-            np.add.at(self.confusion, (targets.astype(int), said["class_id"]), weights)
-        for number in range(len(self.names)):
-            if "probability" in said:
-                scores, is_hit, own = said["probability"], targets > 0.5, weights
-            elif targets.ndim == 2:
-                scores = said["probabilities"][:, number]
-                is_hit, own = targets[:, number] > 0.5, weights[:, number]
-            else:
-                scores, is_hit, own = said["probabilities"][:, number], targets == number, weights
-            known = np.nan_to_num(scores, nan=-1.0)  # A NaN is no prediction of any class.
-            reached = np.searchsorted(_THRESHOLDS, known, side="right")
-            np.add.at(self.hits[number], reached, np.where(is_hit, own, 0))
-            np.add.at(self.misses[number], reached, np.where(is_hit, 0, own))
+    def __call__(self, step: int, counted: Mapping[str, curves.Counted]) -> None:
+        """Write the summaries of all tasks."""
+        writer = tf1.summary.FileWriterCache.get(self._directory)
+        for task, sums in counted.items():
+            for summary in self._draw(task, sums):
+                writer.add_summary(summary, step)
+        writer.flush()
 
-    def draw_curve(self, tag: str, number: int) -> tf.compat.v1.Summary:
-        """Draw precision by recall of a class."""
-        true, false = (np.cumsum(sums[number][:0:-1])[::-1] for sums in (self.hits, self.misses))
-        missed, rejected = self.hits[number].sum() - true, self.misses[number].sum() - false
-        precision = true / np.maximum(true + false, 1e-12)
-        recall = true / np.maximum(true + missed, 1e-12)
-        return pr_curves.raw_data_pb(
-            tag, true, false, rejected, missed, precision, recall, NUM_THRESHOLDS
-        )
+    def _draw(self, task: str, sums: curves.Counted) -> Iterator[tf.compat.v1.Summary]:
+        if sums.confusion is not None:
+            drawn = pictures.draw_matrix(sums.confusion, self._names[task], task)
+            yield _to_summary(f"confusion/{task}", drawn)
+        for number, name in enumerate(sums.names):
+            tag = task if len(sums.names) == 1 else f"{task}/{name}"
+            if "pr_curves" in self._items:
+                yield draw_pr_curve(tag, sums, number)
+            if "prediction_histograms" in self._items:
+                yield _draw_histogram(f"prediction_histograms/{tag}", sums, number)
+        if "roc_curves" in self._items:
+            traced = {n: sums.trace_thresholds(at) for at, n in enumerate(sums.names)}
+            lines = {
+                n: [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in points)]
+                for n, points in traced.items()
+            }
+            title = f"{task}: recall by false positive rate"
+            yield _to_summary(f"roc_curves/{task}", pictures.draw_shares(lines, title))
+        if "reliability" in self._items:
+            lines = {
+                n: [(one.mean_prediction, one.share) for one in sums.bin_shares(at)]
+                for at, n in enumerate(sums.names)
+            }
+            title = f"{task}: share of rows by probability"
+            yield _to_summary(f"reliability/{task}", pictures.draw_shares(lines, title))
 
 
-_THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
+def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
+    """Draw precision by recall of a class."""
+    hits, misses = sums.hits[number], sums.misses[number]
+    true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
+    missed, rejected = hits.sum() - true, misses.sum() - false
+    precision = true / np.maximum(true + false, 1e-12)
+    recall = true / np.maximum(true + missed, 1e-12)
+    return pr_curves.raw_data_pb(
+        tag, true, false, rejected, missed, precision, recall, curves.NUM_THRESHOLDS
+    )
+
+
+def _draw_histogram(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
+    """Draw the weights of rows by the probability of a class."""
+    bars = sums.count_predictions(number)
+    counts = [bar.positives + bar.negatives for bar in bars]
+    weights, predicted, _ = sums.by_share[:, number].sum(1)
+    histogram = tf1.HistogramProto(
+        min=0.0,
+        max=1.0,
+        num=weights,
+        sum=predicted,
+        bucket_limit=[bar.high for bar in bars],
+        bucket=counts,
+    )
+    return tf1.Summary(value=[tf1.Summary.Value(tag=tag, histo=histogram)])
 
 
 class Rows(tf.compat.v1.train.SessionRunHook):
-    """Watches the rows of an evaluation, and writes pictures and curves of them at its end.
+    """Draws the first images of an evaluation, with what each task says of them.
 
     Args:
       features: {field: [B, ...]}.
@@ -85,7 +110,6 @@ class Rows(tf.compat.v1.train.SessionRunHook):
       logits: {task: [B, C]}.
       heads: of the tasks, fitted.
       columns: of the model, for images.
-      items: which of `settings.OF_EVALUATIONS`.
       directory: of the event files.
       num_images: how many rows are drawn.
     """
@@ -97,93 +121,43 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         logits: types.Tensors,
         heads: Sequence[types.Head],
         columns: Sequence[types.Column],
-        items: Sequence[str],
         directory: str,
         num_images: int,
     ):
-        self._items, self._directory, self._num_images = items, directory, num_images
-        self._said: dict[str, dict[str, tf.Tensor]] = {}
-        self._counted: dict[str, Counted] = {}
-        for head in heads:
-            self._watch(head, labels, logits[head.name])
-        self._pixels = read_images(features, columns) if "predictions" in items else {}
+        self._directory, self._num_images = directory, num_images
+        self._heads = {head.name: head for head in heads}
+        found = [(h, curves.watch_head(h, logits[h.name], labels)) for h in heads]
+        self._said = {h.name: said for h, said in found if said and _is_told(h, said)}
+        self._pixels = read_images(features, columns)
         self._images: dict[str, list[np.ndarray]] = {field: [] for field in self._pixels}
         self._rows: list[dict[str, dict[str, np.ndarray]]] = []
         self._kept = 0
-        self._heads = {head.name: head for head in heads}
-
-    def _watch(self, head: types.Head, labels: types.Tensors, logits: tf.Tensor) -> None:
-        """Watch a task, if its predictions are of a kind that can be shown."""
-        if not isinstance(head, types.ExampleHead) or head.field not in labels:
-            return
-        said = dict(head.predictions(logits))
-        examples = head.examples(logits, labels)
-        kept = {name: said[name] for name in _SHOWN if name in said}
-        if not kept or any(value.shape.rank > 2 for value in kept.values()):
-            return
-        names = types.read_member(head, types.Head, "class_names")
-        rank = examples.targets.shape.rank
-        has_one = rank == 1 and "class_id" in kept
-        is_binary = has_one and "probability" in kept
-        shares = kept.get("probabilities")
-        is_known = is_binary or (shares is not None and shares.shape[-1] == len(names))
-        if is_known:
-            has_matrix = has_one and len(names) <= pictures.MOST_CLASSES
-            curves = [names[-1]] if is_binary else list(names[:MOST_CURVES])
-            self._counted[head.name] = Counted(
-                curves if "pr_curves" in self._items else [],
-                np.zeros([len(names)] * 2) if has_matrix and "confusion" in self._items else None,
-                np.zeros([len(curves), NUM_THRESHOLDS + 1]),
-                np.zeros([len(curves), NUM_THRESHOLDS + 1]),
-            )
-        # A number has a caption, and several numbers a row have none.
-        is_told = is_known or ("value" in kept and kept["value"].shape.rank == 1)
-        if is_told and (is_known or "predictions" in self._items):
-            more = {"targets": examples.targets, "weights": examples.weights}
-            self._said[head.name] = {**kept, **more}
 
     def after_create_session(self, session, coord):
         self._step = int(session.run(tf1.train.get_global_step()))
 
     def before_run(self, run_context):
-        more = self._pixels if self._kept < self._num_images else {}
-        return tf1.train.SessionRunArgs([self._said, more])
+        is_full = self._kept >= self._num_images
+        return None if is_full else tf1.train.SessionRunArgs([self._said, self._pixels])
 
     def after_run(self, run_context, run_values):
+        if run_values.results is None:
+            return
         said, images = run_values.results
-        for task, counted in self._counted.items():
-            counted.add(said[task])
-        if images:
-            left = self._num_images - self._kept
-            for field, values in images.items():
-                self._images[field].append(values[:left])
-            self._rows.append({t: {n: v[:left] for n, v in own.items()} for t, own in said.items()})
-            self._kept += len(next(iter(images.values()))[:left])
+        left = self._num_images - self._kept
+        for field, values in images.items():
+            self._images[field].append(values[:left])
+        self._rows.append({t: {n: v[:left] for n, v in own.items()} for t, own in said.items()})
+        self._kept += len(next(iter(images.values()))[:left])
 
     def end(self, session):
         writer = tf1.summary.FileWriterCache.get(self._directory)
-        for summary in self._draw():
-            writer.add_summary(summary, self._step)
-        writer.flush()
-
-    def _draw(self) -> list[tf.compat.v1.Summary]:
-        found = []
-        for task, counted in self._counted.items():
-            names = types.read_member(self._heads[task], types.Head, "class_names")
-            if counted.confusion is not None:
-                drawn = pictures.draw_matrix(counted.confusion, names, task)
-                found.append(_to_summary(f"confusion/{task}", drawn))
-            is_one = len(counted.names) == 1
-            for number, name in enumerate(counted.names):
-                tag = task if is_one else f"{task}/{name}"
-                found.append(counted.draw_curve(tag, number))
+        captions, are_right = self._caption()
         for field, parts in self._images.items():
             if parts:
-                captions, are_right = self._caption()
-                images = np.concatenate(parts)
-                drawn = pictures.draw_rows(images, captions, are_right)
-                found.append(_to_summary(f"predictions/{field}", drawn))
-        return found
+                drawn = pictures.draw_rows(np.concatenate(parts), captions, are_right)
+                writer.add_summary(_to_summary(f"predictions/{field}", drawn), self._step)
+        writer.flush()
 
     def _caption(self) -> tuple[list[list[str]], list[list[bool]]]:
         """Return the lines below each image, and whether they are right."""
@@ -203,7 +177,10 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         return lines, right
 
 
-_SHOWN = ("class_id", "probability", "probabilities", "value")
+def _is_told(head: types.Head, said: types.Tensors) -> bool:
+    """Return whether a caption can tell of it: several numbers a row have none."""
+    is_number = "value" in said and said["value"].shape.rank == 1
+    return is_number or curves.has_shares(head, said)
 
 
 def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:

@@ -8,7 +8,7 @@ They are drawn by Pillow, which is imported when the first is drawn.
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,15 @@ import numpy as np
 from mtl import checks
 
 MOST_IMAGES = 100
-MOST_CLASSES = 200
 # Up to so many classes cells hold numbers, and rows have names.
 _MOST_NUMBERS, _MOST_NAMES = 20, 50
 _WIDEST_NAME = 12
 _SIDE, _TEXT, _GAP = 112, 13, 8
 _INK, _PAPER, _RIGHT, _WRONG = (32, 32, 32), (255, 255, 255), (27, 108, 168), (209, 73, 91)
+_FAINT = (200, 200, 200)
+# Lines are told apart by these, in turn; a line of few points has a dot at each.
+_COLORS = (_RIGHT, _WRONG, (46, 139, 87), (224, 159, 62), (108, 74, 182), (95, 107, 109))
+_MOST_DOTS = 15
 _COLOR = np.array([27, 108, 168])
 
 
@@ -72,6 +75,40 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
         middle = top + (place + 0.5) * side
         draw.text((margin - 4, middle), name, _INK, font, anchor="rm")
         _write_upright(image, font, name, margin + (place + 0.5) * side, top - 4)
+    return _finish(image)
+
+
+def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
+    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out."""
+    names, side = [_shorten(name) for name in lines], 3 * _SIDE
+    rows = names if len(names) > 1 else []
+    legend = 2 * _GAP + 24 + 7 * max(map(len, rows), default=0) if rows else 0
+    heading, left, top = _load_font().getlength(title), 3 * _TEXT, 2 * _TEXT
+    wide = max(left + side + _GAP + legend, heading + 2 * _GAP)
+    image, draw, font = _start(wide, max(top + side, top + len(rows) * _TEXT) + 2 * _TEXT)
+    draw.text((_GAP, 2), title, _INK, font)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + x * side, top + (1 - y) * side
+
+    draw.rectangle((*place(0, 1), *place(1, 0)), outline=_INK)
+    draw.line((place(0, 0), place(1, 1)), _FAINT)
+    for tick in (0, 0.5, 1):
+        x, y = place(tick, tick)
+        draw.text((left - 4, y), f"{tick:g}", _INK, font, anchor="rm")
+        draw.text((x, top + side + 3), f"{tick:g}", _INK, font, anchor="mt")
+    for number, points in enumerate(lines.values()):
+        color = _COLORS[number % len(_COLORS)]
+        placed = [place(*point) for point in points if not np.isnan(point).any()]
+        if len(placed) > 1:
+            draw.line(placed, color, 2)
+        if len(placed) <= _MOST_DOTS:
+            for x, y in placed:
+                draw.ellipse((x - 3, y - 3, x + 3, y + 3), color)
+        if rows:
+            x, y = left + side + 2 * _GAP, top + number * _TEXT
+            draw.line((x, y + _TEXT / 2, x + 16, y + _TEXT / 2), color, 2)
+            draw.text((x + 22, y), rows[number], _INK, font)
     return _finish(image)
 
 

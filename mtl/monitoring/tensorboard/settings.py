@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mtl import checks, features, types
-from mtl.monitoring.tensorboard import pictures
+from mtl.monitoring.tensorboard import evaluations, pictures
 from mtl.step import due
 from mtl.variables import patterns
 
@@ -26,10 +26,10 @@ OF_GRADIENTS = (
 OF_STEPS = ("weights", *OF_GRADIENTS, "activations", "dead_units")
 """Items of training steps."""
 
-OF_EVALUATIONS = ("predictions", "confusion", "pr_curves")
+OF_EVALUATIONS = ("predictions", *evaluations.MATRICES, *evaluations.CURVES)
 """Items of evaluations."""
 
-_DRAWN = ("predictions", "confusion")
+_DRAWN = ("predictions", "confusion", "roc_curves", "reliability")
 _MOST_TASKS = 32
 
 
@@ -64,6 +64,10 @@ class TensorBoard:
       predictions: the first rows of the split that have an image, with what each task says.
       confusion: a matrix for each task with classes, as a picture; cells are sums of label weights.
       pr_curves: precision and recall of each binary task, and of each class of the others.
+      roc_curves: recall and false positive rate of the same, as a picture for each task.
+      reliability: the share of positives by predicted probability, in the bins of the metric
+        `calibration_error`, as a picture for each task.
+      prediction_histograms: of the probabilities of the same.
       variables: patterns; histograms of the variables that match one, and of all without any.
       num_images: how many rows `predictions` shows.
     """
@@ -84,6 +88,9 @@ class TensorBoard:
     predictions: due.When = False
     confusion: due.When = False
     pr_curves: due.When = False
+    roc_curves: due.When = False
+    reliability: due.When = False
+    prediction_histograms: due.When = False
     variables: Sequence[str] = ()
     num_images: int = 16
 
@@ -121,7 +128,9 @@ class TensorBoard:
         of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
         with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
         one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
-        for name, found in (("confusion", one_class), ("pr_curves", with_classes)):
+        needed = dict.fromkeys(evaluations.MATRICES, one_class)
+        needed |= dict.fromkeys(evaluations.CURVES, with_classes)
+        for name, found in needed.items():
             if getattr(self, name) is not False:
                 where, fix = f"TensorBoard.{name}", "No task has classes."
                 checks.require(bool(found), where, "be False", getattr(self, name), fix)

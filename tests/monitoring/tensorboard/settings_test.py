@@ -35,6 +35,7 @@ def test_items_for_what_a_model_lacks_are_refused():
         ("predictions", made.model, "The model has no column @features.Image()."),
         ("confusion", numbers, "No task has classes."),
         ("pr_curves", numbers, "No task has classes."),
+        ("reliability", numbers, "No task has classes."),
     ):
         shown = tensorboard.TensorBoard(**{item: True})
         with pytest.raises(checks.UserError) as refused:

@@ -1,0 +1,87 @@
+"""What `transfer.calibration` computes behind the last layer: a rising line, or lines of slices.
+
+logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
+variable = calibrated.create("click", "lines", values)        # outside of a head, with its values
+
+Without a calibration it changes nothing, to the bit. It is made of plain ops, so that every format
+of an export can hold it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import types
+from mtl.heads import slices as slices_lib
+
+tf1 = tf.compat.v1
+
+KNOTS = "knots"
+"""The variable of (logit, calibrated logit), [K, 2], or [S + 1, K, 2] of S slices."""
+
+LINES = "lines"
+"""The variable of (slope, shift) of each logit, [S + 1, 2, C] of S slices."""
+
+_REACH = 8.0
+
+
+def calibrate(
+    logits: tf.Tensor,
+    num_knots: int,
+    slices: Mapping[str, Sequence[Any]],
+    features: types.Tensors,
+    where: str,
+) -> tf.Tensor:
+    """Bend logits by knots, or else move them by the line of their slice: [B, C] -> [B, C].
+
+    The last knots or line are those of rows in no slice. C is 1 where there are knots. Beyond the
+    first and the last knot the slope is 1.
+
+    Args:
+      logits: [B, C].
+      num_knots: K; 0 for lines.
+      slices: {feature: values}; none for the same knots for all rows.
+      features: {field: [B, ...]}.
+      where: the setting that holds the slices.
+
+    Raises:
+      UserError: a field of a slice holds several values, or values of another type.
+    """
+    if not slices:
+        return _bend(logits, _create_knots([num_knots, 2])) if num_knots else logits
+    own = slices_lib.find_first(slices, features, where)
+    count = len(slices_lib.list_slices(slices)) + 1
+    if num_knots:
+        return _bend(logits, tf.gather(_create_knots([count, num_knots, 2]), own))
+    shape = [count, 2, logits.shape[-1]]
+    unchanged = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
+    lines = tf1.get_variable(LINES, shape, tf.float32, unchanged, trainable=False)
+    slopes, shifts = tf.unstack(tf.gather(lines, own), axis=1)
+    return logits * slopes + shifts
+
+
+def _create_knots(shape: Sequence[int]) -> tf.Variable:
+    even = np.linspace(-_REACH, _REACH, shape[-2])
+    unchanged = np.broadcast_to(np.stack([even, even], axis=1), shape)
+    return tf1.get_variable(
+        KNOTS, shape, tf.float32, tf1.constant_initializer(unchanged), trainable=False
+    )
+
+
+def _bend(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
+    """Map logits [B, 1] by knots, [K, 2] for all or [B, K, 2]."""
+    given, calibrated = knots[..., 0], knots[..., 1]
+    left, low = given[..., :-1], calibrated[..., :-1]
+    widths, rises = given[..., 1:] - left, calibrated[..., 1:] - low
+    # How far a logit has come in each segment: a sum of these cancels no large numbers, however
+    # steep a segment is.
+    passed = tf.clip_by_value((logits - left) / widths, 0.0, 1.0)  # [B, K - 1]
+    moved = tf.reduce_sum(passed * (rises - widths), 1, keepdims=True)
+    return logits + (low - left)[..., :1] + moved
+
+
+def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
+    """Create the knots or lines of a task, with values, in a graph that has none."""
+    return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

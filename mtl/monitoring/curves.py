@@ -1,0 +1,247 @@
+"""Sums over the rows of an evaluation, from which curves, histograms and matrices are drawn.
+
+counting = curves.Counting(heads, logits, labels, True, True, write)     # a hook of the evaluation
+counted.trace_thresholds(0)            # ROC, precision and recall of the first class
+counted.bin_shares(0)                  # reliability
+
+What is kept of a split are sums, whose size does not depend on it, and the pass of the evaluation
+itself is watched: rows count by the weights of its metrics.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import types
+
+tf1 = tf.compat.v1
+
+NUM_THRESHOLDS = 201
+"""Of `hits` and `misses`, from 0 to 1 in equal steps."""
+MOST_CURVES = 32
+"""Of a task with more classes, curves of the first ones alone."""
+MOST_CLASSES = 200
+"""Of a task with more classes, no matrix."""
+
+_THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
+# Rare events have all their probabilities near 0: ROC has thresholds that are even in the logit.
+_REACH, _PER_LOGIT = 17, 64
+_NUM_LOGITS = 2 * _REACH * _PER_LOGIT
+_NUM_HISTOGRAM = 50
+# As many as the metric calibration_error has, so that it can be computed from them.
+_NUM_SHARES = 15
+
+
+class Threshold(NamedTuple):
+    """What classifying by a probability comes to; NaN where there are no rows of a kind."""
+
+    threshold: float
+    recall: float
+    false_positive_rate: float
+    precision: float
+
+
+class Share(NamedTuple):
+    """Rows with probabilities from `low` to `high`: weight, mean prediction, share of positives."""
+
+    low: float
+    high: float
+    weight: float
+    mean_prediction: float
+    share: float
+
+
+class Bar(NamedTuple):
+    """The weights of positives and of negatives with probabilities from `low` to `high`."""
+
+    low: float
+    high: float
+    positives: float
+    negatives: float
+
+
+@dataclasses.dataclass
+class Counted:
+    """What a task's rows add up to, weighted as in its metrics.
+
+    Attributes:
+      names: of the K classes that curves are drawn of.
+      confusion: [C, C] of true by predicted classes; None for tasks without one class a row.
+      hits: [K, N + 1], for each class the weights of its rows by the number of thresholds that
+        their scores reach.
+      misses: the same of rows of other classes.
+      by_logit: [2, K, M], of other rows and of those of the class, by logit.
+      by_share: [3, K, 15]: weights, predictions and positives, by the bins of calibration_error.
+    """
+
+    names: Sequence[str]
+    confusion: np.ndarray | None
+
+    def __post_init__(self):
+        count = len(self.names)
+        self.hits, self.misses = np.zeros([2, count, NUM_THRESHOLDS + 1])
+        self.by_logit = np.zeros([2, count, _NUM_LOGITS])
+        self.by_share = np.zeros([3, count, _NUM_SHARES])
+
+    def add(self, said: Mapping[str, np.ndarray]) -> None:
+        """Add the rows of a batch."""
+        targets, weights = said["targets"], said["weights"]
+        if self.confusion is not None:
+            np.add.at(self.confusion, (targets.astype(int), said["class_id"]), weights)
+        for number in range(len(self.names)):
+            if "probability" in said:
+                self._add_class(number, said["probability"], targets > 0.5, weights)
+                continue
+            scores = said["probabilities"][:, number]
+            if targets.ndim == 2:
+                self._add_class(number, scores, targets[:, number] > 0.5, weights[:, number])
+            else:
+                self._add_class(number, scores, targets == number, weights)
+
+    def _add_class(
+        self, number: int, scores: np.ndarray, is_hit: np.ndarray, weights: np.ndarray
+    ) -> None:
+        known = np.nan_to_num(scores, nan=-1.0)  # A NaN is no prediction of any class.
+        reached = np.searchsorted(_THRESHOLDS, known, side="right")
+        for sums, chosen in ((self.hits, is_hit), (self.misses, ~is_hit)):
+            np.add.at(sums[number], reached, np.where(chosen, weights, 0))
+        with np.errstate(divide="ignore"):
+            shares = np.clip(known, 0, 1).astype(np.float64)
+            logits = np.log(shares) - np.log1p(-shares)
+        places = np.clip((logits + _REACH) * _PER_LOGIT, 0, _NUM_LOGITS - 1).astype(int)
+        np.add.at(self.by_logit[:, number].swapaxes(0, 1), (places, is_hit.astype(int)), weights)
+        bins = (known * np.float32(_NUM_SHARES)).astype(int)
+        bins = np.clip(bins, 0, _NUM_SHARES - 1)
+        counts = np.where(known < 0, 0, weights)
+        for sums, values in zip(self.by_share, (1, known, is_hit), strict=True):
+            np.add.at(sums[number], bins, counts * values)
+
+    def trace_thresholds(self, number: int) -> list[Threshold]:
+        """Return ROC, precision and recall of a class, from the highest threshold to the lowest.
+
+        Thresholds lie 1/64 of a logit apart. Those that no further row reaches are left out.
+        """
+        misses, hits = self.by_logit[:, number]
+        reached = np.flatnonzero(hits + misses)[::-1]
+        true, false = (np.cumsum(sums[reached]) for sums in (hits, misses))
+        shares = 1 / (1 + np.exp(_REACH - reached / _PER_LOGIT))
+        with np.errstate(invalid="ignore"):
+            recall, fall_out = (sums / sums[-1:].sum() for sums in (true, false))
+        columns = (shares, recall, fall_out, true / (true + false))
+        return [Threshold(*row) for row in np.transpose(columns).tolist()]
+
+    def bin_shares(self, number: int) -> list[Share]:
+        """Return the reliability of a class by 15 equal bins of probability, without empty ones."""
+        count = _NUM_SHARES
+        return [
+            Share(at / count, (at + 1) / count, weight, predicted / weight, positive / weight)
+            for at, (weight, predicted, positive) in enumerate(self.by_share[:, number].T.tolist())
+            if weight > 0
+        ]
+
+    def count_predictions(self, number: int) -> list[Bar]:
+        """Return the histogram of the probabilities of a class, in 50 equal bins."""
+        bars = []
+        for sums in (self.hits, self.misses):
+            own = sums[number, 1:].copy()  # The first is that of NaN.
+            own[-2] += own[-1]  # Exactly 1.
+            bars.append(own[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
+        return [
+            Bar(at / _NUM_HISTOGRAM, (at + 1) / _NUM_HISTOGRAM, positives, negatives)
+            for at, (positives, negatives) in enumerate(np.transpose(bars).tolist())
+        ]
+
+
+class Counting(tf.compat.v1.train.SessionRunHook):
+    """Counts the rows of an evaluation, and hands the sums on at its end.
+
+    Args:
+      heads: fitted; of those whose predictions are classes.
+      logits: {task: [B, C]}.
+      labels: {field: [B, ...]}.
+      has_curves: whether there are curves.
+      has_matrices: whether there are matrices.
+      write: is given the global step, and {task: its sums}.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[types.Head],
+        logits: types.Tensors,
+        labels: types.Tensors,
+        has_curves: bool,
+        has_matrices: bool,
+        write: Callable[[int, Mapping[str, Counted]], None],
+    ):
+        self._write = write
+        self._said: dict[str, dict[str, tf.Tensor]] = {}
+        self._counted: dict[str, Counted] = {}
+        for head in heads:
+            found = watch_head(head, logits[head.name], labels)
+            if found is not None and has_shares(head, found):
+                self._watch(head, found, has_curves, has_matrices)
+
+    def _watch(
+        self, head: types.Head, said: types.Tensors, has_curves: bool, has_matrices: bool
+    ) -> None:
+        """Watch of a task what its curves and its matrix need."""
+        names = types.read_member(head, types.Head, "class_names")
+        has_one = said["targets"].shape.rank == 1 and "class_id" in said
+        is_binary, shares = "probability" in said, said.get("probabilities")
+        kept = {name: said[name] for name in ("targets", "weights")}
+        has_matrix = has_matrices and has_one and len(names) <= MOST_CLASSES
+        if has_matrix:
+            kept["class_id"] = said["class_id"]
+        if has_curves and is_binary:
+            kept["probability"] = said["probability"]
+        elif has_curves and shares is not None:
+            kept["probabilities"] = shares[:, :MOST_CURVES]
+        drawn = [names[-1]] if is_binary else list(names[:MOST_CURVES])
+        if has_matrix or has_curves:
+            matrix = np.zeros([len(names)] * 2) if has_matrix else None
+            self._counted[head.name] = Counted(drawn if has_curves else [], matrix)
+            self._said[head.name] = kept
+
+    def after_create_session(self, session, coord):
+        self._step = int(session.run(tf1.train.get_global_step()))
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs(self._said)
+
+    def after_run(self, run_context, run_values):
+        for task, counted in self._counted.items():
+            counted.add(run_values.results[task])
+
+    def end(self, session):
+        self._write(self._step, self._counted)
+
+
+def has_shares(head: types.Head, said: types.Tensors) -> bool:
+    """Return whether a task says how likely each of its classes is."""
+    names = types.read_member(head, types.Head, "class_names")
+    shares = said.get("probabilities")
+    is_binary = said["targets"].shape.rank == 1 and {"class_id", "probability"} <= said.keys()
+    return is_binary or (shares is not None and shares.shape[-1] == len(names))
+
+
+_SHOWN = ("class_id", "probability", "probabilities", "value")
+
+
+def watch_head(
+    head: types.Head, logits: tf.Tensor, labels: types.Tensors
+) -> dict[str, tf.Tensor] | None:
+    """Return what a task says of each row, with targets and weights; None if it is of no kind.
+
+    It is of a kind if there is a class, a number, or shares of classes: [B] or [B, C] each.
+    """
+    if not isinstance(head, types.ExampleHead) or head.field not in labels:
+        return None
+    said = dict(head.predictions(logits))
+    examples = head.examples(logits, labels)
+    kept = {name: said[name] for name in _SHOWN if name in said}
+    if not kept or any(value.shape.rank > 2 for value in kept.values()):
+        return None
+    return {**kept, "targets": examples.targets, "weights": examples.weights}

@@ -135,6 +135,7 @@ class TaskAffinity(types.Surgery):
         )
         before = _stack(whole.sum(lambda part: part.losses))
 
+        @tf.autograph.experimental.do_not_convert
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]

@@ -9,7 +9,8 @@ affinity.TaskAffinity.every_steps = 100
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import tensorflow as tf
 
@@ -128,6 +129,7 @@ class TaskAffinity(types.Surgery):
     def _measure(self, tasks: task_gradients.BatchGradients) -> tf.Tensor:
         """Return affinities and inner products of the gradients of T tasks, [2, T, T] float64."""
         whole, shared = tasks.batch, tasks.first.shared
+        build = cast(Callable[[int], whole_batch.ForwardPass], whole.others)
         variables = [tasks.variables[n] for n in shared]
         count = len(whole.first.losses)
         leaves = task_gradients.build_leaves(
@@ -141,8 +143,7 @@ class TaskAffinity(types.Surgery):
             changes = [leaf.combine(step) for leaf in leaves]
             # The same rows and draws, so that nothing but the step makes a difference.
             with moved.move(variables, changes), whole_batch.withhold_collections():
-                first = whole.others(0)
-                again = dataclasses.replace(whole, first=first)
+                again = dataclasses.replace(whole, first=build(0))
                 return _stack(again.sum(lambda part: part.losses))
 
         # One by one: what T passes hold at once would take T times the memory.

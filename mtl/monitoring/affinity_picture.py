@@ -81,7 +81,7 @@ def _draw_matrix(means: Mapping[tuple[str, str], float]) -> str:
     """Draw affinities in units of a power of ten, so that the largest is in [0.1, 1)."""
     largest = max(map(abs, means.values()))
     power = math.floor(math.log10(largest)) + 1 if largest else 0
-    title = f"affinity of the row onto the column, in units of {10.0**power:g}"
+    title = f"affinity of the row onto the column, in units of {10.0**power:g} (alone: 0)"
     tasks = list(dict.fromkeys(name for pair in means for name in pair))
     cells = {(i, j): means.get((i, j), 0.0) / 10.0**power for i in tasks for j in tasks}
     return chart.draw_matrix(title, cells)

@@ -49,10 +49,13 @@ class Measured:
         fix = "One task alone has nothing to be grouped with."
         checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
         missing = [f"{one} onto {other}" for one, other in wanted if (one, other) not in pairs]
-        fix = "A pair has an affinity where a batch has labels of both tasks."
-        checks.require(not missing, _WHERE, "know all affinities, without", missing[:3], fix)
+        fix = f"Missing: {', '.join(missing[:3])}. No batch had labels of both."
+        found = len(wanted) - len(missing)
+        checks.require(not missing, _WHERE, f"find all {len(wanted)} pairs of tasks", found, fix)
         steps = sorted({step for pair in wanted for step in pairs[pair]})
-        values = [[[pairs[i, j].get(step, math.nan) for j in tasks] for i in tasks] for step in steps]
+        values = [
+            [[pairs[i, j].get(step, math.nan) for j in tasks] for i in tasks] for step in steps
+        ]
         return cls(tasks, np.array(steps), np.array(values))
 
     @property
@@ -137,7 +140,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
         for own in range(1, len(onto)):
             members = [task for task in range(num_tasks) if own >> task & 1]
             larger = own | _list_subsets(len(onto) - 1 & ~own)
-            found = onto[np.ix_(larger, members)].sum(axis=1)
+            found = onto[larger][:, members].sum(axis=1)
             best = int(np.argmax(found))  # The first, which is the set itself where all are equal.
             scores[own], trained[own] = found[best], larger[best]
     return scores, trained

@@ -221,7 +221,7 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 
 
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
-    """Return the best proposal with the affinity onto each task, and what comes next."""
+    """Return the best proposal with the affinity onto each task, what comes next, and how sure."""
     best, onto = proposals[0], average_onto(measured.mean)
     lines = [("model", "task", "affinity onto it", "trained with")]
     for number, (trained, served) in enumerate(best.groups, 1):
@@ -235,6 +235,10 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
         apart, error = compare(measured, best, other)
         groups = " | ".join(_describe_group(measured, group) for group in other.groups)
         parts.append(f"  Next best: {groups}, {apart:.2g} ± {error:.2g} below.")
+    if len(proposals) > 1:
+        apart, error = compare(measured, best, proposals[1])
+        if not apart > 2 * error:
+            parts.append("  That is within two standard errors: measure more often, or for longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
 
 

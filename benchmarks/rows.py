@@ -24,8 +24,8 @@ METHODS = flags.DEFINE_list("methods", [], "Files of gin_configs/balancing; all 
 OUTPUT = flags.DEFINE_string("output", None, "Where results lie; runs/<benchmark> by default.")
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "gin_configs" / "balancing"
-# The first two need weights for the tasks at hand, the last one only looks on.
-_NO_METHODS = ("fixed", "scheduled", "monitored")
+# The first two need weights for the tasks at hand, the others only look on.
+_NO_METHODS = ("fixed", "scheduled", "monitored", "affinity")
 
 
 def methods(names: Sequence[str] = ()) -> dict[str, str]:

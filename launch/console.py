@@ -21,6 +21,7 @@ _VERBS = (
     "report",
     "explain",
     "compare",
+    "affinity",
     "export",
     "prune",
     "warm_start",

@@ -14,6 +14,7 @@ from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import serving as serving_lib
+from mtl.balancing import affinity
 from mtl.data import files, pipeline
 from mtl.layers import precision as precision_lib
 from mtl.monitoring import tensorboard as tensorboard_lib
@@ -151,6 +152,8 @@ class Experiment:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
+        if isinstance(self.model.surgery, affinity.TaskAffinity):
+            self.model.surgery.check(self.run.train_steps, self.run.summary_steps)
         self._check_trackers()
         if self.tensorboard is not None:
             example = "be built, such as @tensorboard.TensorBoard()"

@@ -11,7 +11,7 @@ import zlib
 
 import tensorflow as tf
 
-from mtl.variables import patterns, sharding
+from mtl.variables import moved, patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -25,10 +25,11 @@ _LAST_16_BITS = 0xFFFF
 def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Look up ids [...] in a table -> float32 [..., D]; so is the gradient of the table."""
     if table.dtype.base_dtype != tf.bfloat16:
-        return tf.nn.embedding_lookup(table, ids)
+        return moved.add_to_rows(tf.nn.embedding_lookup(table, ids), table, ids)
     names = {"ResourceGather": _GATHER, "Cast": _CAST}
     with tf1.get_default_graph().gradient_override_map(names):
-        return tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)
+        rows = tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)
+    return moved.add_to_rows(rows, table, ids)
 
 
 @tf.RegisterGradient(_CAST)

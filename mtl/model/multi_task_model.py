@@ -29,7 +29,7 @@ from mtl.step import emitted as emitted_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
-from mtl.variables import stacks
+from mtl.variables import moved, stacks
 
 tf1 = tf.compat.v1
 
@@ -253,8 +253,8 @@ class MultiTaskModel(passes.Passes):
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
-        scope = tf1.get_variable_scope()
-        with pruned_step.watch_inputs() as watched, emitted_lib.collect() as found:
+        watching = pruned_step.watch_inputs()
+        with moved.read_moved() as scope, watching as watched, emitted_lib.collect() as found:
             outputs = self.build_outputs(features, statistics, training=True)
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
         activations = self.gather_activations(

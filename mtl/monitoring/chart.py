@@ -93,11 +93,12 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
     """Draw a matrix.
 
-    {(row, column): value in [-1, 1]} of a symmetric matrix -> a panel; red is below 0.
+    {(row, column): value in [-1, 1]} -> a panel; red is below 0. A cell that is missing is that
+    across the diagonal, or 1.
     """
     names = list(dict.fromkeys(name for pair in cells for name in pair))
     size = min(40.0, _HEIGHT / len(names))
-    both = {**cells, **{(b, a): value for (a, b), value in cells.items()}}
+    both = {(b, a): value for (a, b), value in cells.items()} | dict(cells)
     parts = [_text(0, -14, title, "start", bold=True)]
     for i, row in enumerate(names):
         parts.append(_text(len(names) * size + 8, (i + 0.6) * size, row, "start"))

@@ -24,6 +24,7 @@ from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.monitoring import (
+    affinity_picture,
     balancing_picture,
     event_files,
     gates_picture,
@@ -162,7 +163,7 @@ class Training:
             with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             scalars = event_files.read_record(self._model_dir).curves
-            for picture in (balancing_picture, gates_picture, sparsity_picture):
+            for picture in (affinity_picture, balancing_picture, gates_picture, sparsity_picture):
                 picture.draw(self._model_dir, scalars)
             self._audit.write()
             return context.evaluator.metrics or {}, steps

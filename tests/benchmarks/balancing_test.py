@@ -22,7 +22,7 @@ def test_rows_are_the_files_of_the_folder():
     names = rows.methods()
     folder = pathlib.Path(__file__).parents[2] / "gin_configs" / "balancing"
     others = {path.stem for path in folder.glob("*.gin")} - set(names)
-    assert others == {"fixed", "scheduled", "monitored"}
+    assert others == {"fixed", "scheduled", "monitored", "affinity"}
     assert next(iter(names)) == "equal"
     assert list(rows.methods(["mgda", "famo"])) == ["mgda", "famo"]
     with pytest.raises(checks.UserError, match="--methods must be one of .*Did you mean 'mgda'"):

@@ -1,0 +1,87 @@
+r"""Proposes which tasks to train together, by the affinities that a run has measured.
+
+python -m launch.train --gin_file my.gin --gin_file gin_configs/balancing/affinity.gin \
+    --model_dir runs/all
+python -m launch.affinity --model_dir runs/all --models 2
+python -m launch.affinity --model_dir runs/all --models 2 --overlap --tasks income,age,sex
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from launch import app, config, gin_files
+from mtl import checks, experiment, model
+from mtl.balancing import affinity
+from mtl.monitoring import affinity_picture, event_files
+from mtl.reports import grouping
+
+MODELS = flags.DEFINE_integer("models", 2, "How many models are trained at most.")
+TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")
+OVERLAP = flags.DEFINE_bool(
+    "overlap",
+    False,
+    "Let a model train tasks that another one serves, for the help that they are.",
+)
+
+
+def main() -> None:
+    """Print the best groups for the run that the flags describe, and what to run next."""
+    model_dir = app.MODEL_DIR.value
+    checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
+    made, model_dir = app.load()
+    tasks = [head.name for head in made.model.heads_with_loss]
+    for task in TASKS.value:
+        checks.one_of("--tasks", task, tasks)
+    checks.unique("--tasks", TASKS.value)
+    chosen = [task for task in tasks if not TASKS.value or task in TASKS.value]
+    curves = event_files.read_record(model_dir).curves
+    pairs = affinity_picture.group(curves)
+    fix = "Train with gin_configs/balancing/affinity.gin."
+    checks.require(bool(pairs), "--model_dir", "be a run that measured affinities", model_dir, fix)
+    measured = grouping.Measured.from_pairs(pairs, chosen)
+    proposals = grouping.propose(measured, MODELS.value, OVERLAP.value)
+    picture = affinity_picture.draw(model_dir, curves)
+    table = os.path.join(model_dir, affinity_picture.TABLE)
+    steps = measured.steps
+    print(f"{len(steps)} measurements, steps {steps[0]} to {steps[-1]}: {table}, {picture}\n")
+    print(f"Groups for at most {MODELS.value} models:\n")
+    print(grouping.describe(measured, proposals))
+    print("\nNext:")
+    for number, group in enumerate(proposals[0].groups, 1):
+        own = grouping.name_tasks(measured, group.trained)
+        print(f"  {_suggest_training(made, model_dir, number, own)}")
+    for task in measured.find_harmful_steps():
+        told = "TaskAffinity.learning_rate is too large to tell anything of it"
+        print(f"Warning: steps of {task!r} raise its own loss: {told}.", file=sys.stderr)
+
+
+def _suggest_training(
+    made: experiment.Experiment, model_dir: str, number: int, tasks: Sequence[str]
+) -> str:
+    """Return the command that trains some of the tasks of a run alone."""
+    saved = config.saved_in(model_dir)
+    bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
+    folder = f"{model_dir.rstrip('/')}_{number}"
+    command = ["python", "-m", "launch.train", "--gin_file", saved, "--model_dir", folder]
+    params = []
+    for binding in bindings:
+        if binding.target is model.MultiTaskModel and binding.parameter == "heads":
+            pairs = zip(made.model.tasks, binding.value, strict=True)
+            heads = ", ".join(repr(head) for task, head in pairs if task in tasks)
+            params.append(f"{binding.name} = [{heads}]")
+        if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
+            params.append(f"MultiTaskModel.surgery = {binding.value!r}")
+    task, _, metric = made.best.metric.partition("/")
+    if metric and task not in tasks:
+        params.append('Best.metric = "average_loss"')
+        params += ["Best.higher_is_better = None"] * (made.best.higher_is_better is not None)
+    command += [word for param in params for word in ("--gin_param", param)]
+    return " ".join(map(shlex.quote, command))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,175 @@
+"""Which tasks help each other: what a step of one task does to the loss of another, now and then.
+
+from mtl.balancing import affinity
+model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # of the plain sum; the same updates
+affinity.TaskAffinity.every_steps = 100
+
+`python -m launch.affinity` proposes groups of tasks by it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.balancing import decision, task_gradients
+from mtl.balancing import surgery as surgery_lib
+from mtl.layers import precision
+from mtl.step import replicas, whole_batch
+from mtl.variables import moved
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskAffinity(types.Surgery):
+    """A surgery, and every few steps the affinity of each task onto each other one.
+
+    `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)`: the share of its loss that task j is spared by
+    a step of task i, and below 0 if that step does harm. `theta` are the variables that several
+    tasks share, tables included, and `g_i` is the gradient of task i at them; all other variables
+    stay. Both losses are those of the same rows with the same dropout, before the tasks are
+    weighted. C. Fifty et al., "Efficiently Identifying Task Groupings for Multi-Task Learning"
+    (TAG), 2021, arXiv:2109.04617. Steps are plain gradient descent, as in the formula of the paper,
+    whatever optimizer the run has. The ratio is by |L_j|, as a negative loss would turn its sign.
+
+    It changes nothing of what is trained. A step on which it is due costs a backward and a forward
+    pass for each task. Other steps cost nothing, and their values are NaN; so are those of a task
+    without a label in the batch.
+
+    Attributes:
+      surgery: what combines the gradients.
+      every_steps: due when the step that ends is a multiple of this, which is to be a multiple of
+        `Run.summary_steps`: values in between are not written.
+      learning_rate: r, above 0. Where it is so large that a step of a task raises the task's own
+        loss, affinities mean nothing, and `launch.affinity` says so.
+    """
+
+    surgery: types.Surgery = surgery_lib.Sum()
+    every_steps: int = 100
+    learning_rate: float = 0.1
+
+    def __post_init__(self):
+        checks.require_part("TaskAffinity.surgery", self.surgery, "surgery.Sum", arguments=3)
+        checks.whole("TaskAffinity.every_steps", self.every_steps, 1)
+        checks.number("TaskAffinity.learning_rate", self.learning_rate)
+        checks.positive("TaskAffinity.learning_rate", self.learning_rate)
+
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the values of the losses decide in its surgery."""
+        return types.read_member(self.surgery, types.Surgery, "reads_losses")
+
+    def check(self, train_steps: int, summary_steps: int) -> None:
+        """Fail unless a run of so many steps measures, and writes what it measured."""
+        where = "TaskAffinity.every_steps"
+        rule = f"be at most Run.train_steps, {train_steps}"
+        checks.require(self.every_steps <= train_steps, where, rule, self.every_steps)
+        rule = f"be a multiple of Run.summary_steps, {summary_steps}, as others are not written"
+        is_written = self.every_steps % summary_steps == 0
+        checks.require(is_written, where, rule, self.every_steps)
+
+    def __call__(
+        self,
+        losses: types.Tensors,
+        variables: Sequence[tf.Variable],
+        batch: types.Batch | None = None,
+    ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
+        """Combine as the surgery does: {task: scalar}, N variables, batch -> N gradients, scalars.
+
+        The scalars are those of the surgery, `affinity/<i>/<j>` of all pairs, and
+        `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the same gradients.
+
+        Raises:
+          UserError: several replicas train, the network computes in 16 bits, nothing is shared, or
+            there is a single loss.
+        """
+        gradients, monitors = self.surgery(losses, variables, batch)
+        whole = _unweigh(whole_batch.or_losses(batch, losses))
+        tasks = task_gradients.BatchGradients(whole, variables, lambda shared: [])
+        self._require_measurable(tasks, list(losses))
+        step = tf1.train.get_or_create_global_step().read_value()
+        due = tf.equal((step + 1) % self.every_steps, 0)
+        unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
+        measured = tf.cond(due, lambda: self._measure(tasks), lambda: unknown)
+        # Before the update: it moves the step, and what the gradients were taken at.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measured.op)
+        affinities, gramian = tf.unstack(measured)
+        shown = decision.monitor_gramian(gramian, list(losses))
+        shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
+        # A norm would be that of the loss before its weight, which Monitored shows behind it.
+        shown = {name: of for name, of in shown.items() if not name.startswith("surgery/norm/")}
+        for one, row in zip(losses, tf.unstack(tf.cast(affinities, tf.float32)), strict=True):
+            for other, value in zip(losses, tf.unstack(row), strict=True):
+                shown[f"affinity/{one}/{other}"] = value
+        return gradients, shown | monitors
+
+    def _require_measurable(
+        self, tasks: task_gradients.BatchGradients, names: Sequence[str]
+    ) -> None:
+        where, kind = "MultiTaskModel.surgery", type(self).__name__
+        rule = f"not be {kind} where "
+        fix = "There are no pairs of tasks to measure."
+        checks.require(len(names) > 1, where, rule + "there is one task", names, fix)
+        fix = "Measure on one device."
+        count = replicas.count()
+        checks.require(count == 1, where, rule + "several replicas train", count, fix)
+        dtype = precision.current_dtype()
+        fix = "Rounding would hide what one step changes."
+        rounds = rule + "the network computes in 16 bits"
+        checks.require(dtype == tf.float32, where, rounds, dtype.name, fix)
+        fix = "Tasks that share nothing can neither help nor harm each other."
+        shares = len(tasks.first.shared) > 0
+        checks.require(shares, where, rule + "tasks share no variable", names, fix)
+        checks.require(tasks.batch.others is not None, where, rule + "no pass is known", names)
+
+    def _measure(self, tasks: task_gradients.BatchGradients) -> tf.Tensor:
+        """Return affinities and inner products of the gradients of T tasks, [2, T, T] float64."""
+        whole, shared = tasks.batch, tasks.first.shared
+        build = cast(Callable[[int], whole_batch.ForwardPass], whole.others)
+        variables = [tasks.variables[n] for n in shared]
+        count = len(whole.first.losses)
+        leaves = task_gradients.build_leaves(
+            tasks.sum(lambda part: part.differentiate_anew(shared))
+        )
+        before = _stack(whole.sum(lambda part: part.losses))
+
+        @tf.autograph.experimental.do_not_convert
+        def step_of(task: tf.Tensor) -> tf.Tensor:
+            step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
+            changes = [leaf.combine(step) for leaf in leaves]
+            # The same rows and draws, so that nothing but the step makes a difference.
+            with moved.move(variables, changes), whole_batch.withhold_collections():
+                again = dataclasses.replace(whole, first=build(0))
+                return _stack(again.sum(lambda part: part.losses))
+
+        # One by one: what T passes hold at once would take T times the memory.
+        after = tf.map_fn(
+            step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
+        )
+        affinities = (before - after) / tf.abs(before)
+        present = tf.not_equal(before, 0)
+        both = present[:, tf.newaxis] & present
+        affinities = tf.where(both, affinities, tf.constant(math.nan, tf.float64))
+        return tf.stack([affinities, task_gradients.compute_gramian(leaves, count)])
+
+
+def _stack(losses: types.Tensors) -> tf.Tensor:
+    return tf.stack([tf.cast(loss, tf.float64) for loss in losses.values()])
+
+
+def _unweigh(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
+    """Return the batch with the losses before the tasks were weighted."""
+
+    def plain(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
+        return forward._replace(losses=forward.unweighted or forward.losses)
+
+    others = batch.others
+    return dataclasses.replace(
+        batch,
+        first=plain(batch.first),
+        others=others and (lambda index: plain(others(index))),
+    )

@@ -1,0 +1,248 @@
+"""Which tasks to train together: the groups whose tasks help each other the most.
+
+measured = grouping.Measured.from_pairs(affinity_picture.group(curves), tasks)
+best, *next_best = grouping.propose(measured, models=2)
+print(grouping.describe(measured, [best, *next_best]))
+
+Tasks are numbers from 0 on, and sets of tasks the bits of a number.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl import aligned, checks
+from mtl.monitoring import affinity_picture
+
+MOST_TASKS = 14
+"""For which the best groups are found in seconds: the search takes 3^T sets."""
+
+_PROPOSALS = 3
+_WHERE = "launch.affinity"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was measured of the affinities of T tasks, at N steps.
+
+    Attributes:
+      tasks: their names.
+      steps: [N] global steps.
+      values: [N, T, T], of the first task onto the second, NaN where one had no label.
+    """
+
+    tasks: Sequence[str]
+    steps: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def from_pairs(cls, pairs: affinity_picture.Pairs, tasks: Sequence[str]) -> "Measured":
+        """Return the affinities among some tasks.
+
+        Raises:
+          UserError: there is one task, or the run has not measured one of the pairs.
+        """
+        wanted = [(one, other) for one in tasks for other in tasks]
+        fix = "One task alone has nothing to be grouped with."
+        checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
+        missing = [f"{one} onto {other}" for one, other in wanted if (one, other) not in pairs]
+        fix = f"Missing: {', '.join(missing[:3])}. No batch had labels of both."
+        found = len(wanted) - len(missing)
+        checks.require(not missing, _WHERE, f"find all {len(wanted)} pairs of tasks", found, fix)
+        steps = sorted({step for pair in wanted for step in pairs[pair]})
+        values = [
+            [[pairs[i, j].get(step, math.nan) for j in tasks] for i in tasks] for step in steps
+        ]
+        return cls(tasks, np.array(steps), np.array(values))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean affinities, [T, T]."""
+        return np.nanmean(self.values, axis=0)
+
+    def find_harmful_steps(self) -> list[str]:
+        """Return the tasks that their own steps did not help: those steps were too long."""
+        own = np.diagonal(self.mean)
+        return [task for task, value in zip(self.tasks, own, strict=True) if value <= 0]
+
+
+class Group(NamedTuple):
+    """The tasks that a model trains, and those among them that it is for, as bits."""
+
+    trained: int
+    served: int
+
+
+class Proposal(NamedTuple):
+    """Groups that serve each task once, and the sum of the affinities onto all tasks."""
+
+    groups: tuple[Group, ...]
+    score: float
+
+
+def propose(
+    measured: Measured, models: int, may_overlap: bool = False, count: int = _PROPOSALS
+) -> list[Proposal]:
+    """Return the best proposals for at most so many models, the best first.
+
+    The affinity onto a task is the mean of those of the other tasks that its model trains, and 0
+    where the model trains it alone. A proposal's score is the sum over all tasks. No other groups
+    have a higher one: the search goes through all of them.
+
+    Args:
+      measured: the affinities.
+      models: how many groups there are at most.
+      may_overlap: whether a model may train tasks that another one serves.
+      count: how many proposals are wanted; there may be fewer.
+
+    Raises:
+      UserError: there are more models than tasks, or too many tasks for the search.
+    """
+    num_tasks = len(measured.tasks)
+    checks.whole("--models", models, 1)
+    rule = f"be at most {num_tasks}, the number of tasks"
+    checks.require(models <= num_tasks, "--models", rule, models)
+    rule = f"have at most {MOST_TASKS} tasks"
+    fix = "Name some of them by --tasks."
+    checks.require(num_tasks <= MOST_TASKS, _WHERE, rule, num_tasks, fix)
+    onto = average_onto(measured.mean)
+    scores, trained = _score_served(onto, may_overlap)
+    found = _find_best_partitions(scores, num_tasks, models, count)
+    return [
+        Proposal(tuple(Group(int(trained[own]), own) for own in sorted(parts)), score)
+        for score, parts in found
+    ]
+
+
+def average_onto(affinities: np.ndarray) -> np.ndarray:
+    """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 of one alone."""
+    num_tasks = len(affinities)
+    holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
+    others = np.array(affinities, np.float64)
+    np.fill_diagonal(others, 0.0)
+    partners = np.maximum(holds.sum(axis=1, keepdims=True) - 1, 1)
+    return holds * (holds @ others) / partners
+
+
+def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each set of tasks [2^T] its score as those a model serves, and what that trains.
+
+    A model may train more than it serves only where models may overlap. Any groups that overlap
+    are then sets that are served, each with the best that can be trained for it.
+    """
+    sets = np.arange(len(onto))
+    scores, trained = onto.sum(axis=1), sets.copy()
+    if may_overlap:
+        num_tasks = onto.shape[1]
+        for own in range(1, len(onto)):
+            members = [task for task in range(num_tasks) if own >> task & 1]
+            larger = own | _list_subsets(len(onto) - 1 & ~own)
+            found = onto[larger][:, members].sum(axis=1)
+            best = int(np.argmax(found))  # The first, which is the set itself where all are equal.
+            scores[own], trained[own] = found[best], larger[best]
+    return scores, trained
+
+
+def _find_best_partitions(
+    scores: np.ndarray, num_tasks: int, most: int, count: int
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Return the best partitions of all tasks into at most `most` sets, [(score, sets)].
+
+    best[S] are those of the set S into at most so many sets: the set that holds the first task of
+    S, and the best partitions of the rest into one fewer.
+    """
+    everything = 2**num_tasks - 1
+    best: dict[int, list[tuple[float, tuple[int, ...]]]]
+    best = {whole: [(float(scores[whole]), (whole,))] for whole in range(1, everything + 1)}
+    best[0] = [(0.0, ())]
+    for number in range(2, most + 1):
+        tops = np.array([best[whole][0][0] for whole in range(everything + 1)])
+        found = {0: best[0]}
+        for whole in [everything] if number == most else range(1, everything + 1):
+            first = whole & -whole
+            parts = first | _list_subsets(whole ^ first)
+            # Whatever is among the best has a part that is among them with the best of its rest.
+            order = np.argsort(-(scores[parts] + tops[whole ^ parts]), kind="stable")
+            candidates = [
+                (float(scores[part]) + score, (part, *sets))
+                for part in parts[order[:count]].tolist()
+                for score, sets in best[whole ^ part]
+            ]
+            found[whole] = sorted(candidates, key=lambda candidate: -candidate[0])[:count]
+        best = found
+    return best[everything]
+
+
+def _list_subsets(whole: int) -> np.ndarray:
+    """Return all subsets of a set, the empty one first."""
+    subsets = np.zeros(1, np.int64)
+    while whole:
+        bit = whole & -whole
+        subsets = np.concatenate([subsets, subsets | bit])
+        whole ^= bit
+    return subsets
+
+
+def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, float]:
+    """Return by how much a proposal is better than another, and the standard error of that.
+
+    The difference is a sum of affinities at each step, whose pairs vary together; steps count as
+    independent of each other. Steps at which a pair is missing are left out of the error.
+    """
+    weights = _weigh_pairs(one, len(measured.tasks)) - _weigh_pairs(other, len(measured.tasks))
+    chosen = weights != 0
+    of_steps = (measured.values[:, chosen] * weights[chosen]).sum(axis=1)
+    known = of_steps[np.isfinite(of_steps)].tolist()
+    return one.score - other.score, affinity_picture.estimate_error(known)
+
+
+def _weigh_pairs(proposal: Proposal, num_tasks: int) -> np.ndarray:
+    """Return what each affinity counts in the score, [T, T]."""
+    weights = np.zeros([num_tasks, num_tasks])
+    for trained, served in proposal.groups:
+        members = _list_tasks(trained)
+        for task in _list_tasks(served):
+            for partner in members:
+                if partner != task:
+                    weights[partner, task] = 1 / (len(members) - 1)
+    return weights
+
+
+def _list_tasks(whole: int) -> list[int]:
+    return [task for task in range(whole.bit_length()) if whole >> task & 1]
+
+
+def name_tasks(measured: Measured, whole: int) -> list[str]:
+    """Return the names of a set of tasks."""
+    return [measured.tasks[task] for task in _list_tasks(whole)]
+
+
+def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
+    """Return the best proposal with the affinity onto each task, what comes next, and how sure."""
+    best, onto = proposals[0], average_onto(measured.mean)
+    lines = [("model", "task", "affinity onto it", "trained with")]
+    for number, (trained, served) in enumerate(best.groups, 1):
+        for task in _list_tasks(served):
+            partners = ", ".join(name_tasks(measured, trained & ~(1 << task))) or "nothing"
+            model = str(number) if task == _list_tasks(served)[0] else ""
+            lines.append((model, measured.tasks[task], f"{onto[trained, task]:.3g}", partners))
+    parts = ["\n".join(f"  {line}" for line in aligned.align_columns(lines, right=[2]))]
+    parts.append(f"  Sum over the tasks: {best.score:.3g}.")
+    for other in proposals[1:]:
+        apart, error = compare(measured, best, other)
+        groups = " | ".join(_describe_group(measured, group) for group in other.groups)
+        parts.append(f"  Next best: {groups}, {apart:.2g} ± {error:.2g} below.")
+    if len(proposals) > 1:
+        apart, error = compare(measured, best, proposals[1])
+        if not apart > 2 * error:
+            parts.append("  That is within two standard errors: measure more often, or for longer.")
+    return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
+
+
+def _describe_group(measured: Measured, group: Group) -> str:
+    served = ", ".join(name_tasks(measured, group.served))
+    helpers = ", ".join(name_tasks(measured, group.trained & ~group.served))
+    return f"{served} (with {helpers})" if helpers else served

@@ -1,0 +1,66 @@
+"""`launch.affinity` on a run whose measurements are made up, and what can be typed wrong."""
+
+import shlex
+
+import pytest
+
+from launch import config
+from mtl.balancing import surgery
+from tests.launch import toy
+from tests.monitoring import balancing_picture_test
+
+pytestmark = pytest.mark.medium
+
+FILES = ("toy.gin", "gin_configs/balancing/affinity.gin")
+PARAMS = ("TaskAffinity.every_steps = 5", "Run.summary_steps = 5")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Two runs: in `run` the two tasks harm each other, and `empty` has measured nothing."""
+    directory = tmp_path_factory.mktemp("grouped")
+    toy.write(directory)
+    for name in ("run", "empty"):
+        (directory / name).mkdir()
+        config.load([str(directory / FILES[0]), FILES[1]], PARAMS)
+        config.save(str(directory / name))
+    pairs = {"rich/rich": -0.1, "rich/level": -0.2, "level/rich": -0.3, "level/level": 0.4}
+    scalars = {f"affinity/{pair}": value for pair, value in pairs.items()}
+    balancing_picture_test._write(directory / "run", [(5, scalars), (10, scalars)])
+    return directory
+
+
+def test_groups_are_told_and_each_has_a_command_that_trains_it(directory, launch_in, monkeypatch):
+    result = launch_in(directory, "affinity", "--model_dir", "run", "--models", "2")
+    assert result.code == 0, result
+    assert "2 measurements, steps 5 to 10: run/affinity.csv, run/affinity.svg" in result.out
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert {"1 rich 0 nothing", "2 level 0 nothing"} < set(lines)
+    assert "Next best: rich, level, 0.5 ± 0 below." in result.out
+    assert "Warning: steps of 'rich' raise its own loss" in result.err
+    monkeypatch.chdir(directory)
+    commands = [line for line in lines if "launch.train" in line]
+    for number, (task, command) in enumerate(zip(("rich", "level"), commands, strict=True), 1):
+        words = shlex.split(command)[3:]
+        flags = list(zip(words[::2], words[1::2], strict=True))
+        made = config.load(
+            [value for flag, value in flags if flag == "--gin_file"],
+            [value for flag, value in flags if flag == "--gin_param"],
+        )
+        assert made.model.tasks == (task,) and made.model.surgery == surgery.Sum()
+        assert made.best.metric == {"rich": "rich/auc", "level": "average_loss"}[task]
+        assert ("--model_dir", f"run_{number}") in flags
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "--model_dir must name the folder of a run, got None."),
+        (("--model_dir", "empty"), "--model_dir must be a run that measured affinities"),
+        (("--model_dir", "run", "--models", "3"), "--models must be at most 2"),
+        (("--model_dir", "run", "--tasks", "rihc"), "one of rich, level, got 'rihc'. Did you"),
+        (("--model_dir", "run", "--tasks", "rich"), "must have two tasks or more"),
+    ],
+)
+def test_what_can_be_typed_wrong(directory, launch_in, args, says):
+    assert says in launch_in(directory, "affinity", *args).error

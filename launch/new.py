@@ -86,9 +86,7 @@ def draft(arguments: argparse.Namespace) -> str:
         found = inspection.with_dialect(found, dialect)
     else:
         found = inspection.inspect_table(dialect, marks, arguments.task)
-    plan = plans.make_plan(
-        found, arguments.task, holdout, arguments.leave_out, arguments.keep
-    )
+    plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
     out.write_text(text, encoding="utf-8")

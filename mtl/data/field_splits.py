@@ -68,9 +68,7 @@ class ByField(types.Source):
 
     @property
     def _own(self) -> spec_lib.Spec:
-        return spec_lib.Spec(
-            features={self.field: "string"}, labels={}, defaults={self.field: ""}
-        )
+        return spec_lib.Spec(features={self.field: "string"}, labels={}, defaults={self.field: ""})
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
@@ -101,11 +99,18 @@ class ByField(types.Source):
         while some := list(itertools.islice(pairs, _ROWS_AT_ONCE)):
             # A record that cannot be read is told, whatever its split.
             texts = [v[self.field] if isinstance(v, dict) else "" for (_, v), _ in some]
-            with tf.init_scope():
-                kept = self.takes(split, tf.constant(texts)).numpy()
+            kept = self._decide(split, texts)
             for (_, row), is_kept in zip(some, kept, strict=True):
                 if is_kept or isinstance(row[1], str):
                     yield row
+
+    def _decide(self, split: str, texts: list[str]) -> Any:
+        """Return which rows a split holds, also where a graph is being built."""
+        made = source_lib.iterate(
+            lambda: tf.data.Dataset.from_tensors(texts).map(lambda some: self.takes(split, some))
+        )
+        (kept,) = made
+        return kept
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

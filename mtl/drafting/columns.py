@@ -205,7 +205,9 @@ def _total(counts: pa.Array, mask: pa.Array) -> int:
 
 def _counted(texts, counts) -> pa.Table:
     kind = pa.schema([("text", pa.string()), ("count", pa.int64())])
-    return pa.Table.from_arrays([_array(texts, pa.string()), _array(counts, pa.int64())], schema=kind)
+    return pa.Table.from_arrays(
+        [_array(texts, pa.string()), _array(counts, pa.int64())], schema=kind
+    )
 
 
 def _array(values, kind):

@@ -107,9 +107,7 @@ def _source(plan: plans.Plan) -> list[str]:
         lines += ["# What stands for a missing value in a column of numbers, or in a label."]
         lines += _bind("csv.Csv.missing", list(found.marks))
     lines += _splits(plan)
-    told = (
-        "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
-    )
+    told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     lines += [f"# {told}"] * bool(told)
     lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
@@ -263,5 +261,3 @@ def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
             told = f"{alone:.3f}" if alone == alone else ""
             rows.append((name, missing, told, uses[name]))
     return [(_one_line(name), *rest) for name, *rest in rows]
-
-

@@ -133,11 +133,12 @@ def _counted_rows(facts: columns.Facts, found: inspection.Inspection) -> int:
 def _is_id(facts: columns.Facts, found: inspection.Inspection) -> bool:
     rows = sum(facts.values.values())
     share = facts.distinct / rows if rows else 0.0
-    if rows < 20 or share < _DISTINCT or facts.kind == "float":
+    is_named = _ID_NAME.search(facts.name) is not None
+    if rows < 20 or share < (0.5 if is_named else _DISTINCT) or facts.kind == "float":
         return False
     if facts.kind == "int" and not facts.is_code:
         is_dense = share == 1 and facts.greatest - facts.least < 1.1 * facts.rows
-        return bool(_ID_NAME.search(facts.name)) or is_dense or facts.greatest > 2**53
+        return is_named or is_dense or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 
 

@@ -24,7 +24,7 @@ class Inspection:
 
     Attributes:
       dialect: how it is written.
-      rows: how many it holds.
+      rows_of: {file: how many it holds}, those of a table to test on too.
       size: of how many bytes.
       marks: what stands for a missing value, somewhere at least.
       facts: {column: what is known of it}.
@@ -33,12 +33,17 @@ class Inspection:
     """
 
     dialect: lines.Dialect
-    rows: int
+    rows_of: Mapping[str, int]
     size: int
     marks: tuple[str, ...]
     facts: Mapping[str, columns.Facts]
     sample: pa.Table
     places: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """How many there are in all."""
+        return sum(self.rows_of.values())
 
     @property
     def is_whole(self) -> bool:
@@ -101,19 +106,22 @@ def inspect_table(
       UserError: a line is malformed, or there is no row.
     """
     gathered = {name: columns.Column(name, marks) for name in dialect.columns}
-    sample, rows, size = _Sample(len(dialect.columns)), 0, 0
-    for block, num_bytes in lines.read_blocks(dialect):
+    sample, size = _Sample(len(dialect.columns)), 0
+    rows_of = dict.fromkeys(dialect.paths, 0)
+    for path, block, num_bytes in lines.read_blocks(dialect):
         for name, column in gathered.items():
             column.add(block[name])
         sample.add(block)
-        rows, size = rows + len(block), size + num_bytes
+        rows_of[path] += len(block)
+        size += num_bytes
+    rows = sum(rows_of.values())
     checks.require(rows > 0, dialect.paths[0], "hold a row", rows)
     known = _find_marks(gathered.values(), labels)
     all_marks = tuple(dict.fromkeys(["", *marks, *known]))
     table, places = sample.finish()
     return Inspection(
         dialect=dialect,
-        rows=rows,
+        rows_of=rows_of,
         size=size,
         marks=all_marks,
         facts={n: column.summarize(all_marks, table[n]) for n, column in gathered.items()},
@@ -131,5 +139,5 @@ def _find_marks(gathered: Iterable[columns.Column], labels: Collection[str]) -> 
 
 
 def with_dialect(found: Inspection, dialect: lines.Dialect) -> Inspection:
-    """Return what is known, of a table that is written like this."""
+    """Return what is known, with another set of files to train on."""
     return dataclasses.replace(found, dialect=dialect)

@@ -145,12 +145,11 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
 
 
 def _require_text(path: str, start: bytes) -> None:
-    if b"\0" in start or start[:4] in (b"PAR1", b"PK\x03\x04", b"\x1f\x8b\x08\x00"):
-        # The rule and the names of other formats are with the source that trains on the file.
-        from mtl.data import files
-
-        files.check_text(path)
-    checks.require(b"\0" not in start, path, "be text in UTF-8", start[:8])
+    marks = {b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP file, such as a spreadsheet"}
+    kind = next((kind for mark, kind in marks.items() if start.startswith(mark)), "binary")
+    is_text = b"\0" not in start and kind == "binary"
+    fix = "Write it anew as CSV in UTF-8."
+    checks.require(is_text, path, "be text in UTF-8", f"{kind}: {start[:8]!r}", fix)
 
 
 def _open(path: str):
@@ -189,7 +188,9 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     numbers = [name for name in names if _NUMBER.fullmatch(name)]
     whole = [int(name) for name in numbers if name.isdigit()]
     # Years, say, may head columns.
-    is_run = len(whole) == len(numbers) > 1 and whole == list(range(whole[0], whole[0] + len(whole)))
+    is_run = len(whole) == len(numbers) > 1 and whole == list(
+        range(whole[0], whole[0] + len(whole))
+    )
     below = [set(cells) for cells in zip(*rows, strict=False)]
     repeated = [
         name
@@ -201,8 +202,8 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
         checks.fail(where, rule, listed, f"It looks like a row. {fix}")
 
 
-def read_blocks(dialect: Dialect) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows as columns of trimmed text, and of how many bytes, block by block.
+def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
+    """Yield file, rows as columns of trimmed text, and of how many bytes, block by block.
 
     Raises:
       UserError: a line is ragged, has a quote within a value or is no UTF-8, by its number.
@@ -216,7 +217,7 @@ def read_blocks(dialect: Dialect) -> Iterator[tuple[pa.Table, int]]:
                     numbers, kept = _check(path, lines, start, dialect)
                     start += len(lines)
                     if kept:
-                        yield _to_table(path, numbers, kept, dialect), sum(map(len, lines))
+                        yield path, _to_table(path, numbers, kept, dialect), sum(map(len, lines))
         except _READ_ERRORS as error:
             _fail_to_read(path, error)
 

@@ -106,7 +106,7 @@ def make_plan(
         is_settled = "--time" in one.doubt and (holdout.time or holdout.files)
         doubts += [one.doubt] if one.doubt and not is_settled else []
     checks.require(
-        any(one.dtype for one in chosen), "the table", "hold an input beside the tasks", others
+        any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
     )
     for task in chosen_tasks:
         doubts += [f"{task.label!r}: {hint}" for hint in task.hints]
@@ -118,7 +118,8 @@ def make_plan(
             if inputs.looks_like_key(found.facts[name])
         ]
     in_order = [t.label for t in chosen_tasks if _is_in_order(t, found)]
-    rows = max(round(found.rows * (1 - share)), 1)
+    rows = sum(found.rows_of[path] for path in found.dialect.paths)
+    rows = max(round(rows * (1 - share)), 1)
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
     steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
     buffer = min(rows, _LARGEST_BUFFER if in_order else _BUFFER)
@@ -184,9 +185,7 @@ def _find_list_delimiter(found: inspection.Inspection) -> str:
     return max(free, key=counts.__getitem__)
 
 
-def _find_start(
-    found: inspection.Inspection, holdout: Holdout
-) -> tuple[str | float | None, float]:
+def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | float | None, float]:
     """Return where the held-out time begins, if it is by time, and the share held out."""
     if holdout.files:
         return None, 0.0

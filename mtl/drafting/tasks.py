@@ -148,7 +148,9 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
     elif is_heavy and facts.kind == "int":
         hints.append("A heavy tail: heads.Poisson is made for counts, heads.Tweedie for amounts.")
     elif is_heavy:
-        hints.append("A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it.")
+        hints.append(
+            "A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it."
+        )
     return Task(
         label=facts.name,
         name=_scope(facts.name),

@@ -104,7 +104,7 @@ class ByField(types.Source):
                 if is_kept or isinstance(row[1], str):
                     yield row
 
-    def _decide(self, split: str, texts: list[str]) -> Any:
+    def _decide(self, split: str, texts: list[Any]) -> Any:
         """Return which rows a split holds, also where a graph is being built."""
         made = source_lib.iterate(
             lambda: tf.data.Dataset.from_tensors(texts).map(lambda some: self.takes(split, some))

@@ -102,7 +102,9 @@ class Column:
         self._count(texts, counts)
         is_mark = pc.is_in(texts, value_set=self._known_marks)
         if pc.any(is_mark).as_py():
-            marks = zip(texts.filter(is_mark).to_pylist(), counts.filter(is_mark).to_pylist())
+            marks = zip(
+                texts.filter(is_mark).to_pylist(), counts.filter(is_mark).to_pylist(), strict=True
+            )
             self._marks.update(dict(marks))
             texts, counts = (part.filter(pc.invert(is_mark)) for part in (texts, counts))
         is_number = _matches(texts, FLOAT)
@@ -125,7 +127,9 @@ class Column:
         self._dates += _total(counts, _matches(texts, _OTHER_DATE))
         if len(self._few_words) <= _FEW_WORDS:
             first = _FEW_WORDS + 1
-            self._few_words.update(dict(zip(texts[:first].to_pylist(), counts[:first].to_pylist())))
+            self._few_words.update(
+                dict(zip(texts[:first].to_pylist(), counts[:first].to_pylist(), strict=True))
+            )
 
     def _count(self, texts: pa.Array, counts: pa.Array) -> None:
         if self._counts is None:

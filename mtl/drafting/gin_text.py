@@ -257,7 +257,7 @@ def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
             task = labels[name]
             rows.append((name, missing, "", f"task, heads.{task.head}: {task.why}"))
         else:
-            alone = plan.alone[name][plan.tasks[0].name]
-            told = f"{alone:.3f}" if alone == alone else ""
+            share = plan.alone[name][plan.tasks[0].name]
+            told = f"{share:.3f}" if share == share else ""
             rows.append((name, missing, told, uses[name]))
-    return [(_one_line(name), *rest) for name, *rest in rows]
+    return [(_one_line(name), missing, alone, use) for name, missing, alone, use in rows]

@@ -80,7 +80,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
     part, told = "numbers", f"{_short(facts.least)} to {_short(facts.greatest)}"
     if _is_heavy(numbers[np.isfinite(numbers)]):
         part, told = "logs", f"{told}, heavy tail: by logarithm"
-    parts = (f"{part}_with_gaps" if facts.missing else part,)
+    parts: tuple[str, ...] = (f"{part}_with_gaps" if facts.missing else part,)
     if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
         parts += ("categories",)
         told += f", {facts.distinct} values: as categories too"
@@ -104,9 +104,9 @@ def _choose_text(
 ) -> Input:
     name, is_list = facts.name, is_list_of(facts, delimiter)
     if is_list:
-        parts = {part for text in facts.values for part in text.split(delimiter) if part}
-        many = len(parts) > _MOST_CATEGORIES
-        why = f"list, {len(parts):,} values between {delimiter!r}"
+        known = {part for text in facts.values for part in text.split(delimiter) if part}
+        many = len(known) > _MOST_CATEGORIES
+        why = f"list, {len(known):,} values between {delimiter!r}"
         return Input(name=name, dtype="list", parts=("hashes" if many else "categories",), why=why)
     default = "" if facts.missing else None
     if _count_words(facts) >= _WORDS_OF_TEXT and facts.distinct > _FEW_VALUES:

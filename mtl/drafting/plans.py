@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mtl import checks
-from mtl.drafting import columns, inputs, inspection, tasks, telling
+from mtl.drafting import columns, inspection, telling
+from mtl.drafting import inputs as inputs_lib
+from mtl.drafting import tasks as tasks_lib
 
 # Training rows below which the batch is so large.
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
@@ -45,8 +47,8 @@ class Plan:
     """A run on a table; see the module."""
 
     found: inspection.Inspection
-    tasks: Sequence[tasks.Task]
-    inputs: Sequence[inputs.Input]
+    tasks: Sequence[tasks_lib.Task]
+    inputs: Sequence[inputs_lib.Input]
     alone: Mapping[str, Mapping[str, float]]
     holdout: Holdout
     start: str | float | None
@@ -64,7 +66,7 @@ class Plan:
         return self.train_steps // _EVALUATIONS
 
     @property
-    def used(self) -> list[inputs.Input]:
+    def used(self) -> list[inputs_lib.Input]:
         """The columns that are inputs."""
         return [chosen for chosen in self.inputs if chosen.dtype]
 
@@ -88,7 +90,7 @@ def make_plan(
     Raises:
       UserError: a label or the holdout does not fit the table, or no input is left.
     """
-    chosen_tasks = [tasks.choose_task(found.facts[name], found) for name in labels]
+    chosen_tasks = [tasks_lib.choose_task(found.facts[name], found) for name in labels]
     checks.unique("--task, written as names of scopes,", [task.name for task in chosen_tasks])
     start, share = _find_start(found, holdout)
     delimiter = _find_list_delimiter(found)
@@ -115,7 +117,7 @@ def make_plan(
             f"Rows may belong together by {name!r} ({found.facts[name].distinct:,} values): "
             f"--key {name!r} keeps them in one split."
             for name in others
-            if inputs.looks_like_key(found.facts[name])
+            if inputs_lib.looks_like_key(found.facts[name])
         ]
     in_order = [t.label for t in chosen_tasks if _is_in_order(t, found)]
     rows = sum(found.rows_of[path] for path in found.dialect.paths)
@@ -147,21 +149,21 @@ def _choose(
     name: str,
     delimiter: str,
     alone: Mapping[str, float],
-    chosen_tasks: Sequence[tasks.Task],
+    chosen_tasks: Sequence[tasks_lib.Task],
     holdout: Holdout,
     left_out: Sequence[str],
-) -> inputs.Input:
+) -> inputs_lib.Input:
     if name in left_out:
-        return inputs.Input(name=name, why="left out: as --leave_out says")
+        return inputs_lib.Input(name=name, why="left out: as --leave_out says")
     if name in (holdout.key, holdout.time):
         flag = "--key" if name == holdout.key else "--time"
-        return inputs.Input(name=name, why=f"left out: the {flag} of the splits")
-    chosen = inputs.choose_input(found.facts[name], found, delimiter)
+        return inputs_lib.Input(name=name, why=f"left out: the {flag} of the splits")
+    chosen = inputs_lib.choose_input(found.facts[name], found, delimiter)
     for task in chosen_tasks if chosen.dtype else ():
         if task.is_leak(alone[task.name]):
             told = f"tells {task.label!r} alone, {task.metric.upper()} {alone[task.name]:.3f}"
             doubt = f"{name!r} {told}. Known before {task.label!r} is? Then --keep {name!r}."
-            return inputs.Input(name=name, why=f"left out: {told}", doubt=doubt)
+            return inputs_lib.Input(name=name, why=f"left out: {told}", doubt=doubt)
     return chosen
 
 
@@ -171,16 +173,17 @@ def _encode(found: inspection.Inspection, name: str) -> np.ndarray:
     return telling.encode_texts(found.texts(name))
 
 
-def _is_in_order(task: tasks.Task, found: inspection.Inspection) -> bool:
+def _is_in_order(task: tasks_lib.Task, found: inspection.Inspection) -> bool:
     alone = task.measure_alone(telling.encode_numbers(found.places.astype(np.float64)))
     return bool(alone > _IN_ORDER[task.metric])
 
 
 def _find_list_delimiter(found: inspection.Inspection) -> str:
     """Return what stands between the values of lists, in most columns that hold some."""
-    free = [one for one in inputs.LIST_DELIMITERS if one != found.dialect.delimiter]
+    free = [one for one in inputs_lib.LIST_DELIMITERS if one != found.dialect.delimiter]
     counts = {
-        one: sum(inputs.is_list_of(facts, one) for facts in found.facts.values()) for one in free
+        one: sum(inputs_lib.is_list_of(facts, one) for facts in found.facts.values())
+        for one in free
     }
     return max(free, key=counts.__getitem__)
 

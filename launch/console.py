@@ -13,6 +13,7 @@ import mtl
 from mtl import checks
 
 _VERBS = (
+    "new",
     "train",
     "stages",
     "cluster",

@@ -59,6 +59,11 @@ class Subset(types.Source):
         checks.is_a("Subset.seed", self.seed, int, "be an integer")
 
     @property
+    def names(self) -> list[str]:
+        """The columns of the source, where it has names for them."""
+        return list(getattr(self.source, "names", ()))
+
+    @property
     def _ranges(self) -> dict[str, tuple[int, int]]:
         """{split: what the hashes of its rows are in}: held-out ones from the end."""
         ends = itertools.accumulate(

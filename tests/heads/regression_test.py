@@ -196,3 +196,19 @@ def test_tweedie_is_finite_far_away(logit, label):
 def test_the_power_of_tweedie_lies_between_its_ends():
     with pytest.raises(checks.UserError, match="power of task 'y' must be between 1 and 2, got 2"):
         heads.Tweedie(name="y", power=2)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("loss_type", ["squared", "huber"])
+def test_a_scale_is_the_unit_in_which_a_number_is_learnt(loss_type):
+    rng = np.random.default_rng(0)
+    y = rng.normal(300, 50, 200).astype("f")
+    logits = (y / 50 + rng.normal(0, 0.5, 200)).astype("f")[:, None]
+    scaled = heads.Regression(name="price", loss_type=loss_type, scale=50.0, huber_delta=50.0)
+    got = harness.evaluate(scaled, logits, {"price": y})
+    plain = heads.Regression(name="price", loss_type=loss_type)
+    expected = harness.evaluate(plain, logits, {"price": y / 50})
+    assert got["average_loss"] == pytest.approx(expected["average_loss"], rel=1e-4)
+    assert got["r2"] == pytest.approx(expected["r2"], rel=1e-4)
+    for metric in ("rmse", "mae", "label_mean", "prediction_mean"):
+        assert got[metric] == pytest.approx(50 * expected[metric], rel=1e-4)

@@ -590,6 +590,20 @@ MISTAKES = [
             for split in ("train", "test")
         ],
     ),
+    flags(
+        "table without the task",
+        ("--data", "data/train.csv", "--task", "ritch"),
+        "--task must be one of age, job, rich, level, got 'ritch'. Did you mean 'rich'?",
+        verb="new",
+    ),
+    flags(
+        "table with a ragged line",
+        ("--data", "data/train.csv", "--task", "rich"),
+        "data/train.csv line 3 must have 4 columns, got '2: 5,cook'",
+        verb="new",
+        change=row("", 3, "5,cook").change,
+    ),
+    flags("table left out", ("--task", "rich"), "--data. See --help.", verb="new"),
     Mistake(
         "cut-off gzip file",
         ("data/train.csv.gz must be a whole gzip file",),

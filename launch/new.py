@@ -1,0 +1,163 @@
+r"""Writes a gin file for a table: looks at all rows, decides how each column is used, and says why.
+
+    python -m launch.new --data train.csv --task clicked --task minutes
+    python -m launch.train --gin_file train.gin
+    python -m launch.predict --model_dir runs/train --checkpoint best --input new.csv
+
+A tenth of the rows is held out to test. --holdout changes the share, --key keeps the rows of a user
+together, --time holds out the last rows, and --test names a file of its own.
+"""
+
+import argparse
+import os
+import pathlib
+import shlex
+import sys
+from typing import NoReturn
+
+from mtl import aligned, checks
+from mtl.drafting import gin_text, inspection, lines, plans
+
+_SPLITS = ("holdout", "time", "key", "test")
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose mistakes are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise checks.UserError(f"{message}. See --help.")
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="python -m launch.new", description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--data", required=True, help="the table: a CSV file, .gz or not, or a glob in quotes")
+    add("--task", required=True, action="append", help="a column to predict; repeatable")
+    add("--out", help="the gin file (default: the name of the table, with .gin)")
+    add("--force", action="store_true", help="overwrite the gin file")
+    add("--holdout", type=float, help="the share of rows, or of time, held out (default: 0.1)")
+    add("--time", help="hold out the rows with the greatest values of this column")
+    add("--key", help="keep rows with the same value of this column in one split")
+    add("--test", help="a table of its own to test on, in place of a share")
+    add("--delimiter", help="between two values; found by itself where it is , ; tab or |")
+    add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
+    add("--comment", default="", help="lines that start with this are left out")
+    add("--missing", action="append", default=[], help="marks a missing value; repeatable")
+    add("--leave_out", action="append", default=[], help="a column that is no input; repeatable")
+    add("--keep", action="append", default=[], help="an input though it tells a task alone")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Write the gin file that the arguments ask for; 2 where they are wrong."""
+    try:
+        print(draft(_parse(sys.argv[1:])))
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def draft(arguments: argparse.Namespace) -> str:
+    """Write the gin file, and return what there is to say of it.
+
+    Raises:
+      UserError: the table or an argument is wrong; nothing is written.
+    """
+    holdout = _read_holdout(arguments)
+    paths = lines.find_files("--data", arguments.data)
+    out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
+    checks.require(out.suffix == ".gin", "--out", "end in .gin", str(out))
+    is_free = arguments.force or not out.exists()
+    checks.require(is_free, "--out", "be a new file", str(out), "Or set --force.")
+    names = [name.strip() for name in arguments.columns.split(",") if name.strip()]
+    delimiter = arguments.delimiter
+    if delimiter is not None:
+        delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
+        is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
+        checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
+    dialect = lines.read_dialect(paths, delimiter, names, arguments.comment)
+    _require_columns(arguments, dialect)
+    marks = [*arguments.missing]
+    if arguments.test:
+        dialect_of_both = _join_test(dialect, arguments.test)
+        found = inspection.inspect_table(dialect_of_both, marks, arguments.task)
+        found = inspection.with_dialect(found, dialect)
+    else:
+        found = inspection.inspect_table(dialect, marks, arguments.task)
+    plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
+    command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
+    text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
+    out.write_text(text, encoding="utf-8")
+    return _describe(plan, out)
+
+
+def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
+    given = [name for name in _SPLITS[1:] if getattr(arguments, name)]
+    rule = f"come without --{given[0]}" if given else ""
+    for name in given[1:]:
+        checks.fail(f"--{name}", rule, getattr(arguments, name))
+    share = 0.1 if arguments.holdout is None else arguments.holdout
+    is_share = 0 < share < 1
+    checks.require(is_share, "--holdout", "be a share of the rows between 0 and 1", share)
+    if arguments.test and arguments.holdout is not None:
+        checks.fail("--holdout", "come without --test", share)
+    return plans.Holdout(
+        share=share,
+        key=arguments.key or "",
+        time=arguments.time or "",
+        files=arguments.test or "",
+    )
+
+
+def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
+    """Fail unless all columns that flags name are there, and none has two jobs."""
+    named = {
+        "--task": arguments.task,
+        "--time": [arguments.time] if arguments.time else [],
+        "--key": [arguments.key] if arguments.key else [],
+        "--leave_out": arguments.leave_out,
+        "--keep": arguments.keep,
+    }
+    for flag, columns in named.items():
+        for column in columns:
+            checks.one_of(flag, column, dialect.columns)
+            is_task = flag != "--task" and column in arguments.task
+            checks.require(not is_task, flag, "be no --task", column)
+    checks.unique("--task", arguments.task)
+
+
+def _join_test(dialect: lines.Dialect, test: str) -> lines.Dialect:
+    """Return the dialect of both tables, so that all rows are looked at."""
+    return lines.with_files(dialect, lines.find_files("--test", test))
+
+
+def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
+    found, dialect = plan.found, plan.found.dialect
+    told = [
+        f"{', '.join(dialect.paths[:3])}: {found.rows:,} rows, {len(dialect.columns)} columns "
+        f"between {dialect.delimiter_name}",
+        "",
+        *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
+    ]
+    if not found.is_whole:
+        told += ["", f"  What a column tells alone is of {len(found.places):,} rows at random."]
+    if plan.doubts:
+        told += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
+    run = f"runs/{out.stem}"
+    told += [
+        "",
+        f"Wrote {out}: {plan.train_steps:,} steps of {plan.batch_size} rows.",
+        "",
+        "Next:",
+        f"  python -m launch.train --gin_file {shlex.quote(str(out))}",
+        f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
+        f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
+        "--input NEW.csv",
+    ]
+    return "\n".join(told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""What all values of a column have in common: types, gaps, how many there are.
+
+column = columns.Column("age")
+column.add(block["age"]); ...
+facts = column.summarize(marks={"", "NA"}, sample=...)
+facts.kind, facts.missing, facts.distinct                # "int", 120, 71
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# The spellings that `mtl.spec.literals` takes for numbers, read alike by RE2 and by Python.
+INT = r"[+-]?[0-9]+(?:\.0*)?"
+FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+# A code such as a postal one, which a number would shorten.
+_CODE = r"0[0-9]+"
+ISO_TIME = (
+    r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
+    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_OTHER_DATE = r"[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?:[ T].*)?"
+# What stands for a missing value wherever it is, and what does so among numbers alone.
+SURE_MARKS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "\\N")
+MARKS_OF_NUMBERS = (
+    *SURE_MARKS,
+    *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
+    *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
+)
+# So many distinct values of a column are counted; beyond, the sample tells about how many.
+MOST_VALUES = 100_000
+# Among numbers a word or two stand for what is missing; more are another kind of column.
+_FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
+_FLOAT32 = 3.4e38
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a column.
+
+    Attributes:
+      name: its name.
+      kind: "int", "float", "time" (ISO), "date" (of another form), "text", or "empty".
+      rows: how many there are.
+      missing: in how many of them the value is.
+      marks: {what stands for a missing value: rows}.
+      distinct: how many values there are, beside the missing ones; about, if not `is_counted`.
+      is_counted: whether the values of all rows were counted.
+      values: {text: rows} of all values, where they were counted; else of the sample.
+      least, greatest: of numbers, NaN for other kinds.
+      words: {text: rows} of some texts that keep a column from being one of numbers.
+      is_code: whether digits are no number, as of postal codes with a leading zero.
+    """
+
+    name: str
+    kind: str
+    rows: int
+    missing: int
+    marks: Mapping[str, int]
+    distinct: int
+    is_counted: bool
+    values: Mapping[str, int]
+    least: float
+    greatest: float
+    words: Mapping[str, int]
+    is_code: bool = False
+
+    @property
+    def present(self) -> int:
+        """The rows that hold a value."""
+        return self.rows - self.missing
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all values are numbers."""
+        return self.kind in ("int", "float")
+
+
+class Column:
+    """Gathers what is known of a column, block by block, in bounded memory."""
+
+    def __init__(self, name: str, marks: Collection[str] = ()):
+        self.name = name
+        self._known_marks = pa.array({*MARKS_OF_NUMBERS, *marks})
+        self._rows = self._numbers = self._fractions = self._codes = 0
+        self._times = self._dates = self._words = 0
+        self._least, self._greatest = np.inf, -np.inf
+        self._marks: collections.Counter[str] = collections.Counter()
+        self._few_words: collections.Counter[str] = collections.Counter()
+        self._counts: pa.Table | None = _counted([], [])
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Take in the texts of a block."""
+        self._rows += len(values)
+        found = pc.value_counts(values.combine_chunks())
+        texts, counts = found.field("values"), found.field("counts")
+        self._count(texts, counts)
+        is_mark = pc.is_in(texts, value_set=self._known_marks)
+        if pc.any(is_mark).as_py():
+            marks = zip(
+                texts.filter(is_mark).to_pylist(), counts.filter(is_mark).to_pylist(), strict=True
+            )
+            self._marks.update(dict(marks))
+            texts, counts = (part.filter(pc.invert(is_mark)) for part in (texts, counts))
+        is_number = _matches(texts, FLOAT)
+        numbers = texts.filter(is_number)
+        if len(numbers):
+            self._numbers += _total(counts, is_number)
+            whole = _matches(numbers, INT)
+            self._fractions += len(numbers) - pc.sum(whole).as_py()
+            self._codes += pc.sum(_matches(numbers, _CODE)).as_py()
+            bounds = pc.min_max(to_floats(numbers)).as_py()
+            self._least = min(self._least, bounds["min"])
+            self._greatest = max(self._greatest, bounds["max"])
+        if len(numbers) < len(texts):
+            others, counts = (part.filter(pc.invert(is_number)) for part in (texts, counts))
+            self._add_words(others, counts)
+
+    def _add_words(self, texts: pa.Array, counts: pa.Array) -> None:
+        self._words += pc.sum(counts).as_py()
+        self._times += _total(counts, _matches(texts, ISO_TIME))
+        self._dates += _total(counts, _matches(texts, _OTHER_DATE))
+        if len(self._few_words) <= _FEW_WORDS:
+            first = _FEW_WORDS + 1
+            self._few_words.update(
+                dict(zip(texts[:first].to_pylist(), counts[:first].to_pylist(), strict=True))
+            )
+
+    def _count(self, texts: pa.Array, counts: pa.Array) -> None:
+        if self._counts is None:
+            return
+        both = pa.concat_tables([self._counts, _counted(texts, counts)])
+        summed = both.group_by("text").aggregate([("count", "sum")])
+        self._counts = _counted(summed["text"], summed["count_sum"])
+        if len(self._counts) > MOST_VALUES:
+            self._counts = None
+
+    def find_marks(self) -> list[str]:
+        """Return what stands for missing values in a column of numbers, or of times."""
+        if not self._numbers:
+            return list(self._marks) if 0 < self._times == self._words else []
+        words = dict(self._few_words)
+        few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
+        return [*self._marks, *words] if few else []
+
+    @property
+    def sure_marks(self) -> list[str]:
+        """What surely stands for missing values, whatever else the column holds."""
+        return [mark for mark in self._marks if mark in SURE_MARKS]
+
+    def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
+        """Return what is known, of which `marks` are missing values; the sample is of all rows."""
+        found = self._counts
+        if found is None:
+            counted = pc.value_counts(sample.combine_chunks())
+            found = _counted(counted.field("values"), counted.field("counts"))
+        values = dict(zip(found["text"].to_pylist(), found["count"].to_pylist(), strict=True))
+        known = {**self._marks, **self._few_words, **values}
+        missing = {mark: known[mark] for mark in marks if mark in known}
+        values = {text: count for text, count in values.items() if text not in missing}
+        words = {text: n for text, n in self._few_words.items() if text not in missing}
+        odd = self._words - sum(n for mark, n in missing.items() if mark in self._few_words)
+        odd += sum(count for mark, count in self._marks.items() if mark not in missing)
+        return Facts(
+            name=self.name,
+            kind=self._kind(odd),
+            rows=self._rows,
+            missing=sum(missing.values()),
+            marks=missing,
+            distinct=len(values),
+            is_counted=self._counts is not None,
+            values=values,
+            least=self._least if self._numbers else np.nan,
+            greatest=self._greatest if self._numbers else np.nan,
+            words=words if 0 < 9 * odd <= self._numbers else {},
+            is_code=bool(self._codes),
+        )
+
+    def _kind(self, odd: int) -> str:
+        """Return the kind of a column, of which so many values are no numbers."""
+        if not odd and not self._numbers:
+            return "empty"
+        if not odd:
+            is_whole = not self._fractions and max(-self._least, self._greatest) < 2**63
+            fits = max(-self._least, self._greatest) < _FLOAT32
+            return "int" if is_whole else "float" if fits else "text"
+        if not self._numbers and self._times == odd:
+            return "time"
+        return "date" if not self._numbers and self._times + self._dates == odd else "text"
+
+
+def to_floats(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Read texts that are numbers, and nulls, as float64."""
+    return pc.cast(pc.utf8_ltrim(texts, "+"), pa.float64())
+
+
+def _matches(texts: pa.Array, pattern: str) -> pa.Array:
+    return pc.match_substring_regex(texts, f"^(?:{pattern})$")
+
+
+def _total(counts: pa.Array, mask: pa.Array) -> int:
+    return pc.sum(counts.filter(mask)).as_py() or 0
+
+
+def _counted(texts, counts) -> pa.Table:
+    kind = pa.schema([("text", pa.string()), ("count", pa.int64())])
+    return pa.Table.from_arrays(
+        [_array(texts, pa.string()), _array(counts, pa.int64())], schema=kind
+    )
+
+
+def _array(values, kind):
+    return pa.array(values, kind) if isinstance(values, list) else values
+
+
+def is_true_or_false(values: Collection[str]) -> bool:
+    """Return whether the texts are the words for 1 and 0."""
+    return {value.lower() for value in values} <= {"true", "false"}
+
+
+def match_time(text: str) -> bool:
+    """Return whether a text is an ISO date or time."""
+    return re.fullmatch(ISO_TIME, text) is not None

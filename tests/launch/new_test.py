@@ -1,0 +1,128 @@
+"""A gin file of a table: what is decided, and that it trains."""
+
+import random
+import sys
+
+import pytest
+
+from launch import config, new
+from mtl import checks
+from mtl.data import field_splits
+from mtl.drafting import columns
+from mtl.runs import verbs
+from mtl.spec import literals
+
+
+def write(path, delimiter=",", rows=400, header=True):
+    """A table with an id, gaps, a heavy tail, a list, a leak, a date and two labels."""
+    rng = random.Random(0)
+    names = ["id", "user", "age", "wage", "job", "tags", "day", "copy", "same", "clicked", "level"]
+    lines = [names] if header else []
+    for i in range(rows):
+        age, clicked = rng.randint(18, 80), rng.random() < 0.4
+        cells = [f"k{i:05d}", f"u{i // 4}", "NA" if i % 10 == 0 else age]
+        cells += [round(rng.lognormvariate(5, 2), 2), rng.choice(["cook", "smith"])]
+        cells += ["|".join(rng.sample("abc", rng.randint(0, 2))), f"2024-01-{1 + i // 40:02d}"]
+        cells += ["no" if clicked else "yes", 7, int(clicked), rng.choice(["low", "mid", "high"])]
+        lines.append(cells)
+    path.write_text("\n".join(delimiter.join(map(str, cells)) for cells in lines) + "\n")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """run("--task", "clicked"): the text that is printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args, data="t.csv"):
+        monkeypatch.setattr(sys, "argv", ["launch.new", "--data", data, *args])
+        return new.draft(new._parse(sys.argv[1:]))
+
+    return call
+
+
+@pytest.mark.slow
+def test_the_file_trains_as_it_is_and_a_leak_is_no_input(run, tmp_path):
+    write(tmp_path / "t.csv", delimiter=";")
+    told = run("--task", "clicked", "--task", "level", "--key", "user")
+    assert "between ';'" in told and "tells 'clicked' alone" in told
+    made = config.load(["t.gin"], ["Run.train_steps = 4", "Run.checkpoint_steps = 4"])
+    spec, source = made.data.spec, made.data.source
+    assert spec.features == {
+        "age": "float32",
+        "wage": "float32",
+        "job": "string",
+        "tags": ("string", (None,)),
+    }
+    assert isinstance(source, field_splits.ByKey) and source.source.missing == ["", "NA"]
+    metrics, steps = verbs.train(made, "run")
+    assert steps == 4 and 0 <= metrics["clicked/auc"] <= 1
+    assert {"clicked/probability", "level/class"} <= set(next(verbs.predict(made, "run")))
+
+
+def test_the_last_rows_are_held_out_by_time(run, tmp_path):
+    write(tmp_path / "t.csv")
+    run("--task", "clicked", "--time", "day")
+    text = (tmp_path / "t.gin").read_text()
+    assert "field_splits.ByTime.starts = {'test': '2024-01-10'}" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--task", "clickd"), "--task must be one of .*Did you mean 'clicked'"),
+        (("--task", "same"), "--task 'same' must vary"),
+        (("--task", "id"), "be a number, or have at most 1000 classes|had"),
+        (("--task", "clicked", "--holdout", "1.5"), "--holdout must be a share"),
+        (("--task", "clicked", "--time", "job"), "--time 'job' must hold numbers, or times"),
+        (("--task", "clicked", "--key", "job"), "--key 'job' must have at least 20 values"),
+        (("--task", "clicked", "--key", "user", "--time", "day"), "--key must come without --time"),
+        (("--task", "clicked", "--out", "t.txt"), "--out must end in .gin"),
+        (("--task", "clicked", "--delimiter", "::"), "--delimiter must be one character"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_one_line_and_writes_nothing(run, tmp_path, args, message):
+    write(tmp_path / "t.csv", rows=1100 if "id" in args else 400)
+    with pytest.raises(checks.UserError, match=message):
+        run(*args)
+    assert not list(tmp_path.glob("*.gin"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "must hold a row, got 'an empty file'"),
+        (b"a,clicked\n", "must hold a row below its header"),
+        (b"39,State-gov,77516\n50,Private,83311\n", "line 1 must name the columns.*--columns"),
+        (b"a,a,clicked\n1,2,0\n", r"name each column once, got \['a'\]"),
+        (b"a,clicked\n1,0\n1,0,3\n", "line 3 must have 2 columns, got '3: 1,0,3'"),
+        (b'a,clicked\n"x,0\n', "line 2 must close its quotes"),
+        (b'a,clicked\nx "y" z,0\n', "line 2 must have its quotes around whole values"),
+        (b"a,clicked\n\xe9t\xe9,0\n", "line 2 must be UTF-8.*latin-1"),
+        (b"a b c\n1 2 3\n", "must hold columns between"),
+    ],
+)
+def test_a_table_that_is_wrong_is_one_line(run, tmp_path, text, message):
+    (tmp_path / "t.csv").write_bytes(text)
+    with pytest.raises(checks.UserError, match=message):
+        run("--task", "clicked")
+
+
+def test_a_file_is_not_overwritten(run, tmp_path):
+    write(tmp_path / "t.csv")
+    (tmp_path / "t.gin").write_text("mine")
+    with pytest.raises(checks.UserError, match="Or set --force"):
+        run("--task", "clicked")
+    assert (tmp_path / "t.gin").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["1", "+5.0", "1.", ".5", "1e3", "-1.5E-2", "0x1", "1_000", "1,0"])
+def test_numbers_are_those_that_a_source_reads(text):
+    column = columns.Column("x")
+    column.add(columns.pa.chunked_array([[text]]))
+    facts = column.summarize([""], columns.pa.chunked_array([[text]]))
+    for dtype, is_it in (("float32", facts.is_number), ("int64", facts.kind == "int")):
+        try:
+            literals.parse_literal(dtype, text)
+            assert is_it
+        except ValueError:
+            assert not is_it

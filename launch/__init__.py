@@ -39,7 +39,16 @@ def _stderr_held_back() -> Iterator[None]:
             os.close(stderr)
 
 
+def _needs_tensorflow() -> bool:
+    """Return whether the launcher that is called needs it; its import takes seconds."""
+    called_as = ["launch.new"], ["mtl", "new"]
+    words = [os.path.basename(word) for word in sys.orig_argv]
+    first = words.index("-m") + 1 if "-m" in words else 1
+    return not any(words[first : first + len(names)] == names for names in called_as)
+
+
 # These notices come before TensorFlow reads its log level. Whoever needs it says what is wrong with
 # it: the doctor in its report, the others in a line.
-with contextlib.suppress(Exception, SystemExit), _stderr_held_back():
-    import tensorflow  # noqa: F401
+if _needs_tensorflow():
+    with contextlib.suppress(Exception, SystemExit), _stderr_held_back():
+        import tensorflow  # noqa: F401

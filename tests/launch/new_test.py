@@ -1,6 +1,9 @@
 """A gin file of a table: what is decided, and that it trains."""
 
+import os
+import pathlib
 import random
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +14,9 @@ from mtl.data import field_splits
 from mtl.drafting import columns
 from mtl.runs import verbs
 from mtl.spec import literals
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ENV = {**os.environ, "PYTHONPATH": str(_ROOT)}
 
 
 def write(path, delimiter=",", rows=400, header=True):
@@ -105,6 +111,15 @@ def test_a_table_that_is_wrong_is_one_line(run, tmp_path, text, message):
     (tmp_path / "t.csv").write_bytes(text)
     with pytest.raises(checks.UserError, match=message):
         run("--task", "clicked")
+
+
+def test_the_command_does_without_tensorflow(tmp_path):
+    write(tmp_path / "t.csv")
+    call = [sys.executable, "-X", "importtime", "-m", "launch.new", "--data", "t.csv"]
+    call += ["--task", "clicked"]
+    done = subprocess.run(call, cwd=tmp_path, env=_ENV, capture_output=True, text=True)
+    assert done.returncode == 0 and "Wrote t.gin" in done.stdout
+    assert "mtl.drafting" in done.stderr and " tensorflow" not in done.stderr
 
 
 def test_a_file_is_not_overwritten(run, tmp_path):

@@ -157,7 +157,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
         dtype="float32",
         head="Regression",
         # Predictions start at the mean, and errors count in standard deviations.
-        settings={"prior": _round(mean), "scale": _round(spread)},
+        settings={"prior": _round(mean), "unit": _round(spread)},
         why=f"a number, mean {mean:.4g}, standard deviation {spread:.4g}{gaps}",
         hints=tuple(hints),
         target=labels,

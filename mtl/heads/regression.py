@@ -114,7 +114,7 @@ class Number(base.Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression(Number):
-    """Linear regression on the tower: the prediction is the logit, `scale` times.
+    """Linear regression on the tower: the prediction is the logit times `unit`.
 
     Predicts `value`, [B] or [B, n]. With several numbers in a label each is weighed, and may be
     missing, on its own.
@@ -129,7 +129,7 @@ class Regression(Number):
       dimension: the numbers in one label: 1 for labels [B], n for [B, n].
       prior: the value from which training starts, as bias; the label's mean is a good one where
         it is far from 0.
-      scale: above 0, in units of the label: the loss is that of errors divided by it, and the
+      unit: above 0, in that of the label: the loss is that of errors divided by it, and the
         prediction is the logit times it. The standard deviation of the labels is a good one where
         that is far from 1: outputs then start in the range of the labels, and the loss is about as
         large as those of other tasks.
@@ -139,11 +139,11 @@ class Regression(Number):
     huber_delta: float = 1.0
     dimension: int = 1
     prior: float = 0.0
-    scale: float = 1.0
+    unit: float = 1.0
 
     def __post_init__(self):
         super().__post_init__()
-        checks.positive(self._where("scale"), self.scale)
+        checks.positive(self._where("unit"), self.unit)
         checks.one_of(self._where("loss_type"), self.loss_type, objectives.REGRESSION)
         checks.positive(self._where("huber_delta"), self.huber_delta)
         self._is_a("dimension", int, "be a whole number")
@@ -161,12 +161,12 @@ class Regression(Number):
         return () if self.dimension == 1 else (self.dimension,)
 
     def initial_bias(self) -> float:
-        """Return the prior, in units of the scale."""
-        return float(self.prior) / self.scale
+        """Return the prior, in that unit."""
+        return float(self.prior) / self.unit
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the logits in the unit of the label."""
-        return logits if self.scale == 1 else logits * tf.cast(self.scale, logits.dtype)
+        return logits if self.unit == 1 else logits * tf.cast(self.unit, logits.dtype)
 
     def rule(self, dtype: Any) -> str:
         """Any finite number."""
@@ -175,21 +175,21 @@ class Regression(Number):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, ...], [B, ...] -> [B, ...]."""
-        settings = {"delta": self.huber_delta / self.scale} if self.loss_type == "huber" else {}
-        if self.scale != 1:
-            targets = targets / tf.cast(self.scale, targets.dtype)
+        settings = {"delta": self.huber_delta / self.unit} if self.loss_type == "huber" else {}
+        if self.unit != 1:
+            targets = targets / tf.cast(self.unit, targets.dtype)
         return objectives.REGRESSION[self.loss_type](logits, targets, **settings)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
 
-        In the squared unit of the scale, as the squared loss is.
+        In that unit squared, as the squared loss is.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return `value`, [B] or [B, n], as [B, n]."""
-        return tf.reshape(predictions["value"], [-1, self.size]) / self.scale
+        return tf.reshape(predictions["value"], [-1, self.size]) / self.unit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

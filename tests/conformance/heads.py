@@ -186,7 +186,7 @@ ROWS = {
         signatures="classify predict regress",
     ),
     "regression": Row(
-        make=_head(heads.Regression, loss_type="huber", huber_delta=0.5, prior=2.0, scale=3.0),
+        make=_head(heads.Regression, loss_type="huber", huber_delta=0.5, prior=2.0, unit=3.0),
         dtype="float32",
         labels=[0.5, -1.0, 3.0],
         missing=NAN,
@@ -365,7 +365,7 @@ ROWS = {
         places=(2, 2),
     ),
     "depth": Row(
-        make=_head(heads.Depth, loss_type="huber", huber_delta=0.5, prior=2.0, scale=3.0),
+        make=_head(heads.Depth, loss_type="huber", huber_delta=0.5, prior=2.0),
         labels=[np.array([[0.5, 0.0, 2.0]]), np.array([[NAN, 4.0, 3.0]])],
         missing=np.array([[0.0, NAN, 0.0]]),
         wrong=[

@@ -200,11 +200,11 @@ def test_the_power_of_tweedie_lies_between_its_ends():
 
 @pytest.mark.medium
 @pytest.mark.parametrize("loss_type", ["squared", "huber"])
-def test_a_scale_is_the_unit_in_which_a_number_is_learnt(loss_type):
+def test_a_unit_is_the_one_in_which_a_number_is_learnt(loss_type):
     rng = np.random.default_rng(0)
     y = rng.normal(300, 50, 200).astype("f")
     logits = (y / 50 + rng.normal(0, 0.5, 200)).astype("f")[:, None]
-    scaled = heads.Regression(name="price", loss_type=loss_type, scale=50.0, huber_delta=50.0)
+    scaled = heads.Regression(name="price", loss_type=loss_type, unit=50.0, huber_delta=50.0)
     got = harness.evaluate(scaled, logits, {"price": y})
     plain = heads.Regression(name="price", loss_type=loss_type)
     expected = harness.evaluate(plain, logits, {"price": y / 50})

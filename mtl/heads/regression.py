@@ -129,10 +129,10 @@ class Regression(Number):
       dimension: the numbers in one label: 1 for labels [B], n for [B, n].
       prior: the value from which training starts, as bias; the label's mean is a good one where
         it is far from 0.
-      unit: above 0, in that of the label: the loss is that of errors divided by it, and the
-        prediction is the logit times it. The standard deviation of the labels is a good one where
-        that is far from 1: outputs then start in the range of the labels, and the loss is about as
-        large as those of other tasks.
+      unit: above 0, such as 1000 for grams to be learnt in kilograms. Errors are divided by it
+        for the loss, and the prediction is the logit times it. The standard deviation of the labels
+        is a good one where it is far from 1: outputs then start in the range of the labels, and the
+        loss is about as large as those of other tasks.
     """
 
     loss_type: str = "squared"

@@ -165,14 +165,17 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     shares its quantiles are samples.
     """
     weights, means, scales = (values[:, tf.newaxis] for values in mixture)
-    weights = tf.exp(weights)
-    # [B, 1] each; the sum of zeros brings them to [B, Q].
-    low = tf.reduce_min(means - _REACH * scales, axis=-1) + tf.zeros_like(shares)
-    high = tf.reduce_max(means + _REACH * scales, axis=-1) + tf.zeros_like(shares)
+    weights, inverse = tf.exp(weights), 1 / (scales * math.sqrt(2))
+    shares = shares[..., tf.newaxis]
+    # [B, 1, 1] each; the sum of zeros brings them to [B, Q, 1].
+    low = tf.reduce_min(means - _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
+    high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
+    # The steps are unrolled, as not every format of an export has loops: what does not change is
+    # made once, and the error function is not brought to [0, 1].
+    wanted, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
     for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        deviations = (middle[..., tf.newaxis] - means) / (scales * math.sqrt(2))
-        below = 0.5 * tf.reduce_sum(weights * (1 + tf.math.erf(deviations)), axis=-1)
-        is_below = below < shares
+        middle = half * (low + high)
+        found = tf.reduce_sum(weights * tf.math.erf((middle - means) * inverse), last, True)
+        is_below = found < wanted
         low, high = tf.where(is_below, middle, low), tf.where(is_below, high, middle)
-    return 0.5 * (low + high)
+    return tf.squeeze(half * (low + high), -1)

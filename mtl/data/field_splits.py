@@ -23,6 +23,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
+from mtl.spec import literals
 
 _ROWS_AT_ONCE = 1024
 # As many as a hash tells apart.
@@ -201,16 +202,15 @@ class ByTime(ByField):
 
 
 def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
-    return tf.strings.to_number(tf.where(_is_number(texts), texts, "nan"), tf.float64)
-
-
-def _is_number(texts: tf.Tensor) -> tf.Tensor:
-    return tf.strings.regex_full_match(texts, r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+    is_number = tf.strings.regex_full_match(texts, literals.FINITE)
+    return tf.strings.to_number(tf.where(is_number, texts, "nan"), tf.float64)
 
 
 def _to_digits(texts: tf.Tensor) -> tf.Tensor:
     """Texts of times [B] -> float64 [B], NaN where there is none."""
     is_time = tf.strings.regex_full_match(texts, _TIME)
-    digits = tf.strings.regex_replace(texts, r"[^0-9]|[.].*|Z.*|[+].*", "")
+    # Up to the seconds: a zone behind the minutes would be taken for some.
+    known = tf.strings.regex_replace(texts, r"^(.{10}(?:[T ][0-9:]*)?).*", r"\1")
+    digits = tf.strings.regex_replace(known, "[^0-9]", "")
     padded = tf.strings.substr(tf.strings.join([digits, "0" * _DIGITS]), 0, _DIGITS)
     return tf.strings.to_number(tf.where(is_time, padded, "nan"), tf.float64)

@@ -29,8 +29,8 @@ def _in_any_case(word: str) -> str:
 
 # Patterns that Python's re and TensorFlow's RE2 read alike: each reads more numbers by itself.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
-_FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-FLOAT = rf"(?:{_FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
+FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
 INT = r"([+-]?[0-9]+)(?:\.0*)?"
 # What text may stand for 0 and 1, in these types.
 TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
@@ -81,7 +81,7 @@ def _parse_float(value: Any) -> float:
         number = float(value)
     except OverflowError:
         raise ValueError from None
-    is_infinite = math.isinf(number) and not (is_text and re.fullmatch(_FINITE, value))
+    is_infinite = math.isinf(number) and not (is_text and re.fullmatch(FINITE, value))
     if abs(number) >= _FLOAT32_END and not is_infinite:
         raise ValueError
     return number

@@ -1,4 +1,5 @@
 import pytest
+import tensorflow as tf
 
 from mtl import checks, spec
 from mtl.data import csv, field_splits, pipeline
@@ -38,6 +39,14 @@ def test_the_last_rows_are_held_out_and_those_without_a_time_are_in_no_split(sou
     cut = field_splits.ByTime(source=source, field=field, starts={"test": start})
     assert read(cut, "train") == list(range(360))
     assert read(cut, "test") == list(range(360, 400 + (field == "x")))
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00", "-05:00", ":00.9", ":00+0200"])
+def test_neither_a_zone_nor_fractions_of_a_second_count(source, zone):
+    starts = {"test": "2024-05-31 10:00:01"}
+    cut = field_splits.ByTime(source=source, field="day", starts=starts)
+    texts = tf.constant([f"2024-05-31T10:00{zone}", f"2024-05-31T10:01{zone}"])
+    assert cut.takes("test", texts).numpy().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

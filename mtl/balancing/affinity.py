@@ -91,15 +91,13 @@ class TaskAffinity(types.Surgery):
         whole = _unweigh(whole_batch.or_losses(batch, losses))
         tasks = task_gradients.BatchGradients(whole, variables, lambda shared: [])
         self._require_measurable(tasks, list(losses))
-        step = tf1.train.get_or_create_global_step().read_value()
-        due = tf.equal((step + 1) % self.every_steps, 0)
+        due = decision.is_due(self.every_steps)
         unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
         measured = tf.cond(due, lambda: self._measure(tasks), lambda: unknown)
         # Before the update: it moves the step, and what the gradients were taken at.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measured.op)
         affinities, gramian = tf.unstack(measured)
-        shown = decision.monitor_gramian(gramian, list(losses))
-        shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
+        shown = decision.monitor_rarely(due, gramian, list(losses))
         # A norm would be that of the loss before its weight, which Monitored shows behind it.
         shown = {name: of for name, of in shown.items() if not name.startswith("surgery/norm/")}
         for one, row in zip(losses, tf.unstack(tf.cast(affinities, tf.float32)), strict=True):

@@ -5,6 +5,7 @@ present = decision.find_present(gramian)                           # [T] bool
 monitors = decision.monitor_gramian(gramian, ["clicks", "sales"])    # {name: scalar}
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -152,6 +153,22 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
         named[f"surgery/cosine/{names[b]}/{names[a]}"] = cosine
     named["surgery/conflicts"] = tf.reduce_mean(tf.cast(values < 0, tf.float32))
     return named
+
+
+def is_due(every_steps: int) -> tf.Tensor:
+    """Return whether the step that ends is a multiple of this, a bool scalar."""
+    step = tf1.train.get_or_create_global_step().read_value()
+    return tf.equal((step + 1) % every_steps, 0)
+
+
+def monitor_rarely(
+    due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
+) -> dict[str, tf.Tensor]:
+    """Return what `monitor_gramian` does; NaN on a step that is not due, as the gramian is."""
+    shown = monitor_gramian(gramian, names)
+    # A NaN is not below 0, which would count as no conflict.
+    shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
+    return shown
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:

@@ -78,16 +78,14 @@ class Monitored(types.Surgery):
             return gradients, monitors
         whole = whole_batch.or_losses(batch, losses)
         batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
-        step = tf1.train.get_or_create_global_step().read_value()
-        due = tf.equal((step + 1) % self.every_steps, 0)
+        due = decision.is_due(self.every_steps)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
         for prefix, compared in self._list_compared(batch_gradients.first).items():
             products = batch_gradients.rare_gramian("Monitored", self.every_steps, compared)
             gramian = tf.cond(due, products, lambda: unknown)
             # Before the update: it moves the step, and what the gradients were taken at.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
-            shown = decision.monitor_gramian(gramian, list(losses))
-            shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
+            shown = decision.monitor_rarely(due, gramian, list(losses))
             monitors = {f"{prefix}{name}": value for name, value in shown.items()} | monitors
         return gradients, monitors
 

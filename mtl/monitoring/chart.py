@@ -104,13 +104,7 @@ def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
         parts.append(_text(len(names) * size + 8, (i + 0.6) * size, row, "start"))
         for j, column in enumerate(names):
             value = both.get((row, column), 1.0)
-            color = "#d1495b" if value < 0 else "#1b6ca8"
-            parts.append(
-                f'<rect x="{j * size:.1f}" y="{i * size:.1f}" width="{size:.1f}" '
-                f'height="{size:.1f}" fill="{color}" fill-opacity="{abs(value):.2f}"/>'
-            )
-            if size > 25:
-                parts.append(_text((j + 0.5) * size, (i + 0.6) * size, f"{value:.2f}", "middle"))
+            parts += _cell(i, j, size, value)
     return "\n".join(parts)
 
 
@@ -122,13 +116,20 @@ def draw_shares(title: str, names: Sequence[str], cells: np.ndarray) -> str:
         if size > _LEAST_ROW:
             parts.append(_text(len(names) * size + 8, (i + 0.6) * size, name, "start"))
         for j, share in enumerate(cells[i].tolist()):
-            parts.append(
-                f'<rect x="{j * size:.1f}" y="{i * size:.1f}" width="{size:.1f}" '
-                f'height="{size:.1f}" fill="#1b6ca8" fill-opacity="{share:.2f}"/>'
-            )
-            if size > 25:
-                parts.append(_text((j + 0.5) * size, (i + 0.6) * size, f"{share:.2f}", "middle"))
+            parts += _cell(i, j, size, share)
     return "\n".join(parts)
+
+
+def _cell(row: int, column: int, size: float, value: float) -> list[str]:
+    """Draw a cell of a matrix, red below 0; it has its number where there is room."""
+    color = "#d1495b" if value < 0 else "#1b6ca8"
+    parts = [
+        f'<rect x="{column * size:.1f}" y="{row * size:.1f}" width="{size:.1f}" '
+        f'height="{size:.1f}" fill="{color}" fill-opacity="{abs(value):.2f}"/>'
+    ]
+    if size > 25:
+        parts.append(_text((column + 0.5) * size, (row + 0.6) * size, f"{value:.2f}", "middle"))
+    return parts
 
 
 def draw_page(panels: Sequence[str]) -> str:

@@ -153,14 +153,16 @@ def evaluate(
     ):
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
-        watch = watch_curves(experiment, model_dir, split, is_attacked) if with_curves else None
+        watch = board_hooks.watch_nothing
+        if with_curves:
+            watch = watch_curves(experiment, model_dir, split, is_attacked)
         estimator = estimators.build_estimator(
             experiment,
             model_dir,
             path,
             events=scratch if is_own else None,
             is_attacked=is_attacked,
-            evaluation_hooks=watch or board_hooks.watch_nothing,
+            evaluation_hooks=watch,
         )
         name = None if is_own else _spell(split)
         restored = []

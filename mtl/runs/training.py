@@ -318,17 +318,6 @@ class Training:
         Every replica gets its rows.
         """
         place = self._place
-        dataset = self._data.dataset(
-            self._data.train_split,
-            training=True,
-            seed=self._run.seed,
-            num_shards=place.workers,
-            shard=place.cluster.rank if place.cluster else 0,
-            batch_size=self._data.batch_size // place.workers,
-            statistics=fitting.load_statistics(self._model_dir),
-            start_step=first,
-            parts=self._parts,
-        )
         reading = types.Reading(
             fitting.load_statistics(self._model_dir),
             self._run.seed,
@@ -336,6 +325,17 @@ class Training:
             self._parts,
             place.workers,
             place.cluster.rank if place.cluster else 0,
+        )
+        dataset = self._data.dataset(
+            self._data.train_split,
+            training=True,
+            seed=reading.seed,
+            num_shards=reading.num_shards,
+            shard=reading.shard,
+            batch_size=self._data.batch_size // place.workers,
+            statistics=reading.statistics,
+            start_step=reading.start_step,
+            parts=reading.parts,
         )
         for head in self._experiment.model.heads:
             add_rows = types.read_member(head, types.Head, "add_rows")

@@ -9,6 +9,7 @@ together, --time holds out the last rows, and --test names a file of its own.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -80,12 +81,10 @@ def draft(arguments: argparse.Namespace) -> str:
     dialect = lines.read_dialect(paths, delimiter, names, arguments.comment)
     _require_columns(arguments, dialect)
     marks = [*arguments.missing]
-    if arguments.test:
-        dialect_of_both = _join_test(dialect, arguments.test)
-        found = inspection.inspect_table(dialect_of_both, marks, arguments.task)
-        found = inspection.with_dialect(found, dialect)
-    else:
-        found = inspection.inspect_table(dialect, marks, arguments.task)
+    # Rows to test on are looked at as well, for marks and values that training rows lack.
+    tests = lines.find_files("--test", arguments.test) if arguments.test else ()
+    found = inspection.inspect_table(lines.with_files(dialect, tests), marks, arguments.task)
+    found = dataclasses.replace(found, dialect=dialect)
     plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
@@ -128,16 +127,11 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
     checks.unique("--task", arguments.task)
 
 
-def _join_test(dialect: lines.Dialect, test: str) -> lines.Dialect:
-    """Return the dialect of both tables, so that all rows are looked at."""
-    return lines.with_files(dialect, lines.find_files("--test", test))
-
-
 def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
     found, dialect = plan.found, plan.found.dialect
     told = [
-        f"{', '.join(dialect.paths[:3])}: {found.rows:,} rows, {len(dialect.columns)} columns "
-        f"between {dialect.delimiter_name}",
+        f"{', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
+        f"{len(dialect.columns)} columns between {dialect.delimiter_name}",
         "",
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]

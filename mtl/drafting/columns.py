@@ -218,11 +218,6 @@ def _array(values, kind):
     return pa.array(values, kind) if isinstance(values, list) else values
 
 
-def is_true_or_false(values: Collection[str]) -> bool:
-    """Return whether the texts are the words for 1 and 0."""
-    return {value.lower() for value in values} <= {"true", "false"}
-
-
 def match_time(text: str) -> bool:
     """Return whether a text is an ISO date or time."""
     return re.fullmatch(ISO_TIME, text) is not None

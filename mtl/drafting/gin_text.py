@@ -40,11 +40,11 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 def write_gin(plan: plans.Plan, name: str, command: str) -> str:
     """Return the text of the gin file; the run and the model have this name."""
-    dialect, found = plan.found.dialect, plan.found
+    found = plan.found
     labels = " and ".join(task.label for task in plan.tasks)
     lines = [
-        f"# {labels} from {', '.join(dialect.paths[:3])}: {found.rows:,} rows, "
-        f"{len(dialect.columns)} columns.",
+        f"# {labels} from {', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
+        f"{len(found.dialect.columns)} columns.",
         f"# Written by: {command}",
         "# `python -m launch.parts NAME` tells all settings of a part, such as Binary.",
         "#",

@@ -80,21 +80,21 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
     part, told = "numbers", f"{_short(facts.least)} to {_short(facts.greatest)}"
     if _is_heavy(numbers[np.isfinite(numbers)]):
         part, told = "logs", f"{told}, heavy tail: by logarithm"
-    parts: tuple[str, ...] = (f"{part}_with_gaps" if facts.missing else part,)
-    if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
-        parts += ("categories",)
-        told += f", {facts.distinct} values: as categories too"
-    elif facts.distinct > _FEW_VALUES:
-        parts += ("buckets",)
+    parts = [f"{part}_with_gaps" if facts.missing else part]
     is_int = facts.kind == "int" and not facts.missing
-    doubt = _doubt_sentinel(facts)
+    if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
+        # A category is text or a whole number.
+        parts.append("categories" if is_int else "buckets")
+        how = "categories too" if is_int else "buckets"
+        told += f", {facts.distinct} values: as {how}"
+    elif facts.distinct > _FEW_VALUES:
+        parts.append("buckets")
     return Input(
         name=facts.name,
         dtype="int64" if is_int else "float32",
-        # A category is text or a whole number.
-        parts=parts if is_int else tuple(p if p != "categories" else "buckets" for p in parts),
-        why=f"number, {told}".replace("categories too", "categories too" if is_int else "buckets"),
-        doubt=doubt,
+        parts=tuple(parts),
+        why=f"number, {told}",
+        doubt=_doubt_sentinel(facts),
         default="nan" if facts.missing else None,
     )
 

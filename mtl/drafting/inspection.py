@@ -136,8 +136,3 @@ def _find_marks(gathered: Iterable[columns.Column], labels: Collection[str]) -> 
     for column in gathered:
         found += column.sure_marks if column.name in labels else column.find_marks()
     return found
-
-
-def with_dialect(found: Inspection, dialect: lines.Dialect) -> Inspection:
-    """Return what is known, with another set of files to train on."""
-    return dataclasses.replace(found, dialect=dialect)

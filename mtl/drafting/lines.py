@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from mtl import checks
+from mtl.drafting import columns as columns_lib
 
 # Those that are looked for, in this order where several fit equally well.
 _DELIMITERS = ",;\t|"
@@ -30,7 +31,6 @@ _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
 _READ_ERRORS = (OSError, EOFError, zlib.error)
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     """Fail if the first line looks like a row: its cells are numbers, or values found below."""
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
-    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
     whole = [int(name) for name in numbers if name.isdigit()]
     # Years, say, may head columns.
     is_run = len(whole) == len(numbers) > 1 and whole == list(

@@ -1,6 +1,6 @@
 """How much one column alone tells of a label: what tells nearly all is often known too late.
 
-telling.measure_telling(telling.encode(age), telling.encode(clicked), "auc")       # 0.71
+telling.measure_auc(telling.encode_numbers(age), clicked)                          # 0.71
 
 The rows are cut in two halves at random. Each value of the column predicts the mean label of its
 rows in one half, and is judged on the other: an id, whose values do not come back, tells nothing.

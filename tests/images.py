@@ -65,18 +65,24 @@ def build_step(made, results=None, slices=1, rows=slice(None), labels=LABELS):
 
 def take_steps(made, slices=1, steps=2, labels=LABELS):
     """{name: value} of every variable after some steps, and the monitors of the last one."""
+    *_, last = follow_steps(made, slices, steps, labels)
+    return last
+
+
+def follow_steps(made, slices=1, steps=2, labels=LABELS):
+    """Yields what `take_steps` returns: at first, without monitors, and after every step."""
     with tf.Graph().as_default() as graph:
         graph.seed = 1
         tf1.train.create_global_step()
         results = []
         train_op = build_step(made, results, slices, labels=labels)
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            values = [np.nan] * len(results[0].names)
+            yield session.run(variables), {}
             for _ in range(steps):
                 _, values = session.run([train_op, results[0].values])
-            variables = {variable.op.name: variable for variable in tf1.global_variables()}
-            return session.run(variables), dict(zip(results[0].names, values, strict=True))
+                yield session.run(variables), dict(zip(results[0].names, values, strict=True))
 
 
 def take_steps_on_replicas(made, slices=1, steps=2):

@@ -381,12 +381,11 @@ def or_nan(
     summary: types.Tensors, nan_predictions: tf.Tensor, of_labels: Collection[str]
 ) -> dict[str, tf.Tensor]:
     """Return the metrics, NaN but for those `of_labels` where a prediction is; and their number."""
-    has_nan = nan_predictions > 0
-    clean = {
-        name: value if name in of_labels else tf.where(has_nan, value * float("nan"), value)
-        for name, value in summary.items()
-    }
-    return {**clean, NAN_PREDICTIONS: nan_predictions}
+    names = [name for name in summary if name not in of_labels]
+    values = tf.stack([tf.cast(summary[name], tf.float64) for name in names])
+    values = tf.where(nan_predictions > 0, tf.constant(float("nan"), tf.float64), values)
+    clean = dict(zip(names, tf.unstack(tf.cast(values, tf.float32)), strict=True))
+    return {**summary, **clean, NAN_PREDICTIONS: nan_predictions}
 
 
 def _passes(accepts: Callable[[Any], bool], value: Any) -> bool:

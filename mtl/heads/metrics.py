@@ -75,20 +75,25 @@ def stream_sums(
       sums: {name: tensor of static shape that adds up over the rows of a split, or a `Total`}.
       summarize: {name: float64 totals, or what a `Total` reads} -> {metric: scalar}.
     """
-    totals = {
-        name: _Sum(sums[name]) if isinstance(sums[name], tf.Tensor) else sums[name]
-        for name in sorted(sums)
-    }
-    states = [[_variable(name, spec) for spec in total.state] for name, total in totals.items()]
+    totals: dict[tuple[str, ...], Total] = {}
+    plain: dict[tuple[int, ...], list[str]] = {}
+    for name in sorted(sums):
+        if isinstance(sums[name], tf.Tensor):
+            plain.setdefault(tuple(sums[name].shape), []).append(name)
+        else:
+            totals[(name,)] = sums[name]
+    totals |= {tuple(names): _Sums([sums[name] for name in names]) for names in plain.values()}
+    states = [[_variable(names[0], spec) for spec in total.state] for names, total in totals.items()]
     added = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
     update = tf.group(added)
 
     def read(strategy, *states):
         values = {}
-        for (name, total), state in zip(totals.items(), states, strict=True):
+        for (names, total), state in zip(totals.items(), states, strict=True):
             by_variable = [strategy.experimental_local_results(variable) for variable in state]
             replicas = zip(*by_variable, strict=True)
-            values[name] = total.read([[v.read_value() for v in replica] for replica in replicas])
+            found = total.read([[v.read_value() for v in replica] for replica in replicas])
+            values |= zip(names, found if isinstance(total, _Sums) else [found], strict=True)
         return {name: tf.cast(value, tf.float32) for name, value in summarize(values).items()}
 
     values = tf.distribute.get_replica_context().merge_call(read, args=states)
@@ -110,18 +115,19 @@ def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
     )
 
 
-class _Sum:
-    """A plain sum, in float64."""
+class _Sums:
+    """Plain sums of one shape, in float64; one variable holds them all, which keeps graphs small."""
 
-    def __init__(self, value: tf.Tensor):
-        self._value = tf.cast(value, tf.float64)
-        self.state = [tf.TensorSpec(value.shape, tf.float64)]
+    def __init__(self, values: Sequence[tf.Tensor]):
+        self._values = tf.stack([tf.cast(value, tf.float64) for value in values])
+        self.state = [tf.TensorSpec(self._values.shape, tf.float64)]
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        return state[0].assign_add(self._value, read_value=False)
+        return state[0].assign_add(self._values, read_value=False)
 
-    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> tf.Tensor:
-        return tf.add_n([total for (total,) in replicas])
+    def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        totals = [total for (total,) in replicas]
+        return tf.unstack(tf.add_n(totals) if len(totals) > 1 else totals[0])
 
 
 class Spread(NamedTuple):
@@ -181,11 +187,8 @@ def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None)
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
     """Return the quotient; NaN where the denominator is 0."""
-    return tf.where(
-        tf.equal(denominator, 0),
-        tf.constant(float("nan"), denominator.dtype),
-        tf.math.divide_no_nan(numerator, denominator),
-    )
+    # 0 / 0 is NaN, and anything else by itself is 1: no constants, as evaluations hold hundreds.
+    return numerator / denominator * (denominator / denominator)
 
 
 def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

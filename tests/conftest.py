@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests import graph_optimizer, input_tuning, known_graphs, op_stacks, quick_graphs
+from tests import graph_optimizer, input_tuning, op_stacks, quick_graphs
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
@@ -27,7 +27,6 @@ tf.config.set_logical_device_configuration(
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 input_tuning.turn_off()
 graph_optimizer.leave_out()
-known_graphs.leave_out()
 quick_graphs.leave_out()
 
 

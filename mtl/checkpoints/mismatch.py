@@ -26,27 +26,35 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
     """
     if checkpoint is None:
         return model_fn
-    saved = dict(tf.train.list_variables(checkpoint))
 
     def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
-        wanted = {
-            name: shape
-            for variable in tf1.global_variables()
-            for name, shape in stacks.list_members(variable).items()
-        }
-        is_training = mode == compat.estimator.ModeKeys.TRAIN
-        used = {name: saved[name] for name in saved if is_training or name in wanted}
-        # One decay alone cannot be made up: it tells how far the others were brought.
-        knows_decays = any(map(averaging.is_decay, saved))
-        lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
-        _require_types(checkpoint)
-        require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
+        lacking = require_fit(checkpoint, mode == compat.estimator.ModeKeys.TRAIN)
         if lacking:
             zeros_saver.add_zeros_saver(lacking)
         return spec
 
     return checked
+
+
+def require_fit(checkpoint: str, is_training: bool) -> set[str]:
+    """Refuse a checkpoint that does not fit the default graph; return what starts from zeros.
+
+    These are variables that checkpoints of an older version lack, as `refuse_mismatch` says.
+    """
+    saved = dict(tf.train.list_variables(checkpoint))
+    wanted = {
+        name: shape
+        for variable in tf1.global_variables()
+        for name, shape in stacks.list_members(variable).items()
+    }
+    used = {name: saved[name] for name in saved if is_training or name in wanted}
+    # One decay alone cannot be made up: it tells how far the others were brought.
+    knows_decays = any(map(averaging.is_decay, saved))
+    lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
+    _require_types(checkpoint)
+    require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
+    return lacking
 
 
 def _require_types(checkpoint: str) -> None:

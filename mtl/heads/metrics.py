@@ -83,7 +83,9 @@ def stream_sums(
         else:
             totals[(name,)] = sums[name]
     totals |= {tuple(names): _Sums([sums[name] for name in names]) for names in plain.values()}
-    states = [[_variable(names[0], spec) for spec in total.state] for names, total in totals.items()]
+    states = [
+        [_variable(names[0], spec) for spec in total.state] for names, total in totals.items()
+    ]
     added = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
     update = tf.group(added)
 
@@ -116,7 +118,7 @@ def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
 
 
 class _Sums:
-    """Plain sums of one shape, in float64; one variable holds them all, which keeps graphs small."""
+    """Plain sums of one shape, in float64; one variable holds all, which keeps graphs small."""
 
     def __init__(self, values: Sequence[tf.Tensor]):
         self._values = tf.stack([tf.cast(value, tf.float64) for value in values])

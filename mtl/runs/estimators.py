@@ -19,13 +19,15 @@ from mtl.runs import fitting
 def build_estimator(
     experiment: experiment_lib.Experiment,
     model_dir: str,
-    checkpoint: str,
+    checkpoint: str | None = None,
     keep: Sequence[str] = (),
     events: str | None = None,
     is_attacked: bool = False,
     evaluation_hooks: model_lib.EvaluationHooks = lambda *_: (),
 ) -> compat.estimator.Estimator:
     """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
+
+    Without a checkpoint none is checked against the model.
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where

@@ -20,7 +20,14 @@ from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.model import multi_task_model
 from mtl.monitoring import curve_files, curves, doubts, hooks, summary
-from mtl.runs import board_hooks, diagnosis, estimators, fitting, plausibility
+from mtl.runs import (
+    board_hooks,
+    diagnosis,
+    estimators,
+    evaluation_graph,
+    fitting,
+    plausibility,
+)
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -70,12 +77,13 @@ class Evaluator:
         )
         split = experiment.data.eval_split
         data, model = experiment.data, experiment.model
+        between = [_Leaves(self._interruption), hooks.Callbacks(self.forget_later)]
         with diagnosis.explain_run_errors(data, model, checkpoint, split):
-            self.metrics = estimator.evaluate(
-                functools.partial(data.one_pass, split),
-                checkpoint_path=checkpoint,
-                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget_later)],
-            )
+            if watch is board_hooks.watch_nothing:
+                self.metrics = self.graph.evaluate(checkpoint, between)
+            else:  # What TensorBoard shows has ops of its own, by the step.
+                rows = functools.partial(data.one_pass, split)
+                self.metrics = estimator.evaluate(rows, hooks=between, checkpoint_path=checkpoint)
         shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
         is_best = self.keeper.is_best(self.metrics)
         line = summary.describe_evaluation(self.metrics, shown, best, is_best)
@@ -84,6 +92,11 @@ class Evaluator:
         self._log("eval", *split_step(self.metrics))
         self._export(estimator, checkpoint)
         return self.metrics
+
+    @functools.cached_property
+    def graph(self) -> evaluation_graph.EvaluationGraph:
+        """What evaluates all checkpoints; the statistics of the run are there when it is built."""
+        return evaluation_graph.EvaluationGraph(self._experiment, self._model_dir)
 
     def catch_up(self) -> None:
         """Take back the best of what a run does not know that goes on from the latest checkpoint.

@@ -1,6 +1,6 @@
 """What comes before the first step: statistics, names of rows, a warm start, a computed classifier.
 
-is_computed = preparation.prepare_run(experiment, "runs/digits")
+is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +22,10 @@ from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
-from mtl.runs import diagnosis, fitting, plausibility
+from mtl.runs import diagnosis, evaluation_graph, fitting, plausibility
 from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
-from mtl.variables import patterns, row_names, stacks
+from mtl.variables import patterns, row_names
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -34,8 +34,17 @@ _log = logging.getLogger(__name__)
 _SHARE_AT_ZERO = 0.01
 
 
-def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
+def prepare_run(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
+) -> bool:
     """Write what a run needs beside its checkpoints; return whether it made a first one as well.
+
+    Args:
+      experiment: the run's settings.
+      model_dir: where it lies.
+      build_evaluation: builds the graph of evaluation, which tells of errors in it.
 
     Raises:
       UserError: for anything wrong with the settings or the data that shows before training.
@@ -63,9 +72,9 @@ def prepare_run(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
     is_fit = not (is_new and needs_run) or experiment.warm_start is not None
     rule = f"be set where {type(model.network).__name__} adds a task to a run"
     checks.require(is_fit, "Experiment.warm_start", rule, None)
-    variables, metrics = _evaluation_graph(data, model, model_dir)
-    _check_best(experiment.best, model, metrics)
-    _check_moving(model, experiment.run.train_steps, variables, model_dir)
+    built = build_evaluation()
+    _check_best(experiment.best, model, built.metrics)
+    _check_moving(model, experiment.run.train_steps, built.variables, model_dir)
     if experiment.refit and is_new:
         _refit_classifier(experiment.refit, data, model, experiment.run.train_steps, model_dir)
         return True
@@ -148,23 +157,6 @@ def _build_training(
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
     mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
     model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
-
-
-def _evaluation_graph(
-    data: pipeline.Pipeline, model: model_lib.MultiTaskModel, model_dir: str
-) -> tuple[list[str], list[str]]:
-    """Return the names of what an evaluation has: trainable variables, and metrics.
-
-    It runs nothing.
-    """
-    statistics = fitting.load_statistics(model_dir)
-    model, mode = model.fitted(statistics), compat.estimator.ModeKeys.EVAL
-    with tf.Graph().as_default():
-        batches = tf1.data.make_initializable_iterator(data.one_pass(data.eval_split))
-        features, labels = batches.get_next()
-        spec = model.model_fn(features, labels, mode, statistics=statistics, may_stack=True)
-        variables = [name for v in tf1.trainable_variables() for name in stacks.list_members(v)]
-    return variables, ["loss", *spec.eval_metric_ops]
 
 
 def _check_best(

@@ -140,7 +140,8 @@ class Training:
         # From here on a mistake, or Ctrl-C, takes back what this start has written, until `keep` is
         # called: with the first step, from which on it is a run.
         with run_directory.claim_run(self._model_dir) as keep:
-            if preparation.prepare_run(self._experiment, self._model_dir):
+            evaluator = context.evaluator
+            if preparation.prepare_run(self._experiment, self._model_dir, lambda: evaluator.graph):
                 self._on_start()
                 keep()
             # A run that was killed between a checkpoint and its evaluation would never know whether

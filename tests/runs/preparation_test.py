@@ -1,17 +1,23 @@
 """What is refused, or told, once all is known and before the first step."""
 
 import dataclasses
+import functools
 
 import pytest
 
 from mtl import checks
 from mtl.monitoring import doubts
 from mtl.optimization import optimizers, schedules, update
-from mtl.runs import preparation
+from mtl.runs import evaluation_graph, preparation
 from mtl.variables import freezing
 from tests import tiny
 
 ENDED = schedules.Polynomial(value=0.1, decay_steps=1)
+
+
+def _prepare_run(made, model_dir):
+    build = functools.partial(evaluation_graph.EvaluationGraph, made, model_dir)
+    preparation.prepare_run(made, model_dir, build)
 
 
 def _prepare(tmp_path, until=None, **settings):
@@ -21,7 +27,7 @@ def _prepare(tmp_path, until=None, **settings):
         update=update.Update(**settings),
         freezing=freezing.Freezing(until=until or {}),
     )
-    preparation.prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
+    _prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
     return [line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line]
 
 
@@ -64,7 +70,7 @@ def test_an_update_of_ones_own_is_not_judged(tmp_path):
         return standard(gradients, variables, losses)
 
     model = dataclasses.replace(made.model, update=own)
-    preparation.prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
+    _prepare_run(dataclasses.replace(made, model=model), str(tmp_path))
     assert not [
         line for line in doubts.read_all_doubts(str(tmp_path)) if "never varies" not in line
     ]

@@ -1,0 +1,72 @@
+"""The graph that evaluates the checkpoints of a run; it is built once for all of them.
+
+Building it takes longer than most evaluations: a training builds it before its first step, to
+refuse what is wrong with the metrics before hours are spent, and keeps it.
+
+graph = evaluation_graph.EvaluationGraph(experiment, "runs/digits")
+graph.metrics                                        # ["loss", "digit/accuracy", ...]
+graph.evaluate("runs/digits/model.ckpt-500", hooks)  # {"digit/accuracy": 0.97, ...}
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import given_files, mismatch
+from mtl.runs import estimators
+from mtl.variables import stacks
+
+tf1 = tf.compat.v1
+
+
+class EvaluationGraph:
+    """A graph of evaluation on the split of the run, and a session for each checkpoint.
+
+    Args:
+      experiment: the run's settings.
+      model_dir: where it lies; its statistics are there.
+
+    Attributes:
+      variables: the names of the trainable variables.
+      metrics: the names of the metrics.
+    """
+
+    def __init__(self, experiment: experiment_lib.Experiment, model_dir: str):
+        self._model, self._model_dir = experiment.model, model_dir
+        self._estimator = estimators.build_estimator(experiment, model_dir)
+        rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            built = self._estimator._evaluate_build_graph(rows, hooks=[], checkpoint_path=None)
+            self._scaffold, self._update, self._metrics, self._hooks = built
+            self.variables = [
+                name
+                for variable in tf1.trainable_variables()
+                for name in stacks.list_members(variable)
+            ]
+        self.metrics = [name for name in self._metrics if name != tf1.GraphKeys.GLOBAL_STEP]
+
+    def evaluate(
+        self, checkpoint: str, hooks: Sequence[tf1.train.SessionRunHook]
+    ) -> dict[str, Any]:
+        """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
+
+        Raises:
+          UserError: it does not fit the model, or a file that columns read has changed.
+        """
+        given_files.check_unchanged(self._model.column_files, self._model_dir)
+        with self._graph.as_default():
+            mismatch.require_fit(checkpoint, is_training=False)
+            # The session before has finalized it; Estimator adds an op that counts the batches.
+            self._graph._unsafe_unfinalize()
+            return self._estimator._evaluate_run(
+                checkpoint,
+                self._scaffold,
+                self._update,
+                self._metrics,
+                [*self._hooks, *hooks],
+                self._estimator.eval_dir(),
+            )

@@ -1,11 +1,8 @@
 """The command line: flags -> gin file -> `Experiment` -> one verb."""
 
-import contextlib
 import os
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
 
 from launch import imports
 
@@ -19,36 +16,4 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 warnings.filterwarnings("ignore", category=FutureWarning)
 warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
-
-
-@contextlib.contextmanager
-def _stderr_held_back() -> Iterator[None]:
-    """Keep what C++ writes to standard error, and show it only if the block fails."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            held.seek(0)
-            os.write(stderr, held.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-
-
-def _needs_tensorflow() -> bool:
-    """Return whether the launcher that is called needs it; its import takes seconds."""
-    called_as = ["launch.new"], ["mtl", "new"]
-    words = [os.path.basename(word) for word in sys.orig_argv]
-    first = words.index("-m") + 1 if "-m" in words else 1
-    return not any(words[first : first + len(names)] == names for names in called_as)
-
-
-# These notices come before TensorFlow reads its log level. Whoever needs it says what is wrong with
-# it: the doctor in its report, the others in a line.
-if _needs_tensorflow():
-    with contextlib.suppress(Exception, SystemExit), _stderr_held_back():
-        import tensorflow  # noqa: F401
+imports.quieten("tensorflow")  # Some notices come before it reads its log level.

@@ -5,18 +5,24 @@ python -m launch.compare runs/a runs/b --csv runs.csv --html runs.html
 python -m launch.compare --runs runs --metric income/auc
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 
-import tensorflow as tf
 from absl import flags
 
 from launch import app, config
-from mtl import checks, scoring
+from mtl import checks, deferred
 from mtl.files import storage
-from mtl.reports import comparison, comparison_text, record
+
+with deferred.imports():
+    import tensorflow as tf
+
+    from mtl import scoring
+    from mtl.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
     "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."

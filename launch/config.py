@@ -5,6 +5,8 @@ A gin file is one run.
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -14,11 +16,15 @@ import types
 from collections.abc import Iterator, Sequence
 
 import gin
-import tensorflow as tf
 
 from launch import gin_files, gin_usage, trust
-from mtl import checks, experiment
-from mtl.files import atomic, checksums
+from mtl import checks, deferred
+
+with deferred.imports():
+    import tensorflow as tf
+
+    from mtl import experiment
+    from mtl.files import atomic, checksums
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "

@@ -17,9 +17,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
 
-import tensorflow as tf
+from mtl import checks, deferred
 
-from mtl import checks
+with deferred.imports():
+    import tensorflow as tf
 
 # A class of characters, or a backslash: as a pattern such a path does not match itself. A path that
 # holds * or ? does, so that only our own files must not be looked for by one.
@@ -116,7 +117,7 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def explain_storage_errors() -> Iterator[None]:
     """Turn what a full, read-only, limited or absent disk ends a process with into a UserError."""
-    told, log = threading.excepthook, tf.get_logger()
+    told, log = threading.excepthook, logging.getLogger("tensorflow")
     # Event files are written by a thread, which tells of its error before it hands it on.
     threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
     log.addFilter(_is_other)

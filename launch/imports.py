@@ -8,7 +8,6 @@ imports.problem(error)                        # "importing 'pyarrow' failed (...
 """
 
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
@@ -59,17 +58,17 @@ def quieten(package: str) -> None:
 
 
 class _Quiet:
-    """Finds one package, once, as Python would do without it."""
+    """Finds one package, as Python would do without it."""
 
     def __init__(self, package: str):
         self._package = package
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        del path, target
         if name != self._package:
             return None
-        sys.meta_path.remove(self)
-        found = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        found = next((spec for spec in specs if spec is not None), None)
         if found is not None and found.loader is not None:
             execute = found.loader.exec_module
 

@@ -124,6 +124,7 @@ def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
     """Return the bindings that tell a gin file where earlier stages {name: model_dir} lie."""
+    config.check([file], trusted=trusted)
     known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 

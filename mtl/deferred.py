@@ -58,4 +58,8 @@ def _defer(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    return _Package(name) if fromlist else _Module(name)
+    if fromlist:
+        return _Package(name)
+    if "." in name:  # Python would take the first of the packages.
+        raise ImportError(f"write 'from ... import ...' for {name}")
+    return _Module(name)

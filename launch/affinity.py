@@ -6,6 +6,8 @@ python -m launch.affinity --model_dir runs/all --models 2
 python -m launch.affinity --model_dir runs/all --models 2 --overlap --tasks income,age,sex
 """
 
+from __future__ import annotations
+
 import os
 import shlex
 import sys
@@ -14,10 +16,13 @@ from collections.abc import Sequence
 from absl import flags
 
 from launch import app, config, gin_files
-from mtl import checks, experiment, model
-from mtl.balancing import affinity
-from mtl.monitoring import affinity_picture, event_files
-from mtl.reports import grouping
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment, model
+    from mtl.balancing import affinity
+    from mtl.monitoring import affinity_picture, event_files
+    from mtl.reports import grouping
 
 MODELS = flags.DEFINE_integer("models", 2, "How many models are trained at most.")
 TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")

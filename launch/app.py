@@ -1,5 +1,7 @@
 """What all launchers share: flags, help, quiet logs, and mistakes as one line with exit code 2."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import logging
@@ -9,14 +11,16 @@ import textwrap
 from collections.abc import Callable
 from typing import NoReturn, cast
 
-import tensorflow as tf
 import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
 from launch import config, imports, json_log, streams, trust
-from mtl import checks, experiment
+from mtl import checks, deferred
 from mtl.files import storage
+
+with deferred.imports():
+    from mtl import experiment
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file", [], "A gin file that describes the run. Repeatable; later files win."
@@ -157,7 +161,7 @@ def _explanation(flag: flags.Flag) -> str:
 
 def _be_quiet() -> None:
     """Our own lines go to standard error as they are; of the libraries' only errors."""
-    tf.get_logger().setLevel(logging.ERROR)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)

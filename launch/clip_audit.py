@@ -10,7 +10,10 @@ import sys
 from absl import flags
 
 from launch import app
-from mtl.runs import verbs
+from mtl import deferred
+
+with deferred.imports():
+    from mtl.runs import verbs
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."

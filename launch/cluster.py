@@ -23,8 +23,10 @@ from typing import Any
 from absl import flags
 
 from launch import app, launcher_watch
-from mtl import checks
-from mtl.checkpoints import lock
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl.checkpoints import lock
 
 WORKERS = flags.DEFINE_integer("workers", 2, "How many processes train, the chief included.")
 SERVERS = flags.DEFINE_integer("ps", 0, "How many parameter servers hold the variables.")

@@ -5,18 +5,22 @@ python -m launch.compare runs/a runs/b --csv runs.csv --html runs.html
 python -m launch.compare --runs runs --metric income/auc
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 
-import tensorflow as tf
 from absl import flags
 
 from launch import app, config
-from mtl import checks, scoring
+from mtl import checks, deferred
 from mtl.files import storage
-from mtl.reports import comparison, comparison_text, record
+
+with deferred.imports():
+    from mtl import scoring
+    from mtl.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
     "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
@@ -80,7 +84,7 @@ def _find(folders: Sequence[str]) -> list[str]:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
         paths = [os.path.join(RUNS.value, name) for name in _list(RUNS.value)]
-        found = [path for path in paths if tf.io.gfile.exists(os.path.join(path, _FILE))]
+        found = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
         checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
         return found
     known = [os.path.realpath(folder) for folder in folders]
@@ -92,13 +96,12 @@ def _find(folders: Sequence[str]) -> list[str]:
 
 
 def _list(folder: str) -> list[str]:
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return sorted(name.rstrip("/") for name in names)
+    return [os.path.basename(path) for path in storage.listed(folder)]
 
 
 def _read(folder: str) -> record.Run:
     storage.require_path("the folder", folder)
-    if not tf.io.gfile.exists(os.path.join(folder, _FILE)):
+    if not storage.exists(os.path.join(folder, _FILE)):
         parent, name = os.path.split(folder.rstrip("/"))
         near = checks.nearest(name, _list(parent or "."))
         checks.fail("the folder", f"hold the {_FILE} of a run", folder, near)

@@ -5,20 +5,25 @@ A gin file is one run.
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import pprint
 import re
+import sys
 import types
 from collections.abc import Iterator, Sequence
 
 import gin
-import tensorflow as tf
 
-from launch import gin_files, gin_usage, trust
-from mtl import checks, experiment
-from mtl.files import atomic, checksums
+from launch import gin_files, gin_names, gin_usage, outlines, trust
+from mtl import checks, deferred
+from mtl.files import atomic, checksums, storage
+
+with deferred.imports():
+    from mtl import experiment
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "
@@ -36,12 +41,10 @@ def load(
     Raises:
       UserError: in one line, with file and line where they are known.
     """
-    bindings = gin_files.read(files, params, trusted)
-    if not any(binding.target is experiment.Experiment for binding in bindings):
-        fix = 'Include "gin_configs/defaults.gin" and bind experiment.Experiment.data.'
-        checks.fail("--gin_file", "describe an experiment", list(files), fix)
+    check(files, params, trusted)
+    bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
     gin.clear_config()
-    for binding in gin_usage.used(bindings, experiment.Experiment):
+    for binding in used:
         gin.parse_config(binding.text)
     try:
         gin.finalize()
@@ -59,6 +62,47 @@ def load(
     return made
 
 
+def check(
+    files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
+) -> None:
+    """Refuse files for names that `mtl` does not have, within a second or so.
+
+    Nothing is imported or built: `load` finds the same, and the rest. It is as fast as this once
+    TensorFlow is there.
+
+    Raises:
+      UserError: as `load` does.
+    """
+    if "tensorflow" not in sys.modules:
+        try:
+            find_bindings(files, params, trusted, outlines.Outlines())
+        except checks.UserError:
+            raise
+        except Exception:
+            # What is unclear, or wrong in a source, shows when the modules are imported.
+            return
+
+
+def find_bindings(
+    files: Sequence[str],
+    params: Sequence[str],
+    trusted: trust.Trusted,
+    modules: gin_names.Modules,
+) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
+    """Return all bindings, and those that an experiment uses.
+
+    Raises:
+      UserError: with file and line.
+      UnclearError: `modules` are outlines, which do not tell.
+    """
+    root = modules.get(modules.load("mtl.experiment"), "Experiment")
+    bindings = gin_files.read(files, params, trusted, modules)
+    if not any(binding.target is root for binding in bindings):
+        fix = 'Include "gin_configs/defaults.gin" and bind experiment.Experiment.data.'
+        checks.fail("--gin_file", "describe an experiment", list(files), fix)
+    return bindings, gin_usage.used(bindings, root)
+
+
 def saved_in(model_dir: str) -> str:
     """Return the path of the configuration that a run saved in `model_dir`.
 
@@ -66,7 +110,7 @@ def saved_in(model_dir: str) -> str:
       UserError: there is none, or it is not as the run wrote it.
     """
     path = os.path.join(model_dir, _FILE)
-    if not tf.io.gfile.exists(path):
+    if not storage.exists(path):
         rule = f"hold the {_FILE} of a run, or come with --gin_file"
         checks.fail("--model_dir", rule, model_dir)
     read(path)
@@ -79,8 +123,7 @@ def read(path: str) -> str:
     Raises:
       UserError: it is not as the run wrote it.
     """
-    with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read()
+    data = storage.read(path)
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
         # Of an earlier version, or of a user who took the checksum away to change the rest.

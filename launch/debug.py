@@ -9,8 +9,10 @@ Without --step it is the step at which the run failed. The page is written to de
 from absl import flags
 
 from launch import app
-from mtl import checks
-from mtl.runs import verbs
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl.runs import verbs
 
 STEP = flags.DEFINE_integer(
     "step",

@@ -4,6 +4,7 @@ python -m launch.doctor
 # Exit code 0: ready. Exit code 2: something must be fixed; the line below it says how.
 """
 
+import argparse
 import dataclasses
 import importlib
 import importlib.metadata
@@ -107,8 +108,8 @@ def datasets() -> Finding:
 
 
 def launchers() -> Finding:
-    """Return whether all that a launcher imports at its start is there."""
-    if error := _import_error("launch.app"):
+    """Return whether all that a launcher imports is there."""
+    if error := _import_error("launch.app") or _import_error("mtl.runs.verbs"):
         fix = "Install the package that it names again: pip install --force-reinstall <name>"
         return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
     return Finding(name="Launchers", found="what they import is there")
@@ -160,6 +161,9 @@ def devices() -> Finding:
 
 def main() -> int:
     """Print the report, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: what is installed here\n")
     findings = _printed([python(), tensorflow()])

@@ -14,8 +14,11 @@ task with classes as SVG and CSV to <model_dir>/curves.
 from absl import flags
 
 from launch import app
-from mtl.monitoring import summary
-from mtl.runs import verbs
+from mtl import deferred
+
+with deferred.imports():
+    from mtl.monitoring import summary
+    from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(

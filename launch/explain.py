@@ -11,14 +11,19 @@ import sys
 import time
 from collections.abc import Callable
 
-import tensorflow as tf
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring
-from mtl.checkpoints import run_directory
-from mtl.explaining import describe, explanation, settings, tables
-from mtl.reports import report
+from mtl import checks, deferred
+from mtl.explaining import settings
+
+with deferred.imports():
+    import tensorflow as tf
+
+    from mtl import scoring
+    from mtl.checkpoints import run_directory
+    from mtl.explaining import describe, explanation, tables
+    from mtl.reports import report
 
 _log = logging.getLogger("mtl.explaining")
 

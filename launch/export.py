@@ -4,16 +4,21 @@ python -m launch.export --model_dir runs/digits --checkpoint best --export_dir m
 python -m launch.export --model_dir runs/digits --compare
 """
 
+from __future__ import annotations
+
 import os
 
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring
-from mtl import experiment as experiment_lib
-from mtl.checkpoints import run_directory
-from mtl.runs import export_comparison, verbs
-from mtl.serving import deployment, metadata, onnx, tflite
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment as experiment_lib
+    from mtl import scoring
+    from mtl.checkpoints import run_directory
+    from mtl.runs import export_comparison, verbs
+    from mtl.serving import deployment, metadata, onnx, tflite
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(
@@ -27,7 +32,7 @@ TFLITE = flags.DEFINE_string(
 )
 TFLITE_WEIGHTS = flags.DEFINE_string(
     "tflite_weights",
-    tflite.FLOAT32,
+    "float32",
     "float32; sparse, where zeros of dense layers are neither stored nor multiplied; or int8.",
 )
 COMPARE = flags.DEFINE_boolean(

@@ -108,14 +108,17 @@ class Binding:
 
 
 def read(
-    files: Sequence[str], params: Sequence[str], trusted: trust.Trusted = trust.EVERYTHING
+    files: Sequence[str],
+    params: Sequence[str],
+    trusted: trust.Trusted = trust.EVERYTHING,
+    modules: gin_names.Modules = gin_names.IMPORTED,
 ) -> list[Binding]:
     """Return the bindings of the files and of what they include, then `params`, in this order.
 
     Raises:
       UserError: with file and line.
     """
-    reader = _Reader(trusted)
+    reader = _Reader(trusted, modules)
     for file in files:
         reader.read_file(file, ())
     for param in params:
@@ -127,10 +130,11 @@ def read(
 class _Reader:
     """Reads one file after the other."""
 
-    def __init__(self, trusted: trust.Trusted):
+    def __init__(self, trusted: trust.Trusted, modules: gin_names.Modules):
         self.bindings: list[Binding] = []
         self._trusted = trusted
-        self._names = gin_names.Names(trusted)
+        self._modules = modules
+        self._names = gin_names.Names(trusted, modules)
 
     def read_file(self, file: str, within: tuple[str, ...]) -> None:
         """Read a file and what it includes; `within` are the files that include it."""
@@ -138,7 +142,7 @@ class _Reader:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
             raise checks.UserError(f"more than {_DEEPEST} files include one another.")
-        names, is_dynamic = gin_names.Names(self._trusted), False
+        names, is_dynamic = gin_names.Names(self._trusted, self._modules), False
         own: list[Binding] = []
         for place, statement, uses in _statements(file, _text(file)):
             with _located(place):

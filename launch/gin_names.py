@@ -1,6 +1,6 @@
 """What the import statements of gin files make known: modules, and the classes in them.
 
-names = gin_names.Names(trust.Trusted())
+names = gin_names.Names(trust.Trusted(), gin_names.Modules())
 names.add(statement)                          # from mtl import heads
 names.resolve("heads.Binary")                 # the class, or None
 names.full("Binary")                          # "heads.Binary"
@@ -11,7 +11,6 @@ import inspect
 import math
 import pkgutil
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from gin import config_parser
@@ -22,14 +21,42 @@ from mtl import checks
 _DEEPEST = 30
 
 
+class UnclearError(Exception):
+    """What a name stands for is seen only once its module is imported."""
+
+
+class Modules:
+    """The modules that Python imports, and what is in them."""
+
+    def load(self, name: str) -> Any:
+        """Import a module."""
+        return importlib.import_module(name)
+
+    def loaded(self, name: str) -> Any:
+        """Return a module that was imported before, or None."""
+        return sys.modules.get(name)
+
+    def get(self, found: Any, attribute: str) -> Any:
+        """Return what a module or a class calls so, or None."""
+        return getattr(found, attribute, None)
+
+    def list_classes(self, module: Any) -> list[str]:
+        """Return the public classes and functions of a module, but those it has from afar."""
+        return [name for name, value in vars(module).items() if _is_own(module, name, value)]
+
+
+IMPORTED = Modules()
+
+
 class Names:
     """The names that import statements bind, as gin's dynamic registration sees them."""
 
-    def __init__(self, trusted: trust.Trusted):
+    def __init__(self, trusted: trust.Trusted, modules: Modules):
         self._trusted = trusted
+        self._library = modules
         self._modules: dict[str, Any] = {}
         self._imports: dict[str, str] = {}
-        self._classes: dict[str, Any] = {}
+        self._imported: dict[str, Any] = {}
 
     def add(self, statement: config_parser.ImportStatement) -> None:
         """Import what the statement says.
@@ -40,29 +67,29 @@ class Names:
         statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
         try:
-            module = importlib.import_module(statement.module)
+            module = self._library.load(statement.module)
         except ModuleNotFoundError as error:
-            raise checks.UserError(_import_problem(statement.module, error)) from error
+            raise checks.UserError(self._import_problem(statement.module, error)) from error
         except SystemExit as error:
             # It would end this process, and with exit code 0 pass for a run that is done.
             problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
             fix = "Keep what a script does under if __name__ == '__main__'."
             raise checks.UserError(f"{problem}. {fix}") from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, UnclearError):
             raise
         except BaseException as error:
             raise checks.UserError(imports.failure(statement.module, error)) from error
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
-        self._modules[name] = module if whole == name else sys.modules[name]
+        self._modules[name] = module if whole == name else self._library.loaded(name)
         self._imports[whole] = statement.format()
-        self._classes |= {f"{whole}.{name}": value for name, value in _own_classes(module)}
+        self._imported[whole] = module
 
     def update(self, other: "Names") -> None:
         """Add what `other` knows."""
         self._modules |= other._modules
         self._imports |= other._imports
-        self._classes |= other._classes
+        self._imported |= other._imported
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -75,7 +102,7 @@ class Names:
         found = self._modules.get(name)
         for attribute in attributes:
             self._trusted.check_step(selector, found)
-            found = getattr(found, attribute, None)
+            found = self._library.get(found, attribute)
         if not callable(found):
             return None
         self._trusted.check_target(selector, found)
@@ -101,7 +128,7 @@ class Names:
         name, *attributes = selector.split(".")[:-1] or [""]
         found = self._modules.get(name)
         for attribute in attributes:
-            found = getattr(found, attribute, None)
+            found = self._library.get(found, attribute)
         return getattr(found, "__name__", "")
 
     def full(self, selector: str) -> str:
@@ -113,8 +140,8 @@ class Names:
         selector = self._current(selector)
         if self.resolve(selector):
             return selector
-        ending = [full for full in self._classes if full.endswith(f".{selector}")]
-        found = {self._classes[full]: full for full in reversed(ending)}
+        ending = [full for full in self._classes() if full.endswith(f".{selector}")]
+        found = {self._class(full): full for full in reversed(ending)}
         if len(found) > 1:
             listed = " or ".join(sorted(found.values()))
             raise checks.UserError(f"{selector!r} can be {listed}: write one of these.")
@@ -127,14 +154,37 @@ class Names:
         first, _, last = selector.rpartition(".")
         module = self._modules.get(first)
         what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."
-        same = [full for full in self._classes if full.rpartition(".")[2] == last]
-        hint = checks.nearest(selector, same or self._classes)
-        lasts = {full.rpartition(".")[2]: full for full in self._classes}
+        classes = self._classes()
+        same = [full for full in classes if full.rpartition(".")[2] == last]
+        hint = checks.nearest(selector, same or classes)
+        lasts = {full.rpartition(".")[2]: full for full in classes}
         if not hint:
             close = checks.closest(last, lasts)
             hint = f"Did you mean {lasts[close]!r}?" if close else ""
         known = ", ".join(sorted(self._modules)) or "nothing"
         return f"{what} {hint or f'Imported are: {known}.'}"
+
+    def _classes(self) -> list[str]:
+        """Return the full selectors of what the imported modules hold."""
+        listed = self._library.list_classes
+        return [f"{w}.{name}" for w, module in self._imported.items() for name in listed(module)]
+
+    def _class(self, full: str) -> Any:
+        whole, _, name = full.rpartition(".")
+        return self._library.get(self._imported[whole], name)
+
+    def _import_problem(self, module: str, error: ModuleNotFoundError) -> str:
+        absent = error.name or ""
+        if not f"{module}.".startswith(f"{absent}."):
+            return f"importing {module!r} failed: {error}."
+        parent, _, name = absent.rpartition(".")
+        package = self._library.loaded(parent)
+        if package and inspect.isclass(self._library.get(package, name)):
+            above, _, last = parent.rpartition(".")
+            fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
+            return f"{absent!r} is a class. {fix}"
+        siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", None))]
+        return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()
 
 
 def parameters(target: Any) -> list[str] | None:
@@ -174,27 +224,8 @@ def check_value(name: str, value: Any, depth: int = 0) -> None:
         checks.require(math.isfinite(value), name, "hold finite numbers", value, fix)
 
 
-def _own_classes(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public classes and functions of a module that it does not import from afar."""
-    for name, value in vars(module).items():
-        is_buildable = inspect.isclass(value) or inspect.isfunction(value)
-        if is_buildable and not name.startswith("_") and _is_within(module, value):
-            yield name, value
-
-
-def _is_within(module: Any, value: Any) -> bool:
+def _is_own(module: Any, name: str, value: Any) -> bool:
+    is_buildable = inspect.isclass(value) or inspect.isfunction(value)
+    if not is_buildable or name.startswith("_"):
+        return False
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
-
-
-def _import_problem(module: str, error: ModuleNotFoundError) -> str:
-    absent = error.name or ""
-    if not f"{module}.".startswith(f"{absent}."):
-        return f"importing {module!r} failed: {error}."
-    parent, _, name = absent.rpartition(".")
-    package = sys.modules.get(parent)
-    if inspect.isclass(getattr(package, name, None)):
-        above, _, last = parent.rpartition(".")
-        fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
-        return f"{absent!r} is a class. {fix}"
-    siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", None))]
-    return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()

@@ -1,6 +1,7 @@
 """Imports that fail or are interrupted, which Python would show as a traceback.
 
-imports.guard()                               # as a launcher starts, before TensorFlow is imported
+imports.guard()                               # as a launcher starts
+imports.quieten("tensorflow")                 # whoever imports it first, sees nothing of its start
 with imports.finished():                      # while its main runs
     ...
 imports.problem(error)                        # "importing 'pyarrow' failed (...): ...", or None
@@ -10,6 +11,8 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
+import threading
 import traceback
 import types
 from collections.abc import Iterator
@@ -17,11 +20,14 @@ from typing import Any
 
 _OWN = ("__main__", "launch", "mtl")
 _INTERRUPTED = 130
+_is_launcher = False
 _HELP = "`python -m launch.doctor` looks at what is installed."
 
 
 def guard() -> None:
     """End the process in one line, or none after Ctrl-C, until `finished`."""
+    global _is_launcher
+    _is_launcher = True
     # In the background of a script it is ignored, and shall stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
@@ -40,6 +46,71 @@ def finished() -> Iterator[None]:
     finally:
         if guarded:  # While Python ends.
             signal.signal(signal.SIGINT, _end)
+
+
+def quieten(package: str) -> None:
+    """Hold back what a package writes to standard error while it is imported, unless it fails.
+
+    Ctrl-C ends a launcher meanwhile: C++ would turn KeyboardInterrupt into an error of its own.
+    """
+    if package not in sys.modules:
+        sys.meta_path.insert(0, _Quiet(package))
+
+
+class _Quiet:
+    """Finds one package, as Python would do without it."""
+
+    def __init__(self, package: str):
+        self._package = package
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._package:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        found = next((spec for spec in specs if spec is not None), None)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def execute_quietly(module: types.ModuleType) -> None:
+                with _ended_by_interrupts(), _stderr_held_back():
+                    execute(module)
+
+            found.loader.exec_module = execute_quietly  # type: ignore[method-assign]
+        return found
+
+
+@contextlib.contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Have Ctrl-C end a launcher within it, without a word."""
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (_is_launcher and is_main and before is signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _stderr_held_back() -> Iterator[None]:
+    """Keep what C++ writes to standard error, and show it only if the block fails."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(stderr, held.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def problem(error: BaseException) -> str | None:

@@ -6,6 +6,8 @@ python -m launch.inspect --model_dir runs/adult --tensor 'head/*' --rows new.csv
 python -m launch.inspect --model_dir runs/adult --eager --breakpoint
 """
 
+from __future__ import annotations
+
 import bdb
 import functools
 import sys
@@ -13,11 +15,14 @@ import sys
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring
-from mtl import experiment as experiment_lib
-from mtl.debugging import breakpoints, layers, layers_picture, values
-from mtl.files import atomic
-from mtl.runs import eager_pass, inspection
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment as experiment_lib
+    from mtl import scoring
+    from mtl.debugging import breakpoints, layers, layers_picture, values
+    from mtl.files import atomic
+    from mtl.runs import eager_pass, inspection
 
 CHECKPOINT = app.define_checkpoint()
 SUMMARY = flags.DEFINE_boolean(

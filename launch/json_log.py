@@ -17,9 +17,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
+from mtl import checks, deferred
 
-from mtl import checks
+with deferred.imports():
+    import numpy as np
 
 
 class Handler(logging.FileHandler):

@@ -6,6 +6,8 @@ python -m launch.predict --model_dir runs/adult --split test --keep age --output
 python -m launch.predict --model_dir runs/adult --input in.csv --server localhost:8500
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import sys
@@ -15,8 +17,11 @@ from typing import Any, cast
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring, serving
-from mtl.runs import verbs
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import scoring, serving
+    from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipeline.eval_split)")

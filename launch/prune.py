@@ -10,6 +10,8 @@ The run stays as it is. --output_dir gets a run that launch.train goes on with, 
         --gin_file gin_configs/sparsity/tickets.gin --controls shuffled,reinitialised
 """
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -18,10 +20,13 @@ from typing import Any
 from absl import flags
 
 from launch import app, config
-from mtl import checks, experiment
-from mtl.checkpoints import run_directory
-from mtl.monitoring import summary
-from mtl.runs import tickets, verbs
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment
+    from mtl.checkpoints import run_directory
+    from mtl.monitoring import summary
+    from mtl.runs import tickets, verbs
 
 CHECKPOINT = app.define_checkpoint()
 OUTPUT_DIR = flags.DEFINE_string(

@@ -10,9 +10,12 @@ import sys
 from absl import flags
 
 from launch import app
-from mtl import checks, scoring
-from mtl.reports import report
-from mtl.runs import reporting
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import scoring
+    from mtl.reports import report
+    from mtl.runs import reporting
 
 OUTPUT = flags.DEFINE_string(
     "output", None, "The file to write, which ends in .html. (default: report.html in --model_dir)"

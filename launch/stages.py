@@ -9,6 +9,8 @@ not trained again, and one that was interrupted goes on.
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -18,13 +20,16 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from launch import app, config, gin_files, trust
-from mtl import checks, experiment, types
+from mtl import checks, deferred
 from mtl.files import storage
-from mtl.monitoring import summary
-from mtl.runs import verbs
+
+with deferred.imports():
+    import tensorflow as tf
+
+    from mtl import experiment, types
+    from mtl.monitoring import summary
+    from mtl.runs import verbs
 
 _log = logging.getLogger("mtl.stages")
 
@@ -119,6 +124,7 @@ def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
     """Return the bindings that tell a gin file where earlier stages {name: model_dir} lie."""
+    config.check([file], trusted=trusted)
     known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 

@@ -7,8 +7,11 @@ Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
 """
 
 from launch import app, config, launcher_watch
-from mtl.monitoring import summary
-from mtl.runs import verbs
+from mtl import deferred
+
+with deferred.imports():
+    from mtl.monitoring import summary
+    from mtl.runs import verbs
 
 
 def main() -> None:

@@ -11,8 +11,10 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from mtl import checks
-from mtl import types as part_types
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import types as part_types
 
 _OWN = "mtl"
 FLAG = "--trusted_packages"

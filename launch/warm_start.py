@@ -8,7 +8,10 @@ The gin file binds Experiment.warm_start; a run writes the same into MODEL_DIR/w
 """
 
 from launch import app
-from mtl.runs import verbs
+from mtl import deferred
+
+with deferred.imports():
+    from mtl.runs import verbs
 
 
 def main() -> None:

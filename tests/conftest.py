@@ -7,6 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+import mtl.compat  # noqa: F401  Before TensorFlow, which imports Keras 3 as well if not told.
+
+# isort: split
 import pytest
 import tensorflow as tf
 

@@ -9,7 +9,6 @@ Keras 2, which comes with TensorFlow 2.15 and, from 2.16 on, as the package tf-k
 
 import contextlib
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -22,7 +21,7 @@ from typing import Any, cast
 from mtl import checks, versions
 from mtl.compat import errors
 
-SWITCH = "TF_USE_LEGACY_KERAS"
+SWITCH = versions.KERAS_SWITCH
 _PACKAGE = "tensorflow_estimator.python.estimator"
 
 NEEDS_VERSION_2 = {
@@ -51,7 +50,7 @@ def prefer_version_2() -> None:
             f"{SWITCH} must be unset where tf-keras is not installed, got "
             f"{os.environ[SWITCH]!r}. pip install tf-keras, or unset {SWITCH}."
         )
-    if not installed or SWITCH in os.environ or _installed_version("keras").startswith("2."):
+    if not versions.turns_to_keras_2():
         return
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -109,16 +108,9 @@ def guard() -> None:
 def how_to_get() -> str:
     """Return what to install or to set so that `tf.keras` is Keras 2."""
     if importlib.util.find_spec("tf_keras") is None:
-        minor = versions.minor(_installed_version("tensorflow"))
+        minor = versions.minor(versions.installed("tensorflow"))
         return f"pip install 'tf-keras~={minor}.0' (the extra 'heads')."
     return f"Set {SWITCH}=1 before Python starts."
-
-
-def _installed_version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _redirect_imports() -> None:

@@ -22,14 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import types
-from mtl.explaining import opened, outputs, rows
+from mtl.explaining import opened, outputs, rows, settings
 
 tf1 = tf.compat.v1
 
 # Of the sum of the absolute attributions.
 TOLERANCE = 0.01
-MEAN, ZEROS = "mean", "zeros"
-BASELINES = (MEAN, ZEROS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +104,7 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
 
 def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
     """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros."""
-    if kind == ZEROS:
+    if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
     return {
         column: values.mean(0, dtype=np.float64).astype(values.dtype)

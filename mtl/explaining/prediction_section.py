@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from mtl.explaining import attributions, explanation, inputs, pictures
+from mtl.explaining import attributions, explanation, inputs, pictures, settings
 from mtl.reports import blocks, figures
 
 _MOST_COLUMNS = 12
@@ -21,7 +21,7 @@ _PREDICTIONS = (
     "all of them. All of it adds up to the difference between the two predictions, but for the "
     "residual."
 )
-_BASELINES = {attributions.MEAN: "the mean of the encoded rows", attributions.ZEROS: "zeros"}
+_BASELINES = {settings.MEAN: "the mean of the encoded rows", settings.ZEROS: "zeros"}
 _INCOMPLETE = (
     "The residual of a prediction is more than 1% of what its columns add: its attributions are "
     "not to be relied on. More --steps make it smaller where the model is smooth."

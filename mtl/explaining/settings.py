@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mtl import checks
-from mtl.explaining import attributions
+
+MEAN, ZEROS = "mean", "zeros"
+BASELINES = (MEAN, ZEROS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Settings:
     rows: Sequence[int] = (0, 1, 2)
     classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     steps: int = 128
-    baseline: str = attributions.MEAN
+    baseline: str = MEAN
     dependence: Sequence[str] = ()
     batches: int = 20
 
@@ -52,4 +54,4 @@ class Settings:
             checks.unique(f"--{setting}", getattr(self, setting))
         for row in self.rows:
             checks.whole("--rows", row, 0)
-        checks.one_of("--baseline", self.baseline, attributions.BASELINES)
+        checks.one_of("--baseline", self.baseline, BASELINES)

@@ -10,9 +10,11 @@ import os
 import stat
 from collections.abc import Hashable, Iterator
 
-import tensorflow as tf
-
+from mtl import deferred
 from mtl.files import storage
+
+with deferred.imports():
+    import tensorflow as tf
 
 _PARTIAL = ".partial"
 

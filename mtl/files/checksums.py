@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks
+from mtl import checks, deferred
 from mtl.files import atomic
+
+with deferred.imports():
+    import tensorflow as tf
 
 KEY = "checksum"
 _CHUNK = 1 << 20

@@ -17,9 +17,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
 
-import tensorflow as tf
+from mtl import checks, deferred
 
-from mtl import checks
+with deferred.imports():
+    import tensorflow as tf
 
 # A class of characters, or a backslash: as a pattern such a path does not match itself. A path that
 # holds * or ? does, so that only our own files must not be looked for by one.
@@ -81,14 +82,27 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def exists(path: str) -> bool:
+    """Return whether a file or a folder is there; a local one is looked up without TensorFlow."""
+    return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
+
+
+def read(path: str) -> bytes:
+    """Return what a file holds; a local one is read without TensorFlow."""
+    with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
+        return file.read()
+
+
 def listed(directory: str, beginning: str = "") -> list[str]:
     """Return the paths in `directory` whose names begin so, in order; none without the folder.
 
     It is no glob: the path of a run may hold characters that mean something in a pattern.
     """
-    if not tf.io.gfile.isdir(directory):
+    is_here = is_local(directory)
+    if not (os.path.isdir(directory) if is_here else tf.io.gfile.isdir(directory)):
         return []
-    names = (name.rstrip("/") for name in tf.io.gfile.listdir(directory))
+    listing = os.listdir(directory) if is_here else tf.io.gfile.listdir(directory)
+    names = (name.rstrip("/") for name in listing)
     return sorted(os.path.join(directory, name) for name in names if name.startswith(beginning))
 
 
@@ -116,7 +130,7 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def explain_storage_errors() -> Iterator[None]:
     """Turn what a full, read-only, limited or absent disk ends a process with into a UserError."""
-    told, log = threading.excepthook, tf.get_logger()
+    told, log = threading.excepthook, logging.getLogger("tensorflow")
     # Event files are written by a thread, which tells of its error before it hands it on.
     threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
     log.addFilter(_is_other)

@@ -19,7 +19,7 @@ from tests import forks
 pytestmark = pytest.mark.medium
 
 ROOT = pathlib.Path(__file__).parents[2]
-NEW_KERAS = not keras._installed_version("keras").startswith("2.")
+NEW_KERAS = not versions.installed("keras").startswith("2.")
 new_keras_only = pytest.mark.skipif(not NEW_KERAS, reason="TensorFlow 2.15 comes with Keras 2")
 
 
@@ -169,7 +169,7 @@ def test_without_tf_keras_the_fix_is_to_install_it():
         "import sys; sys.modules['tf_keras'] = None\n"
         "from mtl import compat; compat.estimator.RegressionHead()"
     )
-    minor = versions.minor(keras._installed_version("tensorflow"))
+    minor = versions.minor(versions.installed("tensorflow"))
     assert f"pip install 'tf-keras~={minor}.0'" in _message(code)
 
 

@@ -22,7 +22,7 @@ METRICS = json.loads((SAVED / "metrics.json").read_text())
 
 
 def _names(*statements):
-    names = gin_names.Names(trust.EVERYTHING)
+    names = gin_names.Names(trust.EVERYTHING, gin_names.IMPORTED)
     for statement in statements:
         text = f"{statement}\n"
         (parsed,) = gin.config_parser.ConfigParser(text, gin.config_parser.ParserDelegate)

@@ -590,6 +590,28 @@ MISTAKES = [
             for split in ("train", "test")
         ],
     ),
+    *(
+        flags(
+            f"dry run, {name}",
+            ("--gin_file", "toy.gin", "--model_dir", model_dir, "--dry_run"),
+            *says,
+            change=change,
+        )
+        for name, model_dir, says, change in (
+            (
+                "label out of range in evaluation",
+                "run",
+                ("data/test.csv line 9", "label 'level' must be in [0, 3), got 7"),
+                row("", 9, "40,cook,1,7", split="test").change,
+            ),
+            (
+                "model_dir within a file",
+                "toy.gin/run",
+                ("--model_dir must be a folder that can be written, got 'toy.gin/run'",),
+                lambda directory: None,
+            ),
+        )
+    ),
     flags(
         "table without the task",
         ("--data", "data/train.csv", "--task", "ritch"),

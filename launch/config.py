@@ -8,6 +8,7 @@ A gin file is one run.
 import contextlib
 import functools
 import os
+import pathlib
 import pprint
 import re
 import types
@@ -57,6 +58,11 @@ def load(
         place = _place(str(error), str(error).partition(".")[0], None, bindings)
         raise checks.UserError(f"{place}: {error}" if place else str(error)) from error
     return made
+
+
+def name_model_dir(files: Sequence[str]) -> str:
+    """Return the folder of a run whose flags name none."""
+    return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
 def saved_in(model_dir: str) -> str:

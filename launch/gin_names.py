@@ -11,6 +11,7 @@ import inspect
 import math
 import pkgutil
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,19 +40,7 @@ class Names:
         """
         statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
-        try:
-            module = importlib.import_module(statement.module)
-        except ModuleNotFoundError as error:
-            raise checks.UserError(_import_problem(statement.module, error)) from error
-        except SystemExit as error:
-            # It would end this process, and with exit code 0 pass for a run that is done.
-            problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
-            fix = "Keep what a script does under if __name__ == '__main__'."
-            raise checks.UserError(f"{problem}. {fix}") from error
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise checks.UserError(imports.failure(statement.module, error)) from error
+        module = import_module(statement.module)
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules[name]
@@ -135,6 +124,27 @@ class Names:
             hint = f"Did you mean {lasts[close]!r}?" if close else ""
         known = ", ".join(sorted(self._modules)) or "nothing"
         return f"{what} {hint or f'Imported are: {known}.'}"
+
+
+def import_module(name: str) -> types.ModuleType:
+    """Import a module that a user names.
+
+    Raises:
+      UserError: there is no such module, it lacks one that it imports itself, or it exits.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise checks.UserError(_import_problem(name, error)) from error
+    except SystemExit as error:
+        # It would end this process, and with exit code 0 pass for a run that is done.
+        problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
+        fix = "Keep what a script does under if __name__ == '__main__'."
+        raise checks.UserError(f"{problem}. {fix}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise checks.UserError(imports.failure(name, error)) from error
 
 
 def parameters(target: Any) -> list[str] | None:

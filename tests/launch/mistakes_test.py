@@ -612,6 +612,29 @@ MISTAKES = [
             ),
         )
     ),
+    *(
+        flags(f"parts, {name}", args, *says, verb="parts")
+        for name, args, *says in (
+            ("absent package", ("--package", "ouurs"), "there is no module 'ouurs'"),
+            ("misspelt name", ("MMoEE",), "got 'MMoEE'. Did you mean 'MMoE'?"),
+            (
+                "param without a file",
+                ("--gin_param", "Run.seed = 2"),
+                "--gin_param must come with --gin_file or --model_dir",
+            ),
+            (
+                "unknown setting of a run",
+                ("--gin_file", "toy.gin", "--gin_param", "Run.sed = 2"),
+                "experiment.Run has no parameter 'sed'. Did you mean 'seed'?",
+            ),
+            (
+                "part that a run lacks",
+                ("--gin_file", "toy.gin", "Addam"),
+                "The name must be that of a part of this run, got 'Addam'. Did you mean 'Adam'?",
+            ),
+            ("folder without a run", ("--model_dir", "run"), "--model_dir must hold the config"),
+        )
+    ),
     flags(
         "table without the task",
         ("--data", "data/train.csv", "--task", "ritch"),

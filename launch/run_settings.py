@@ -131,7 +131,7 @@ def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
     if isinstance(value, gin_files.Macro):
         return _write(macros[value.name].value, macros)
     if isinstance(value, Mapping):
-        items = (f"{key!r}: {_write(item, macros)}" for key, item in value.items())
+        items = [f"{key!r}: {_write(item, macros)}" for key, item in value.items()]
         return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return f"[{', '.join(_write(item, macros) for item in value)}]"

@@ -19,7 +19,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.model import multi_task_model
-from mtl.monitoring import curve_files, curves, doubts, hooks, summary
+from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, summary
 from mtl.runs import board_hooks, diagnosis, estimators, fitting, plausibility
 
 tf1 = tf.compat.v1
@@ -81,6 +81,7 @@ class Evaluator:
         line = summary.describe_evaluation(self.metrics, shown, best, is_best)
         fields = {"metrics": self.metrics, "is_best": is_best}
         _log.info("%s", line, extra={"fields": fields})
+        metrics_file.add_row(self._model_dir, checkpoint, split, self.metrics)
         self._log("eval", *split_step(self.metrics))
         self._export(estimator, checkpoint)
         return self.metrics
@@ -101,9 +102,10 @@ class Evaluator:
             self(cast(str, path))  # Without a checkpoint step 0 is done.
 
     def forget_later(self) -> None:
-        """Have TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
+        """Forget later evaluations; called once a checkpoint is restored, to go on."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
+            metrics_file.forget_from(self._model_dir, self._unknown_from)
             self._unknown_from = None
 
     def evaluate_again(self) -> dict[str, Any]:
@@ -136,9 +138,10 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
-    Of a split that the run does not evaluate itself the metrics are also written for
-    TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
-    Those of inputs that `Experiment.attack` has moved are written nowhere. `with_curves` writes the
+    The metrics get a line in `metrics.jsonl`. Of a split that the run does not evaluate itself
+    they are also written for TensorBoard, to `eval_<split>`, where later steps are forgotten.
+    `eval` is the run's own. Inputs that `Experiment.attack` moves are not for TensorBoard.
+    `with_curves` writes the
     files of `curve_files.write_curves` to `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
@@ -171,7 +174,9 @@ def evaluate(
             step = run_directory.step_saved(path)
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
-        return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+        metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+    metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
+    return metrics
 
 
 def watch_curves(

@@ -122,6 +122,13 @@ def test_training_says_what_it_did(trained):
     assert "Trained 20 steps, up to step 20" in result.out
     assert metrics(result.out)["rich/auc"] > 0.9
     assert (directory / "run" / "config.gin").exists()
+    assert "  all metrics      run/metrics.jsonl" in result.out
+    rows = [json.loads(line) for line in (directory / "run" / "metrics.jsonl").open()]
+    assert [(row["step"], row["checkpoint"]) for row in rows] == [
+        (10, "model.ckpt-10"),
+        (20, "model.ckpt-20"),
+    ]
+    assert metrics(result.out)["rich/auc"] == pytest.approx(rows[1]["rich/auc"], abs=1e-4)
 
 
 def test_training_again_goes_on_and_says_so(run, launch):

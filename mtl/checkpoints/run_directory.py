@@ -331,21 +331,6 @@ def require_writable(where: str, directory: str) -> None:
         tf.io.gfile.remove(probe)
 
 
-def require_possible(where: str, directory: str) -> None:
-    """Fail where `directory` is no folder, or surely cannot be made; nothing is written.
-
-    Of other file systems than the local one only a try would tell.
-    """
-    if not storage.is_local(directory):
-        return
-    there = os.path.abspath(directory)
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    fits = os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
-    fix = f"{there} is no folder that can be written."
-    checks.require(fits, where, "be a folder that can be written", directory, fix)
-
-
 def _written(model_dir: str) -> list[str]:
     """Return what lies in a folder and may be of its training.
 

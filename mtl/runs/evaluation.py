@@ -19,7 +19,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.model import multi_task_model
-from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, summary
+from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
 from mtl.runs import board_hooks, diagnosis, estimators, fitting, plausibility
 
 tf1 = tf.compat.v1
@@ -70,11 +70,15 @@ class Evaluator:
         )
         split = experiment.data.eval_split
         data, model = experiment.data, experiment.model
-        with diagnosis.explain_run_errors(data, model, checkpoint, split):
+        passing = _Passing(self._interruption)
+        with (
+            diagnosis.explain_run_errors(data, model, checkpoint, split),
+            progress.tell_while(functools.partial(passing.describe, checkpoint, split)),
+        ):
             self.metrics = estimator.evaluate(
                 functools.partial(data.one_pass, split),
                 checkpoint_path=checkpoint,
-                hooks=[_Leaves(self._interruption), hooks.Callbacks(self.forget_later)],
+                hooks=[passing, hooks.Callbacks(self.forget_later)],
             )
         shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
         is_best = self.keeper.is_best(self.metrics)
@@ -115,8 +119,10 @@ class Evaluator:
     def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
+            told = "exporting {} to {}, and checking what it predicts".format
             try:
-                exporter.export(estimator, folder, checkpoint, self.metrics, False)
+                with progress.tell_while(functools.partial(told, checkpoint, folder)):
+                    exporter.export(estimator, folder, checkpoint, self.metrics, False)
             except (tf.errors.OpError, OSError) as error:
                 why = run_directory.shorten_error(error)
                 message = f"{checkpoint} cannot be exported to {folder}: {why}."
@@ -168,13 +174,15 @@ def evaluate(
             evaluation_hooks=watch,
         )
         name = None if is_own else _spell(split)
-        restored = []
+        passing = _Passing()
+        restored: list[Any] = [passing]
         if not is_own:
             forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
             step = run_directory.step_saved(path)
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
-        metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+        with progress.tell_while(functools.partial(passing.describe, path, split)):
+            metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
     metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
     return metrics
 
@@ -236,12 +244,20 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
     ]
 
 
-class _Leaves(tf.compat.v1.train.SessionRunHook):
-    """Ends an evaluation that is interrupted; it is made up for at the next start."""
+class _Passing(tf.compat.v1.train.SessionRunHook):
+    """Counts the batches of an evaluation, and ends one that is interrupted.
 
-    def __init__(self, interruption: interruption_lib.Interruption):
-        self._interruption = interruption
+    That is made up for at the next start.
+    """
+
+    def __init__(self, interruption: interruption_lib.Interruption | None = None):
+        self._interruption, self._batches = interruption, 0
+
+    def describe(self, checkpoint: str, split: str) -> str:
+        """Return how far it is."""
+        return f"evaluating {checkpoint} on split {split!r}: {self._batches:,} batches"
 
     def after_run(self, run_context, run_values):
-        if self._interruption.requested:
+        self._batches += 1
+        if self._interruption and self._interruption.requested:
             self._interruption.leave("while it evaluated")

@@ -112,7 +112,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
       UserError: as `verbs.train` would before its first steps, or there are several processes.
     """
     storage.require_plain("--model_dir", model_dir)
-    run_directory.require_possible("--model_dir", model_dir)
+    storage.require_possible("--model_dir", model_dir, "a folder", model_dir)
     latest = run_directory.find_latest(model_dir)
     first = run_directory.step_in_name(latest) if latest else 0
     with tempfile.TemporaryDirectory() as scratch, _named(scratch, model_dir):

@@ -607,7 +607,10 @@ MISTAKES = [
             (
                 "model_dir within a file",
                 "toy.gin/run",
-                ("--model_dir must be a folder that can be written, got 'toy.gin/run'",),
+                (
+                    "--model_dir must be a folder that can be written, got 'toy.gin/run'",
+                    "Not a directory: ",
+                ),
                 lambda directory: None,
             ),
         )

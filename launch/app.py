@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import pathlib
 import sys
 import textwrap
 from collections.abc import Callable
@@ -76,7 +75,7 @@ def load() -> tuple[experiment.Experiment, str]:
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
-    model_dir = model_dir or f"runs/{pathlib.Path(files[-1]).stem}"
+    model_dir = model_dir or config.name_model_dir(files)
     storage.require_plain("--model_dir", model_dir)
     files = files or [config.saved_in(model_dir)]
     return config.load(files, GIN_PARAM.value, trusted()), model_dir

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 import pprint
 import re
 import sys
@@ -101,6 +102,11 @@ def find_bindings(
         fix = 'Include "gin_configs/defaults.gin" and bind experiment.Experiment.data.'
         checks.fail("--gin_file", "describe an experiment", list(files), fix)
     return bindings, gin_usage.used(bindings, root)
+
+
+def name_model_dir(files: Sequence[str]) -> str:
+    """Return the folder of a run whose flags name none."""
+    return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
 def saved_in(model_dir: str) -> str:

@@ -12,7 +12,7 @@ import sys
 import mtl
 from mtl import checks
 
-_VERBS = (
+VERBS = (
     "new",
     "train",
     "stages",
@@ -31,6 +31,7 @@ _VERBS = (
     "inspect",
     "parts",
     "doctor",
+    "completion",
 )
 
 
@@ -44,8 +45,8 @@ def main() -> int:
     if verb == "--version":
         print(f"mtl {mtl.__version__}")
         return 0
-    if verb not in _VERBS:
-        hint = checks.nearest(verb, _VERBS)
+    if verb not in VERBS:
+        hint = checks.nearest(verb, VERBS)
         print(f"Error: there is no verb {verb!r}. {hint or _help()}", file=sys.stderr)
         return 2
     sys.argv[1:] = rest
@@ -56,4 +57,4 @@ def main() -> int:
 
 
 def _help() -> str:
-    return f"mtl VERB [flags]: one of {', '.join(_VERBS)}. 'mtl VERB --help' tells of its flags."
+    return f"mtl VERB [flags]: one of {', '.join(VERBS)}. 'mtl VERB --help' tells of its flags."

@@ -66,19 +66,7 @@ class Names:
         """
         statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
-        try:
-            module = self._library.load(statement.module)
-        except ModuleNotFoundError as error:
-            raise checks.UserError(self._import_problem(statement.module, error)) from error
-        except SystemExit as error:
-            # It would end this process, and with exit code 0 pass for a run that is done.
-            problem = f"importing {statement.module!r} ended Python, by sys.exit({error.code!r})"
-            fix = "Keep what a script does under if __name__ == '__main__'."
-            raise checks.UserError(f"{problem}. {fix}") from error
-        except (KeyboardInterrupt, UnclearError):
-            raise
-        except BaseException as error:
-            raise checks.UserError(imports.failure(statement.module, error)) from error
+        module = import_module(statement.module, self._library)
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else self._library.loaded(name)
@@ -173,18 +161,42 @@ class Names:
         whole, _, name = full.rpartition(".")
         return self._library.get(self._imported[whole], name)
 
-    def _import_problem(self, module: str, error: ModuleNotFoundError) -> str:
-        absent = error.name or ""
-        if not f"{module}.".startswith(f"{absent}."):
-            return f"importing {module!r} failed: {error}."
-        parent, _, name = absent.rpartition(".")
-        package = self._library.loaded(parent)
-        if package and inspect.isclass(self._library.get(package, name)):
-            above, _, last = parent.rpartition(".")
-            fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
-            return f"{absent!r} is a class. {fix}"
-        siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", None))]
-        return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()
+
+def import_module(name: str, library: Modules = IMPORTED) -> Any:
+    """Import a module that a user names.
+
+    Raises:
+      UserError: there is no such module, it lacks one that it imports itself, or it exits.
+      UnclearError: the library does not tell.
+    """
+    try:
+        return library.load(name)
+    except ModuleNotFoundError as error:
+        raise checks.UserError(_import_problem(library, name, error)) from error
+    except SystemExit as error:
+        # It would end this process, and with exit code 0 pass for a run that is done.
+        problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
+        fix = "Keep what a script does under if __name__ == '__main__'."
+        raise checks.UserError(f"{problem}. {fix}") from error
+    except (KeyboardInterrupt, UnclearError):
+        raise
+    except BaseException as error:
+        raise checks.UserError(imports.failure(name, error)) from error
+
+
+def _import_problem(library: Modules, module: str, error: ModuleNotFoundError) -> str:
+    absent = error.name or ""
+    if not f"{module}.".startswith(f"{absent}."):
+        return f"importing {module!r} failed: {error}."
+    parent, _, name = absent.rpartition(".")
+    package = library.loaded(parent)
+    if package and inspect.isclass(library.get(package, name)):
+        above, _, last = parent.rpartition(".")
+        fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
+        return f"{absent!r} is a class. {fix}"
+    siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", None))]
+    return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()
+
 
 
 def parameters(target: Any) -> list[str] | None:

@@ -7,11 +7,27 @@ before it. One that is out of use because a later binding replaced what built it
 one that never was of use is refused, as a misspelt one would otherwise pass in silence.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from launch import gin_files, gin_names
 from mtl import checks
+
+
+class Built(NamedTuple):
+    """A class or function that a run builds: in which scope, as a file names it, and what holds."""
+
+    target: Any
+    scope: str
+    selector: str
+    bindings: Mapping[str, gin_files.Binding]
+
+
+def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
+    """Return what is built for `root`, and that itself, in order; bindings by their parameter."""
+    walk = _Walk({binding.key: binding for binding in bindings}.values())
+    walk.build(root, "")
+    return list(walk.built.values())
 
 
 def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Binding]:
@@ -46,20 +62,22 @@ class _Walk:
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._bindings = tuple(bindings)
-        self.built: set[tuple[Any, str]] = set()
+        self.built: dict[tuple[Any, str], Built] = {}
         self.endless: list[tuple[gin_files.Binding, Any]] = []
         self._within: list[Any] = []
         self.used: set[tuple[str, Any, str]] = set()
 
-    def build(self, target: Any, scope: str) -> None:
+    def build(self, target: Any, scope: str, selector: str = "") -> None:
         """Go through the settings of `target`, as gin finds them in `scope`."""
         if (target, scope) in self.built:
             return
-        self.built.add((target, scope))
         holding = [b for b in self._bindings if b.target is target and covers(b.scope, scope)]
         inner_last = sorted(holding, key=lambda binding: len(binding.scope))
+        holds = {binding.parameter: binding for binding in inner_last}
+        names = [selector, *(binding.selector for binding in holding), target.__name__]
+        self.built[target, scope] = Built(target, scope, next(filter(None, names)), holds)
         self._within.append((target, scope))
-        for binding in {binding.parameter: binding for binding in inner_last}.values():
+        for binding in holds.values():
             self.use(binding, scope)
         self._within.pop()
 
@@ -70,7 +88,7 @@ class _Walk:
             if isinstance(use, gin_files.Reference):
                 if use.called and (use.target, use.scope or scope) in self._within:
                     self.endless.append((binding, use))
-                self.build(use.target, use.scope or scope)
+                self.build(use.target, use.scope or scope, use.selector)
             elif use in self._within:
                 self.endless.append((binding, use))
             else:

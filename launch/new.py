@@ -88,7 +88,12 @@ def draft(arguments: argparse.Namespace) -> str:
     plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
-    out.write_text(text, encoding="utf-8")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        rule = "be a file that can be written"
+        checks.fail("--out", rule, str(out), f"{error.strerror}.")
     return _describe(plan, out)
 
 

@@ -1,23 +1,28 @@
-"""Lists the parts that a gin file can build, with their settings.
+"""Lists the parts that a gin file can build, with their settings, or those that a run builds.
 
-python -m launch.parts                       # a line for each part
-python -m launch.parts MMoE Softmax          # their settings, defaults and meanings
+python -m launch.parts                       # a line for each part, with its paper
+python -m launch.parts MMoE Softmax          # their settings, types, defaults and meanings
+python -m launch.parts --package ours        # a line for each part of a package of your own
+python -m launch.parts ours.towers.Deep      # its settings
+python -m launch.parts --gin_file train.gin --gin_param 'Run.seed = 2'    # what holds in a run, why
+python -m launch.parts --gin_file train.gin Run LazyAdam                  # of these parts alone
 python -m launch.parts --markdown networks   # a page of all parts of a package, as in docs/
 """
 
 import argparse
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import mtl
+from launch import gin_names, run_settings, trust
 from mtl import checks
 
+_OWN = "mtl"
 # Made by code, and by no gin file.
 _NO_PARTS = (
     "mtl.drafting",
@@ -45,20 +50,36 @@ _NO_PARTS = (
 )
 
 
+# Where a docstring names its source.
+_PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
+
+
 class Setting(NamedTuple):
-    """A setting of a part: its default as gin writes it, and what its docstring says of it."""
+    """A setting: its type, its default as gin writes it, and what its docstring says of it."""
 
     name: str
+    kind: str
     default: str
     meaning: str
 
 
-def find_parts() -> Iterator[type]:
-    """Yield all parts: public, frozen dataclasses that take keywords alone."""
-    for info in pkgutil.walk_packages(mtl.__path__, "mtl."):
-        module = importlib.import_module(info.name)
+def find_parts(package: str = _OWN) -> Iterator[type]:
+    """Yield all parts of a package or module.
+
+    Of mtl that are public, frozen dataclasses that take keywords alone, of another one all public
+    dataclasses.
+
+    Raises:
+      UserError: it cannot be imported.
+    """
+    root = gin_names.import_module(package)
+    inner = pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}.")
+    for module_name in [package, *(info.name for info in inner)]:
+        if module_name.endswith(".__main__"):
+            continue
+        module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
-            is_own = isinstance(value, type) and value.__module__ == info.name
+            is_own = isinstance(value, type) and value.__module__ == module_name
             if is_own and not name.startswith("_") and _is_part(value):
                 yield value
 
@@ -66,31 +87,32 @@ def find_parts() -> Iterator[type]:
 def _is_part(kind: type) -> bool:
     if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
         return False
+    if not f"{kind.__module__}.".startswith(f"{_OWN}."):
+        return True
     if f"{kind.__module__}.".startswith(tuple(f"{name}." for name in _NO_PARTS)):
         return False
     is_frozen = vars(kind)["__dataclass_params__"].frozen
     return is_frozen and all(field.kw_only for field in dataclasses.fields(kind))
 
 
-def gin_name(kind: type) -> str:
-    """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`."""
-    package, _, module = kind.__module__.rpartition(".")
-    # Those that a package lends its name to, such as `networks.MMoE`, are in its `__all__`.
-    exported = getattr(importlib.import_module(package), "__all__", ())
-    where = package.rpartition(".")[2] if kind.__name__ in exported else module
-    return f"{where}.{kind.__name__}"
-
-
-def list_settings(kind: type) -> list[Setting]:
-    """Return the settings of a part, in the order of its fields."""
+def list_settings(kind: Any) -> list[Setting]:
+    """Return the settings of a part, in their order; of a function its parameters."""
     meanings: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
     return [
-        Setting(field.name, _write_default(field), meanings.get(field.name, ""))
-        for field in dataclasses.fields(kind)
-        if field.init
+        Setting(name, _write_type(parameter), default, meanings.get(name, ""))
+        for name, parameter in inspect.signature(kind).parameters.items()
+        for default in [run_settings.write_default(kind, parameter)]
     ]
+
+
+def _write_type(parameter: inspect.Parameter) -> str:
+    """Return a type as its class writes it, without modules; "" where it says none."""
+    if parameter.annotation is inspect.Parameter.empty:
+        return ""
+    told = inspect.formatannotation(parameter.annotation).strip("'\"")
+    return re.sub(r"(?:\w+\.)+(?=\w)", "", told)
 
 
 def _read_attributes(docstring: str) -> dict[str, str]:
@@ -100,24 +122,13 @@ def _read_attributes(docstring: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
 
 
-def _write_default(field: dataclasses.Field) -> str:
-    if field.default is not dataclasses.MISSING:
-        value = field.default
-    elif field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    else:
-        return "required"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return f"@{gin_name(type(value))}()"
-    return repr(value)
-
-
-def describe_part(kind: type) -> str:
+def describe_part(kind: Any) -> str:
     """Return a part's name, its docstring without settings, and a line for each setting."""
     told = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0].strip()
-    lines = [gin_name(kind), "", told, ""]
+    lines = [run_settings.gin_name(kind), "", told, ""]
     for setting in list_settings(kind):
-        lines.append(f"  {setting.name} = {setting.default}")
+        name = f"{setting.name}: {setting.kind}" if setting.kind else setting.name
+        lines.append(f"  {name} = {setting.default}")
         lines += [f"      {setting.meaning}"] if setting.meaning else []
     return "\n".join(lines)
 
@@ -127,19 +138,24 @@ def write_page(package: str) -> str:
     lines = [f"# The parts of `mtl.{package}`", ""]
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
-    for kind in sorted(find_parts(), key=gin_name):
+    for kind in sorted(find_parts(), key=run_settings.gin_name):
         if not f"{kind.__module__}.".startswith(f"mtl.{package}."):
             continue
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         is_equation = " = " in first and "`" not in first
-        lines += [f"## {gin_name(kind)}", "", f"`{first}`" if is_equation else _escape(first), ""]
+        lines += [
+            f"## {run_settings.gin_name(kind)}",
+            "",
+            f"`{first}`" if is_equation else _escape(first),
+            "",
+        ]
         directions = getattr(kind, "directions", None)
         if isinstance(directions, Mapping):
             told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
             lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
         settings = list_settings(kind)
         lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
-        for name, default, meaning in settings:
+        for name, _, default, meaning in settings:
             short = meaning.partition(". ")[0].rstrip(".")  # A cell is no paragraph.
             lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
         lines.append("")
@@ -151,22 +167,56 @@ def _escape(text: str) -> str:
     return re.sub(r"([|*_<])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
 
 
-def choose_parts(names: Sequence[str]) -> list[type]:
-    """Return the parts of these names, with or without their module.
+def list_parts(package: str) -> str:
+    """Return a line for each part of a package: its name, what it is, and its paper."""
+    lines = []
+    for kind in sorted(find_parts(package), key=run_settings.gin_name):
+        told = kind.__doc__ or ""
+        first = next(iter(told.strip().splitlines()), "")
+        paper = _PAPER.search(" ".join(told.split()))
+        cells = [f"{run_settings.gin_name(kind):<36}", first, f"[{paper.group()}]" if paper else ""]
+        lines.append(" ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def choose_parts(
+    names: Sequence[str],
+    packages: Sequence[str] = (),
+    trusted: trust.Trusted = trust.EVERYTHING,
+) -> list[Any]:
+    """Return the parts of these names, of mtl or of other packages, with or without their module.
+
+    One with a whole path, such as `ours.towers.Deep`, needs no package.
 
     Raises:
       UserError: there is no such part.
     """
-    known: dict[str, list[type]] = {}
-    for kind in find_parts():
-        for name in (kind.__name__, gin_name(kind)):
+    known: dict[str, list[Any]] = {}
+    for kind in (kind for package in (_OWN, *packages) for kind in find_parts(package)):
+        for name in (kind.__name__, run_settings.gin_name(kind)):
             known.setdefault(name, []).append(kind)
     chosen = []
     for name in names:
+        found = known.get(name) or _find_elsewhere(name, trusted)
         fix = checks.nearest(name, known)
-        checks.require(name in known, "The name", "be that of a part", name, fix)
-        chosen += known[name]
+        checks.require(bool(found), "The name", "be that of a part", name, fix)
+        chosen += found
     return chosen
+
+
+def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
+    """Return what the whole path of a class or function names; none where no module is so named."""
+    module, _, last = name.rpartition(".")
+    top = module.partition(".")[0]
+    if not top.isidentifier() or importlib.util.find_spec(top) is None:
+        return []
+    trusted.check_module(module)
+    inside = vars(gin_names.import_module(module))
+    found = inside.get(last)
+    own = [key for key, value in inside.items() if callable(value) and not key.startswith("_")]
+    fix = checks.nearest(last, own) or f"It has: {', '.join(sorted(own)) or 'none'}."
+    checks.require(callable(found), "The name", f"be a class or function of {module}", last, fix)
+    return [found]
 
 
 def main() -> int:
@@ -174,20 +224,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.parts", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
+    told = "a package of your own, whose parts are listed and known by name"
+    parser.add_argument("--package", default="", help=told)
+    told = "a gin file of a run, whose parts are shown with what holds, and where it is set"
+    parser.add_argument("--gin_file", action="append", default=[], help=f"{told}; repeatable")
+    told = "a binding that comes after all files; repeatable"
+    parser.add_argument("--gin_param", action="append", default=[], help=told)
+    told = "the folder of a run, whose config.gin is read where no file is given"
+    parser.add_argument("--model_dir", default="", help=told)
+    told = "packages whose code may run beside that of mtl, with commas between them"
+    parser.add_argument("--trusted_packages", help=told)
     parser.add_argument("--markdown", metavar="PACKAGE", help="write a page of all its parts")
     arguments = parser.parse_args()
     try:
-        if arguments.markdown:
-            print(write_page(arguments.markdown), end="")
-        elif arguments.names:
-            print("\n\n".join(map(describe_part, choose_parts(arguments.names))))
-        else:
-            for kind in sorted(find_parts(), key=gin_name):
-                print(f"{gin_name(kind):<36} {(kind.__doc__ or '').strip().splitlines()[0]}")
+        print(_answer(arguments))
     except checks.UserError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _answer(arguments: argparse.Namespace) -> str:
+    listed = arguments.trusted_packages
+    trusted = trust.Trusted(None if listed is None else listed.split(","))
+    if arguments.gin_file or arguments.model_dir:
+        return run_settings.describe_run(
+            arguments.gin_file, arguments.gin_param, arguments.model_dir, trusted, arguments.names
+        )
+    rule = "come with --gin_file or --model_dir"
+    checks.require(not arguments.gin_param, "--gin_param", rule, arguments.gin_param)
+    if arguments.markdown:
+        return write_page(arguments.markdown).rstrip("\n")
+    packages = [arguments.package] if arguments.package else []
+    for package in packages:
+        trusted.check_module(package)
+    if arguments.names:
+        chosen = choose_parts(arguments.names, packages, trusted)
+        return "\n\n".join(map(describe_part, chosen))
+    return list_parts(*packages or [_OWN])
 
 
 if __name__ == "__main__":

@@ -4,20 +4,33 @@ Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
 
     python -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
+    python -m launch.train --gin_file train.gin --dry_run
 """
+
+from absl import flags
 
 from launch import app, config, launcher_watch
 from mtl import deferred
 
 with deferred.imports():
     from mtl.monitoring import summary
-    from mtl.runs import verbs
+    from mtl.runs import rehearsal, rehearsal_text, verbs
+
+DRY_RUN = flags.DEFINE_boolean(
+    "dry_run",
+    False,
+    "Whether to read the data, build the model, time some batches and steps, and end; nothing is "
+    "written to --model_dir.",
+)
 
 
 def main() -> None:
     """Train the experiment that the flags describe, and print a summary."""
     launcher_watch.start()
     experiment, model_dir = app.load()
+    if DRY_RUN.value:
+        print(rehearsal_text.describe(rehearsal.rehearse(experiment, model_dir)))
+        return
     metrics, steps = verbs.train(experiment, model_dir, on_start=lambda: config.save(model_dir))
     if metrics:  # They are told by the process that evaluates.
         print(summary.of_training(model_dir, metrics, steps, experiment.serving.model_name))

@@ -6,28 +6,79 @@ state.save(session, step=500)              # <model_dir>/input/0of1-<settings>-5
 state.restore(session, step=500)           # False where nothing was saved for this step
 """
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from mtl.checkpoints import settings as settings_lib
-from mtl.files import checksums, storage
+from mtl.files import atomic, checksums, storage
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _FOLDER = "input"
 _CHECKSUMS = ".checksums"
+_PACKED = ".zlib"
+# The fastest: a quarter of a second for 24 MB of lines of text, which it cuts to a seventh.
+_LEVEL = 1
+_CHUNK = 1 << 20
+# Of the size of its first chunk, above which data is left as it is.
+_WORTH = 0.8
 _FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
 
 
 def _files(path: str) -> list[str]:
     """Return what TensorFlow saved under a path."""
     return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
+
+
+def _pack(path: str) -> None:
+    """Compress the data that was saved under a path, where that is worth it."""
+    for file in filter(_is_data, _files(path)):
+        with tf.io.gfile.GFile(file, "rb") as source:
+            some = source.read(_CHUNK)
+            if len(zlib.compress(some, _LEVEL)) > _WORTH * len(some):
+                if tf.io.gfile.exists(file + _PACKED):  # Of the same step, trained before.
+                    tf.io.gfile.remove(file + _PACKED)
+                continue  # Images and the like are compressed already.
+            source.seek(0)
+            with (
+                atomic.replacing(file + _PACKED) as partial,
+                tf.io.gfile.GFile(partial, "wb") as to,
+            ):
+                packer = zlib.compressobj(_LEVEL)
+                while data := source.read(_CHUNK):
+                    to.write(packer.compress(data))
+                to.write(packer.flush())
+        tf.io.gfile.remove(file)
+
+
+@contextlib.contextmanager
+def _unpacked(path: str) -> Iterator[None]:
+    """Hold the data under a path as TensorFlow reads it."""
+    packed = [file for file in _files(path) if file.endswith(_PACKED)]
+    made = [file.removesuffix(_PACKED) for file in packed]
+    try:
+        for file, target in zip(packed, made, strict=True):
+            with tf.io.gfile.GFile(file, "rb") as source, tf.io.gfile.GFile(target, "wb") as to:
+                packer = zlib.decompressobj()
+                while data := source.read(_CHUNK):
+                    to.write(packer.decompress(data))
+                to.write(packer.flush())
+        yield
+    finally:
+        for target in filter(tf.io.gfile.exists, made):
+            tf.io.gfile.remove(target)
+
+
+def _is_data(file: str) -> bool:
+    return ".data-" in file and not file.endswith(_PACKED)
 
 
 def copy_states(model_dir: str, output_dir: str, step: int) -> None:
@@ -45,7 +96,7 @@ class InputState:
 
     They lie apart from the checkpoint, because they hold the buffers of one process and are of no
     use to an evaluation. Each is written before the checkpoint of its step, so that a checkpoint is
-    never without.
+    never without. What shrinks is compressed: records that wait in a buffer have long names.
 
     Args:
       model_dir: the run.
@@ -98,6 +149,7 @@ class InputState:
         tf.io.gfile.makedirs(self._folder)
         try:
             self._saver.save(session, self.path(step), write_meta_graph=False, write_state=False)
+            _pack(self.path(step))
             self._seal(self.path(step))
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._can_be_saved = False
@@ -128,8 +180,9 @@ class InputState:
         path = self.path(step, digest=digests[0])
         self._require_intact(path)
         try:
-            self._saver.restore(session, path)
-        except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+            with _unpacked(path):
+                self._saver.restore(session, path)
+        except (tf.errors.DataLossError, tf.errors.OutOfRangeError, zlib.error) as error:
             raise checksums.describe_damage(
                 f"{path}.*", "its checksum is another one", _FIX
             ) from error

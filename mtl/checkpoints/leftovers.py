@@ -14,7 +14,7 @@ _HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-
 _FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
 _UNPUBLISHED = ".partial-"
 
-_FILE = r"\.(?P<kind>index|meta|checksums|data-\d{5}-of-(?P<shards>\d{5}))"
+_FILE = r"\.(?P<kind>index|meta|checksums|data-\d{5}-of-(?P<shards>\d{5})(\.zlib)?)"
 _CHECKPOINT = re.compile(r"(?P<name>model\.ckpt-(?P<step>\d+))" + _FILE)
 _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 

@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings|failure)\.json(\.partial)?"
-    r"|config\.gin(\.partial)?|warm_start(\.txt)?|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
+    r"|config\.gin(\.partial)?|metrics\.jsonl(\.partial)?|warm_start(\.txt)?"
+    r"|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
     r"|tracking|profile|plugins"
     r"|tensorboard\.json(\.partial)?|projector_config\.pbtxt(\.partial)?|projector"
 )

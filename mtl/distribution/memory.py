@@ -72,7 +72,7 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
     """
     if not variables or tf.config.list_physical_devices("GPU"):
         return
-    largest, size = max(variables, key=_size), sum(map(_size, variables))
+    largest, size = max(variables, key=measure_variable), sum(map(measure_variable, variables))
     name, *others = stacks.list_members(largest)
     count = sum(len(stacks.list_members(variable)) for variable in variables)
     what = f"It is the largest of {count} variables, which take"
@@ -80,7 +80,8 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
     require_memory(where, tuple(largest.shape), size, what)
 
 
-def _size(variable: tf.Variable) -> int:
+def measure_variable(variable: tf.Variable) -> int:
+    """Return how many bytes the values of a variable take."""
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 

@@ -29,14 +29,16 @@ def write(path: str, content: str | bytes) -> None:
 def replacing(path: str) -> Iterator[str]:
     """Hold a path to write to; it takes the place of `path` at the end, and is gone after an error.
 
-    Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
-    so does a link, whose target is replaced.
+    A folder that is not there is made, and stays only with what is written. Anything but a regular
+    file, such as a pipe or a device, keeps its place and is written through; so does a link, whose
+    target is replaced.
     """
     if is_special(path):
         yield path
         return
     target = absolute(path)
     partial = target + _PARTIAL
+    made = _make_folders(os.path.dirname(target))
     try:
         yield partial
         storage.sync([partial])
@@ -46,6 +48,20 @@ def replacing(path: str) -> Iterator[str]:
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.exists(partial):
                 tf.io.gfile.remove(partial)
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):  # It is not empty.
+                os.rmdir(folder)
+
+
+def _make_folders(folder: str) -> list[str]:
+    """Make a folder, and return which were made for it, the outermost first."""
+    absent, above = list[str](), folder
+    while storage.is_local(above) and above and not os.path.isdir(above):
+        absent.insert(0, above)
+        above = os.path.dirname(above)
+    if absent:
+        tf.io.gfile.makedirs(folder)
+    return absent
 
 
 def is_special(path: str) -> bool:

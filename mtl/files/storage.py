@@ -116,6 +116,22 @@ def sync(paths: Iterable[str]) -> None:
             os.close(descriptor)
 
 
+def require_possible(where: str, folder: str, what: str, path: str) -> None:
+    """Fail where `folder` is none that can be written or made; nothing is written.
+
+    Of other file systems than the local one only a try would tell. `what` the `path` has to be is
+    a part of the message.
+    """
+    if not is_local(folder):
+        return
+    there = os.path.abspath(folder)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    reason = "" if os.access(there, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    reason = reason if os.path.isdir(there) else os.strerror(errno.ENOTDIR)
+    checks.require(not reason, where, f"be {what} that can be written", path, f"{reason}: {there}.")
+
+
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
     """Turn a failing operation on files within it into a UserError: `what` cannot be written."""

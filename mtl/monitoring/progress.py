@@ -1,15 +1,19 @@
 """How far a run is, while it trains: a bar on a terminal, a line now and then elsewhere.
 
 progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "never_married"])
+with progress.tell_while(lambda: "exporting step 1000"):     # what comes between steps, or after
+    ...
 
 Where the share of waiting is large, reading is what makes the run slow: steps wait for batches.
 """
 
+import contextlib
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +30,24 @@ _LOG_SECS = 10.0
 # As wide as steps, times and the speed are. The losses of tasks come after them.
 _BAR_COLUMNS = 90
 _LINE_TASKS = 8
+
+
+@contextlib.contextmanager
+def tell_while(describe: Callable[[], str]) -> Iterator[None]:
+    """Log what is being done within it about every 10 seconds; nothing where it takes less."""
+    done, start = threading.Event(), time.perf_counter()
+
+    def tell() -> None:
+        while not done.wait(_LOG_SECS):
+            _log.info("Still %s, after %.0f s", describe(), time.perf_counter() - start)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Progress(hooks.StepHook):

@@ -18,7 +18,7 @@ import tensorflow as tf
 from mtl import aligned
 from mtl.checkpoints import run_directory
 from mtl.files import storage
-from mtl.monitoring import doubts, sparsity_picture
+from mtl.monitoring import doubts, metrics_file, sparsity_picture
 
 _CELLS = 3
 
@@ -95,6 +95,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         # Exports outlive a run that starts anew, since a server may be serving them.
         "best export": best and _newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
+        "all metrics": os.path.join(model_dir, metrics_file.NAME),
         "profile": _describe_profile(model_dir),
         "configuration": os.path.join(model_dir, "config.gin"),
     }

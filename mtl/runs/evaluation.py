@@ -19,7 +19,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.model import multi_task_model
-from mtl.monitoring import curve_files, curves, doubts, hooks, summary
+from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
 from mtl.runs import (
     board_hooks,
     diagnosis,
@@ -77,8 +77,12 @@ class Evaluator:
         )
         split = experiment.data.eval_split
         data, model = experiment.data, experiment.model
-        between = [_Leaves(self._interruption), hooks.Callbacks(self.forget_later)]
-        with diagnosis.explain_run_errors(data, model, checkpoint, split):
+        passing = _Passing(self._interruption)
+        between = [passing, hooks.Callbacks(self.forget_later)]
+        with (
+            diagnosis.explain_run_errors(data, model, checkpoint, split),
+            progress.tell_while(functools.partial(passing.describe, checkpoint, split)),
+        ):
             if watch is board_hooks.watch_nothing:
                 self.metrics = self.graph.evaluate(checkpoint, between)
             else:  # What TensorBoard shows has ops of its own, by the step.
@@ -89,6 +93,7 @@ class Evaluator:
         line = summary.describe_evaluation(self.metrics, shown, best, is_best)
         fields = {"metrics": self.metrics, "is_best": is_best}
         _log.info("%s", line, extra={"fields": fields})
+        metrics_file.add_row(self._model_dir, checkpoint, split, self.metrics)
         self._log("eval", *split_step(self.metrics))
         self._export(estimator, checkpoint)
         return self.metrics
@@ -114,9 +119,10 @@ class Evaluator:
             self(cast(str, path))  # Without a checkpoint step 0 is done.
 
     def forget_later(self) -> None:
-        """Have TensorBoard forget later evaluations; once a checkpoint is restored, to go on."""
+        """Forget later evaluations; called once a checkpoint is restored, to go on."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
+            metrics_file.forget_from(self._model_dir, self._unknown_from)
             self._unknown_from = None
 
     def evaluate_again(self) -> dict[str, Any]:
@@ -126,8 +132,10 @@ class Evaluator:
     def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
+            told = "exporting {} to {}, and checking what it predicts".format
             try:
-                exporter.export(estimator, folder, checkpoint, self.metrics, False)
+                with progress.tell_while(functools.partial(told, checkpoint, folder)):
+                    exporter.export(estimator, folder, checkpoint, self.metrics, False)
             except (tf.errors.OpError, OSError) as error:
                 why = run_directory.shorten_error(error)
                 message = f"{checkpoint} cannot be exported to {folder}: {why}."
@@ -149,9 +157,10 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
-    Of a split that the run does not evaluate itself the metrics are also written for
-    TensorBoard, to `eval_<split>`, where later steps are forgotten. `eval` is the run's own.
-    Those of inputs that `Experiment.attack` has moved are written nowhere. `with_curves` writes the
+    The metrics get a line in `metrics.jsonl`. Of a split that the run does not evaluate itself
+    they are also written for TensorBoard, to `eval_<split>`, where later steps are forgotten.
+    `eval` is the run's own. Inputs that `Experiment.attack` moves are not for TensorBoard.
+    `with_curves` writes the
     files of `curve_files.write_curves` to `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
@@ -178,13 +187,17 @@ def evaluate(
             evaluation_hooks=watch,
         )
         name = None if is_own else _spell(split)
-        restored = []
+        passing = _Passing()
+        restored: list[Any] = [passing]
         if not is_own:
             forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
             step = run_directory.step_saved(path)
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
-        return estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+        with progress.tell_while(functools.partial(passing.describe, path, split)):
+            metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+    metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
+    return metrics
 
 
 def watch_curves(
@@ -244,12 +257,20 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
     ]
 
 
-class _Leaves(tf.compat.v1.train.SessionRunHook):
-    """Ends an evaluation that is interrupted; it is made up for at the next start."""
+class _Passing(tf.compat.v1.train.SessionRunHook):
+    """Counts the batches of an evaluation, and ends one that is interrupted.
 
-    def __init__(self, interruption: interruption_lib.Interruption):
-        self._interruption = interruption
+    That is made up for at the next start.
+    """
+
+    def __init__(self, interruption: interruption_lib.Interruption | None = None):
+        self._interruption, self._batches = interruption, 0
+
+    def describe(self, checkpoint: str, split: str) -> str:
+        """Return how far it is."""
+        return f"evaluating {checkpoint} on split {split!r}: {self._batches:,} batches"
 
     def after_run(self, run_context, run_values):
-        if self._interruption.requested:
+        self._batches += 1
+        if self._interruption and self._interruption.requested:
             self._interruption.leave("while it evaluated")

@@ -200,22 +200,35 @@ def summarize_model(
         folder = model_dir if is_run else stack.enter_context(tempfile.TemporaryDirectory())
         if not is_run:
             fitting.fit_statistics(experiment.data, experiment.model, None, folder)
-        batch = read_split(experiment, experiment.data.train_split, 1)
-        with tf.Graph().as_default() as graph:
-            step = tf1.train.create_global_step()
-            statistics = fitting.load_statistics(folder)
-            fed: dict[Any, Any] = {}
-            features = {name: _input(name, value, fed) for name, value in batch.features.items()}
-            model = experiment.model.fitted(statistics)
-            mode = compat.estimator.ModeKeys.PREDICT
-            made = model.model_fn(features, None, mode, statistics=statistics)
-            outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
-            for name, tensor in made.predictions.items():
-                if name.partition("/")[0] in outputs:
-                    outputs[name.partition("/")[0]].append(tensor)
-            variables = [v for v in tf1.global_variables() if v is not step]
-            trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
-            return layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
+        return read_layers(experiment, folder)[0]
+
+
+def read_layers(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> tuple[Sequence[layers.Scope], dict[str, tf.Tensor]]:
+    """Return the layers of a model as a tree, for one row, and {name: what is predicted of it}.
+
+    Args:
+      experiment: that of the run.
+      model_dir: where the statistics of the training split lie.
+    """
+    batch = read_split(experiment, experiment.data.train_split, 1)
+    with tf.Graph().as_default() as graph:
+        step = tf1.train.create_global_step()
+        statistics = fitting.load_statistics(model_dir)
+        fed: dict[Any, Any] = {}
+        features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+        model = experiment.model.fitted(statistics)
+        mode = compat.estimator.ModeKeys.PREDICT
+        made = model.model_fn(features, None, mode, statistics=statistics)
+        outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
+        for name, tensor in made.predictions.items():
+            if name.partition("/")[0] in outputs:
+                outputs[name.partition("/")[0]].append(tensor)
+        variables = [v for v in tf1.global_variables() if v is not step]
+        trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
+        tree = layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
+        return tree, dict(made.predictions)
 
 
 def _build(

@@ -163,11 +163,16 @@ class Training:
             start = functools.partial(self._announce_start, context, step)
             with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
-            scalars = event_files.read_record(self._model_dir).curves
-            for picture in (affinity_picture, balancing_picture, gates_picture, sparsity_picture):
-                picture.draw(self._model_dir, scalars)
-            self._audit.write()
+            with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
+                self._draw_pictures()
+            with progress.tell_while(lambda: "writing the report of the clip audit"):
+                self._audit.write()
             return context.evaluator.metrics or {}, steps
+
+    def _draw_pictures(self) -> None:
+        scalars = event_files.read_record(self._model_dir).curves
+        for picture in (affinity_picture, balancing_picture, gates_picture, sparsity_picture):
+            picture.draw(self._model_dir, scalars)
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
         """Say why there is nothing to train; "" where there is."""

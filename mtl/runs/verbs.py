@@ -18,6 +18,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
 from mtl.files import storage
+from mtl.monitoring import progress
 from mtl.runs import (
     checkpoint_audit,
     diagnosis,
@@ -291,7 +292,9 @@ def export(
     with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         exporter = estimators.build_exporter(experiment, model_dir)
-        written = exporter(estimator, export_dir, path, before)
+        told = f"exporting {path} to {export_dir}, and checking what it predicts"
+        with progress.tell_while(lambda: told):
+            written = exporter(estimator, export_dir, path, before)
     if experiment.trackers:
         with reporting.go_on(experiment, model_dir) as reporters:
             reporters.add_export(written, f"export/{os.path.basename(export_dir.rstrip('/'))}")

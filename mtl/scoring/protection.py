@@ -63,6 +63,7 @@ class Protection:
         )
         if self.model_dir:
             self._check_model_dir(self.model_dir, path, output)
+        storage.require_possible(self.where, folder, "a file", output)
 
     @functools.cached_property
     def _read(self) -> set[Hashable]:

@@ -2,6 +2,7 @@
 
 import zlib
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -17,10 +18,10 @@ OTHERS = {"files": {"train": "a", "test": "c"}, "sizes": [1, 2]}
 class _Session:
     """An input of numbers that is watched, in a graph of its own."""
 
-    def __init__(self, folder, settings):
+    def __init__(self, folder, settings, make=lambda: tf.data.Dataset.range(100)):
         self.graph = tf.Graph()
         with self.graph.as_default():
-            iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.range(100))
+            iterator = tf1.data.make_initializable_iterator(make())
             self.next = iterator.get_next()
             self.state = input_state.InputState(str(folder), settings)
             self.state.watch(iterator)
@@ -111,3 +112,52 @@ def test_an_input_without_checksums_goes_on(tmp_path):
     path.unlink()
     again = _Session(tmp_path, SETTINGS)
     assert again.restore(5) and again.read() == [3]
+
+
+def _lines():
+    lines = [f"{i}, Private, Bachelors, Married-civ-spouse, United-States" for i in range(500)]
+    return tf.data.Dataset.from_tensor_slices(lines).shuffle(400, seed=1)
+
+
+def _noise():
+    draws = np.random.default_rng(1)
+    return tf.data.Dataset.from_tensor_slices([draws.bytes(3000) for _ in range(50)]).shuffle(40)
+
+
+def _read_texts(session, count):
+    return [session.session.run(session.next) for _ in range(count)]
+
+
+def test_buffers_of_text_are_compressed(tmp_path):
+    first = _Session(tmp_path, SETTINGS, _lines)
+    _read_texts(first, 3)
+    first.save(5)
+    (path,) = (tmp_path / "input").glob("*.data-*")
+    assert path.suffix == ".zlib"
+    assert len(zlib.decompress(path.read_bytes())) > 6 * path.stat().st_size
+    before = path.read_bytes()
+    again = _Session(tmp_path, SETTINGS, _lines)
+    assert again.restore(5) and _read_texts(again, 20) == _read_texts(first, 20)
+    assert {path.name for path in (tmp_path / "input").glob("*.data-*")} == {path.name}
+    assert path.read_bytes() == before
+
+
+def test_what_does_not_shrink_is_left_as_it_is(tmp_path):
+    first = _Session(tmp_path, SETTINGS, _noise)
+    _read_texts(first, 3)
+    first.save(5)
+    (path,) = (tmp_path / "input").glob("*.data-*")
+    assert path.suffix != ".zlib"
+    assert _Session(tmp_path, SETTINGS, _noise).restore(5)
+
+
+def test_compressed_data_that_is_cut_off_is_refused(tmp_path):
+    first = _Session(tmp_path, SETTINGS, _lines)
+    first.save(5)
+    (record,) = (tmp_path / "input").glob("*.checksums")
+    record.unlink()  # As if its process had been killed before it wrote them.
+    (path,) = (tmp_path / "input").glob("*.data-*")
+    for data in (path.read_bytes()[:-9], b"no" + path.read_bytes()[2:]):
+        path.write_bytes(data)
+        with pytest.raises(checks.UserError, match="is damaged: .* Copy it back, or delete"):
+            _Session(tmp_path, SETTINGS, _lines).restore(5)

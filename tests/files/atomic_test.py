@@ -1,6 +1,7 @@
 """Files that are replaced whole, and pipes, devices and links, which keep their places."""
 
 import os
+import pathlib
 import stat
 import threading
 
@@ -93,3 +94,16 @@ def test_what_is_special(tmp_path):
     special = {n for n in [*os.listdir(tmp_path), "none"] if atomic.is_special(f"{tmp_path}/{n}")}
     assert special == {"pipe", "link"}
     assert not atomic.is_special(str(tmp_path)) and not atomic.is_special("gs://bucket/a")
+
+
+def test_folders_are_made_and_stay_only_with_a_file(tmp_path):
+    path = tmp_path / "a" / "b" / "c.txt"
+    with pytest.raises(ZeroDivisionError), atomic.replacing(str(path)) as partial:
+        pathlib.Path(partial).write_text("half")
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    atomic.write(str(path), "whole")
+    assert path.read_text() == "whole"
+    with pytest.raises(ZeroDivisionError), atomic.replacing(str(path.parent / "d" / "e")):
+        raise ZeroDivisionError
+    assert list(path.parent.iterdir()) == [path]

@@ -28,7 +28,7 @@ class Result:
         assert self.code == 2, self
         *progress, line = self.err.splitlines()
         assert line.startswith("Error: ") and not self.out, self
-        known = "Training|Going on|step |Preparing|Frozen|Warm start"
+        known = "Training|Going on|step |Still |Preparing|Frozen|Warm start"
         assert all(re.match(known, said) for said in progress), self
         return line.removeprefix("Error: ")
 

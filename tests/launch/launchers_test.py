@@ -92,6 +92,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     expected |= set() if reads_none else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
     expected |= {"attacked", "curves"} if verb == "evaluate" else set()
+    expected |= {"dry_run"} if verb == "train" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
     of_verb |= {"debug": DEBUG_FLAGS, "inspect": INSPECT_FLAGS, "report": REPORT_FLAGS}
     of_verb |= {"explain": EXPLAIN_FLAGS}
@@ -121,6 +122,13 @@ def test_training_says_what_it_did(trained):
     assert "Trained 20 steps, up to step 20" in result.out
     assert metrics(result.out)["rich/auc"] > 0.9
     assert (directory / "run" / "config.gin").exists()
+    assert "  all metrics      run/metrics.jsonl" in result.out
+    rows = [json.loads(line) for line in (directory / "run" / "metrics.jsonl").open()]
+    assert [(row["step"], row["checkpoint"]) for row in rows] == [
+        (10, "model.ckpt-10"),
+        (20, "model.ckpt-20"),
+    ]
+    assert metrics(result.out)["rich/auc"] == pytest.approx(rows[1]["rich/auc"], abs=1e-4)
 
 
 def test_training_again_goes_on_and_says_so(run, launch):

@@ -590,6 +590,54 @@ MISTAKES = [
             for split in ("train", "test")
         ],
     ),
+    *(
+        flags(
+            f"dry run, {name}",
+            ("--gin_file", "toy.gin", "--model_dir", model_dir, "--dry_run"),
+            *says,
+            change=change,
+        )
+        for name, model_dir, says, change in (
+            (
+                "label out of range in evaluation",
+                "run",
+                ("data/test.csv line 9", "label 'level' must be in [0, 3), got 7"),
+                row("", 9, "40,cook,1,7", split="test").change,
+            ),
+            (
+                "model_dir within a file",
+                "toy.gin/run",
+                (
+                    "--model_dir must be a folder that can be written, got 'toy.gin/run'",
+                    "Not a directory: ",
+                ),
+                lambda directory: None,
+            ),
+        )
+    ),
+    *(
+        flags(f"parts, {name}", args, *says, verb="parts")
+        for name, args, *says in (
+            ("absent package", ("--package", "ouurs"), "there is no module 'ouurs'"),
+            ("misspelt name", ("MMoEE",), "got 'MMoEE'. Did you mean 'MMoE'?"),
+            (
+                "param without a file",
+                ("--gin_param", "Run.seed = 2"),
+                "--gin_param must come with --gin_file or --model_dir",
+            ),
+            (
+                "unknown setting of a run",
+                ("--gin_file", "toy.gin", "--gin_param", "Run.sed = 2"),
+                "experiment.Run has no parameter 'sed'. Did you mean 'seed'?",
+            ),
+            (
+                "part that a run lacks",
+                ("--gin_file", "toy.gin", "Addam"),
+                "The name must be that of a part of this run, got 'Addam'. Did you mean 'Adam'?",
+            ),
+            ("folder without a run", ("--model_dir", "run"), "--model_dir must hold the config"),
+        )
+    ),
     flags(
         "table without the task",
         ("--data", "data/train.csv", "--task", "ritch"),

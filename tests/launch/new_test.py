@@ -83,6 +83,7 @@ def test_the_last_rows_are_held_out_by_time(run, tmp_path):
         (("--task", "clicked", "--key", "job"), "--key 'job' must have at least 20 values"),
         (("--task", "clicked", "--key", "user", "--time", "day"), "--key must come without --time"),
         (("--task", "clicked", "--out", "t.txt"), "--out must end in .gin"),
+        (("--task", "clicked", "--out", "t.csv/t.gin"), "--out must be a file that can be written"),
         (("--task", "clicked", "--delimiter", "::"), "--delimiter must be one character"),
     ],
 )

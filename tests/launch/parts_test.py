@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from launch import parts
+from launch import parts, run_settings, trust
 from mtl import checks, networks
 from mtl.networks import gates
 
@@ -27,8 +27,8 @@ def test_every_setting_of_a_network_or_head_has_a_meaning():
 
 
 def test_names_are_those_that_gin_files_bind():
-    assert parts.gin_name(networks.MMoE) == "networks.MMoE"
-    assert parts.gin_name(gates.Softmax) == "gates.Softmax"
+    assert run_settings.gin_name(networks.MMoE) == "networks.MMoE"
+    assert run_settings.gin_name(gates.Softmax) == "gates.Softmax"
 
 
 def test_settings_have_their_defaults():
@@ -36,6 +36,7 @@ def test_settings_have_their_defaults():
     assert found["num_experts"].default == "8"
     assert found["expert"].default == "required"
     assert found["gate"].default == "@gates.Softmax()"
+    assert (found["num_experts"].kind, found["tower"].kind) == ("int", "Trunk | None")
     assert found["expert"].meaning.startswith("built `num_experts` times")
 
 
@@ -44,13 +45,72 @@ def test_a_part_is_described():
     (kind,) = parts.choose_parts(["PLE"])
     text = parts.describe_part(kind)
     assert text.startswith("networks.PLE\n\nProgressive layered extraction")
-    assert "  num_specific = 2\n      the experts of a task at each level, at least 1." in text
+    assert "  num_specific: int = 2\n      the experts of a task at each level, at least 1." in text
 
 
 @pytest.mark.medium
 def test_a_misspelt_name_is_one_line():
     with pytest.raises(checks.UserError, match="got 'MMoEE'. Did you mean 'MMoE'"):
         parts.choose_parts(["MMoEE"])
+
+
+OURS = '''
+"""Towers of ours."""
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deep:
+    """A deep tower.
+
+    A. Author, "Towers", 2020, arXiv:2001.00001.
+
+    Attributes:
+      layers: how wide each is.
+    """
+
+    layers: Sequence[int] = (4,)
+
+
+def make_tower(width: int = 3, depth=2):
+    """A tower by a function."""
+'''
+
+
+@pytest.fixture
+def ours(tmp_path, monkeypatch):
+    """A package of one's own, ours_of_parts, with a module towers."""
+    package = tmp_path / "ours_of_parts"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "towers.py").write_text(OURS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ours_of_parts"]:
+        del sys.modules[name]
+
+
+def test_parts_of_a_package_of_ones_own_are_listed(ours):
+    line = "towers.Deep                          A deep tower. [arXiv:2001.00001]"
+    assert parts.list_parts("ours_of_parts") == line
+    (ours / "broken.py").write_text("import towers_that_are_not_there\n")
+    with pytest.raises(checks.UserError, match="importing 'ours_of_parts.broken' failed"):
+        parts.list_parts("ours_of_parts")
+
+
+@pytest.mark.medium
+def test_parts_of_ones_own_are_found_by_name(ours):
+    (found,) = parts.choose_parts(["Deep"], ["ours_of_parts"])
+    assert parts.choose_parts(["ours_of_parts.towers.Deep"]) == [found]
+    text = parts.describe_part(found)
+    assert "  layers: Sequence[int] = (4,)\n      how wide each is." in text
+    (function,) = parts.choose_parts(["ours_of_parts.towers.make_tower"])
+    assert parts.describe_part(function).endswith("  width: int = 3\n  depth = 2")
+    with pytest.raises(checks.UserError, match="got 'Deap'. Did you mean 'Deep'"):
+        parts.choose_parts(["ours_of_parts.towers.Deap"])
+    with pytest.raises(checks.UserError, match="'ours_of_parts.towers' is none of --trusted"):
+        parts.choose_parts(["ours_of_parts.towers.Deep"], trusted=trust.Trusted([]))
 
 
 @pytest.mark.slow

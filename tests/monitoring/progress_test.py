@@ -136,3 +136,20 @@ def test_a_line_without_a_bar_is_a_plain_line(capsys):
     logger.addHandler(app.Lines())
     logger.info("evaluated: auc %g", 0.5)
     assert capsys.readouterr() == ("", "evaluated: auc 0.5\n")
+
+
+def test_what_takes_long_is_told_and_what_does_not_is_not(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    with progress.tell_while(lambda: "exporting"):
+        pass
+    assert not caplog.messages
+    monkeypatch.setattr(progress, "_LOG_SECS", 0.001)
+    told = threading.Event()
+
+    def describe():
+        told.set()
+        return "exporting"
+
+    with progress.tell_while(describe):
+        assert told.wait(60)
+    assert caplog.messages[0].startswith("Still exporting, after ")

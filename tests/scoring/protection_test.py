@@ -38,6 +38,7 @@ def folder(tmp_path):
         ("models/7/saved_model.pb", "lie outside of an export"),
         ("models/7/variables/variables.jsonl", "lie outside of an export"),
         ("data/train.csv", "be no input"),
+        ("data/train.csv/x/out.csv", "be a file that can be written"),
         ("data/../data/./train.csv", "be no input"),
         ("run/out.csv", None),
         ("run/out/a.jsonl", None),

@@ -144,7 +144,7 @@ def test_what_cannot_be_planned(trained, tmp_path):
     paths = [trained.write(tmp_path / "a.csv", 1), trained.write(tmp_path / "x" / "a.csv", 1)]
     with pytest.raises(checks.UserError, match="--input must lead to different names"):
         run(paths, f"{tmp_path}/out/")
-    with pytest.raises(checks.UserError, match="--output must be a folder that can be written"):
+    with pytest.raises(checks.UserError, match="--output must be a file that can be written"):
         run(paths[:1], paths[0] + "/")
     with pytest.raises(checks.UserError, match="--output must be a file that can be written"):
         run(paths[:1], paths[0] + "/out.csv")

@@ -1,0 +1,103 @@
+"""Writes what completes verbs, flags and files of `mtl` in a shell: bash, or zsh.
+
+mtl completion bash > ~/.mtl_completion      # once for each version of mtl
+source ~/.mtl_completion                     # in ~/.bashrc or ~/.zshrc
+"""
+
+import ast
+import functools
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from launch import console
+from mtl import checks
+
+_SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
+_FOLDER = pathlib.Path(__file__).parent
+# Without a word that fits, the shell completes files.
+_SCRIPT = """\
+_mtl() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="{verbs}"
+  elif [[ "$current" == -* ]]; then
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _mtl mtl"""
+
+
+def list_flags(verb: str) -> list[str]:
+    """Return the flags of a verb, as its source defines them: to import it would take seconds."""
+    found = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
+    return ["--help", *found]
+
+
+def write_script(shell: str) -> str:
+    """Return the script of a shell.
+
+    Raises:
+      UserError: it is neither bash nor zsh.
+    """
+    checks.one_of("The shell", shell, _SHELLS)
+    cases = "\n".join(f'      {v}) words="{" ".join(list_flags(v))}" ;;' for v in console.VERBS)
+    return _SHELLS[shell] + _SCRIPT.format(verbs=" ".join(console.VERBS), cases=cases)
+
+
+def _list_modules(verb: str) -> list[str]:
+    """Return a launcher and the modules beside it that it imports."""
+    found, waiting = dict[str, None](), [verb]
+    while waiting:
+        module = waiting.pop()
+        if module not in found and (_FOLDER / f"{module}.py").exists():
+            found[module] = None
+            for node in ast.walk(_parse(module)):
+                if isinstance(node, ast.ImportFrom) and node.module == "launch":
+                    waiting += [alias.name for alias in node.names]
+    return list(found)
+
+
+def _read_flags(module: str) -> Iterator[str]:
+    """Yield the flags that a module defines when it is imported, or for argparse."""
+    for node in ast.walk(_parse(module)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        called = called or (node.func.id if isinstance(node.func, ast.Name) else "")
+        given = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+        first = given[0] if given and isinstance(given[0], str) else ""
+        if called == "define_checkpoint":
+            yield "--checkpoint"
+        elif called.startswith("DEFINE_") and first != "checkpoint":
+            yield f"--{first}"
+        elif called in ("add", "add_argument") and first.startswith("--"):
+            yield first
+
+
+@functools.cache
+def _parse(module: str) -> ast.Module:
+    return ast.parse((_FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    """Print the script of the shell that the argument names; 2 where there is none."""
+    if {"--help", "-h"} & set(sys.argv):
+        print(__doc__)
+        return 0
+    try:
+        rule = "be one, bash or zsh"
+        checks.require(len(sys.argv) == 2, "The shell", rule, " ".join(sys.argv[1:]) or None)
+        print(write_script(sys.argv[1]))
+    except checks.UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

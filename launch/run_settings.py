@@ -1,0 +1,160 @@
+"""Every setting of every part that a run builds: its value, and where that comes from.
+
+print(run_settings.describe_run(["train.gin"], ["Run.seed = 2"]))
+"""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launch import config, gin_files, gin_usage, trust
+from mtl import checks, experiment
+
+_DEFAULT = "default"
+_COLUMN = 60
+
+
+def describe_run(
+    files: Sequence[str],
+    params: Sequence[str] = (),
+    model_dir: str = "",
+    trusted: trust.Trusted = trust.EVERYTHING,
+    names: Sequence[str] = (),
+) -> str:
+    """Return a line for each setting of a run, in the order in which its parts are built.
+
+    Args:
+      files: gin files; the config.gin in `model_dir` where there are none.
+      params: bindings that come after them.
+      model_dir: the folder of the run.
+      trusted: whose code may be imported.
+      names: of parts, with or without module and scope, that are shown alone.
+
+    Raises:
+      UserError: the run is refused, or builds no part of such a name.
+    """
+    given = list(files) or [config.saved_in(model_dir)]
+    config.load(given, params, trusted)
+    bindings = gin_files.read(given, params, trusted)
+    folder = (model_dir, "--model_dir") if model_dir else (config.name_model_dir(given), _DEFAULT)
+    lines = [] if names else [_write_line("--model_dir", *folder), ""]
+    blocks = dict(_blocks(bindings))
+    known: dict[str, list[str]] = {}
+    for title in blocks:
+        for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
+            known.setdefault(name, []).append(title)
+    for name in names:
+        fix = checks.nearest(name, known)
+        checks.require(name in known, "The name", "be that of a part of this run", name, fix)
+    chosen = [title for name in names for title in known[name]] if names else list(blocks)
+    for title in dict.fromkeys(chosen):
+        lines += [_write_line(f"{title}.{setting}", *told) for setting, *told in blocks[title]]
+        lines += [""] if blocks[title] else []
+    return "\n".join(lines).rstrip()
+
+
+def gin_name(kind: Any) -> str:
+    """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`."""
+    package, _, module = kind.__module__.rpartition(".")
+    # Those that a package lends its name to, such as `networks.MMoE`, are in its `__all__`.
+    exported = getattr(importlib.import_module(package), "__all__", ()) if package else ()
+    where = package.rpartition(".")[2] if kind.__name__ in exported else module
+    return f"{where}.{kind.__name__}"
+
+
+def write_default(kind: Any, parameter: inspect.Parameter) -> str:
+    """Return the default of a setting as gin writes it; "required" where there is none."""
+    value = _find_default(kind, parameter)
+    return "required" if value is inspect.Parameter.empty else _write(value, {})
+
+
+def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
+    """Return the default of a setting, made by its factory where it has one."""
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+    return parameter.default
+
+
+def _blocks(
+    bindings: Sequence[gin_files.Binding],
+) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """Yield (part, [(setting, value, where it comes from)]), parts that are defaults behind."""
+    macros = {binding.name: binding for binding in bindings if not binding.parameter}
+    defaults: list[tuple[str, Any]] = []
+    titles: dict[str, list[tuple[str, str, str]]] = {}
+    for built in gin_usage.list_built(bindings, experiment.Experiment):
+        title = f"{built.scope}/{built.selector}" if built.scope else built.selector
+        rows = []
+        for name, parameter in inspect.signature(built.target).parameters.items():
+            if name in built.bindings:
+                binding = built.bindings[name]
+                rows.append((name, _write(binding.value, macros), _write_origin(binding, macros)))
+            elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                value = _find_default(built.target, parameter)
+                defaults += [(f"{title}.{name}", part) for part in _parts_in(value)]
+                rows.append((name, _write(value, macros), _DEFAULT))
+        listed = {name for name, *_ in rows}
+        rows += [  # Of a class that takes any.
+            (name, _write(binding.value, macros), _write_origin(binding, macros))
+            for name, binding in built.bindings.items()
+            if name not in listed
+        ]
+        titles[title] = rows
+        yield title, rows
+    while defaults:
+        owner, part = defaults.pop(0)
+        title, rows = gin_name(type(part)), list[tuple[str, str, str]]()
+        for field in dataclasses.fields(part):
+            if field.init:
+                value = getattr(part, field.name)
+                defaults += [(f"{title}.{field.name}", inner) for inner in _parts_in(value)]
+                rows.append((field.name, _write(value, {}), _DEFAULT))
+        title += f" (of {owner})" if titles.get(title, rows) != rows else ""
+        titles[title] = rows
+        yield title, rows
+
+
+def _parts_in(value: Any) -> list[Any]:
+    """Return the parts that a default is, or holds."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [part for item in value for part in _parts_in(item)]
+    return [value] if dataclasses.is_dataclass(value) and not isinstance(value, type) else []
+
+
+def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
+    """Return a value as gin writes it, with the values of macros in their place."""
+    if isinstance(value, gin_files.Macro):
+        return _write(macros[value.name].value, macros)
+    if isinstance(value, Mapping):
+        items = [f"{key!r}: {_write(item, macros)}" for key, item in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_write(item, macros) for item in value)}]"
+    if type(value) is tuple:
+        items = [_write(item, macros) for item in value]
+        return f"({', '.join(items)}{',' * (len(items) == 1)})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, gin_files.Reference)):
+        return f"@{gin_name(type(value))}()"
+    if inspect.isclass(value) or inspect.isfunction(value):
+        return f"@{gin_name(value)}"
+    return repr(value)
+
+
+def _write_origin(
+    binding: gin_files.Binding, macros: Mapping[str, gin_files.Binding], shown: str = ""
+) -> str:
+    """Return where a binding stands, then where its macros do."""
+    places = [f"{shown}{binding.place}"]
+    for use in binding.uses:
+        if isinstance(use, gin_files.Macro):
+            places.append(_write_origin(macros[use.name], macros, f"{use!r} in "))
+    return ", ".join(dict.fromkeys(places))
+
+
+def _write_line(name: str, value: str, origin: str) -> str:
+    return f"{f'{name} = {value}':<{_COLUMN}}  # {origin}"

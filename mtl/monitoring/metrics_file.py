@@ -1,0 +1,107 @@
+"""All metrics of all evaluations of a run in one file, a line for each evaluation.
+
+metrics_file.add_row("runs/digits", "runs/digits/model.ckpt-500", "test", metrics)
+frame = pandas.read_json("runs/digits/metrics.jsonl", lines=True)
+frame.plot(x="step", y="digit/accuracy")
+
+A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metric}. A value that is
+undefined or infinite is null, which pandas reads as NaN.
+"""
+
+import datetime
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl.files import atomic
+
+_log = logging.getLogger(__name__)
+
+NAME = "metrics.jsonl"
+# What tells two evaluations apart.
+_KEYS = ("split", "checkpoint", "attacked", "step")
+
+
+def add_row(
+    model_dir: str,
+    checkpoint: str,
+    split: str,
+    metrics: Mapping[str, Any],
+    is_attacked: bool = False,
+) -> None:
+    """Add the metrics of an evaluation; one that is done again takes the place of its line.
+
+    Where the folder of a run cannot be written, a warning says so: its metrics are told elsewhere.
+    """
+    inside = f"{model_dir.rstrip('/')}/"
+    row = {
+        "timestamp": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "split": split,
+        "checkpoint": checkpoint.removeprefix(inside),
+        "attacked": is_attacked,
+        "step": int(metrics["global_step"]),
+    }
+    for name in sorted(metrics.keys() - {"global_step"}):
+        value = float(metrics[name])
+        row[name] = value if math.isfinite(value) else None
+    path = os.path.join(model_dir, NAME)
+    try:
+        _write(path, row)
+    except (tf.errors.OpError, OSError) as error:
+        _log.warning("Metrics cannot be added to %s: %s.", path, str(error).rpartition("; ")[2])
+
+
+def forget_from(model_dir: str, step: int) -> None:
+    """Drop the evaluations of this step and later ones, which a run that goes on makes anew."""
+    path = os.path.join(model_dir, NAME)
+    rows = read_rows(path)
+    kept = [row for row in rows if row["step"] < step]
+    if len(kept) < len(rows):
+        atomic.write(path, "".join(map(_spell, kept)))
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """Return the lines of a file of metrics, without one that a killed process left half-written.
+
+    None where there is no such file.
+    """
+    return [row for row in map(_parse, _read(path).splitlines()) if row is not None]
+
+
+def _write(path: str, row: Mapping[str, Any]) -> None:
+    text = _read(path)
+    rows = read_rows(path)
+    same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
+    if same and {**same[-1], "timestamp": row["timestamp"]} == row:
+        return
+    is_whole = len(rows) == text.count("\n") and (not text or text.endswith("\n"))
+    if same or not is_whole:
+        kept = [other for other in rows if other not in same]
+        atomic.write(path, "".join(map(_spell, [*kept, row])))
+        return
+    with tf.io.gfile.GFile(path, "a") as file:
+        file.write(_spell(row))
+
+
+def _read(path: str) -> str:
+    if not tf.io.gfile.exists(path):
+        return ""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return file.read().decode(errors="replace")
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and all(key in row for key in _KEYS) else None
+
+
+def _spell(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"

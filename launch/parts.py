@@ -20,6 +20,7 @@ from mtl import checks
 
 # Made by code, and by no gin file.
 _NO_PARTS = (
+    "mtl.data.frames",
     "mtl.drafting",
     "mtl.explaining",
     "mtl.reports",

@@ -14,9 +14,16 @@ if sys.argv[:1] == ["-m"]:
 # What TensorFlow's C++ says on a machine without a GPU is not for a user's eyes; what goes wrong
 # comes as an exception as well. `python -m launch.doctor` tells what was found.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-warnings.filterwarnings("ignore", category=DeprecationWarning)
-warnings.filterwarnings("ignore", category=FutureWarning)
-warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
+
+
+def silence_warnings() -> None:
+    """Ignore Python's warnings of what libraries do, which no user of a launcher can change."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
+
+
+silence_warnings()
 imports.quieten("tensorflow")  # Some notices come before it reads its log level.
 # If it is told later, as `mtl.compat` does, it has imported Keras 3 by then, for seconds.
 if "tensorflow" not in sys.modules and versions.turns_to_keras_2():

@@ -150,10 +150,54 @@ def _sealing(text: bytes) -> bytes:
     return _SEAL + checksums.compute_checksum(text).encode()
 
 
-def save(model_dir: str) -> None:
-    """Write the effective configuration beside the checkpoints, atomically."""
-    data = text().encode()
+def save(model_dir: str, written: str | None = None) -> None:
+    """Write the effective configuration, or a text, beside the checkpoints, atomically."""
+    data = (text() if written is None else written).encode()
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
+
+
+def forget(model_dir: str) -> None:
+    """Remove the configuration that a run saved, if there is one."""
+    path = os.path.join(model_dir, _FILE)
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+
+
+class GinState:
+    """What gin knew at a moment: bindings, and the classes that they name.
+
+    A function that a gin file names, such as `KerasModel.build`, looks up its bindings when it is
+    called. So whoever builds a graph needs the state in which the experiment was loaded.
+    """
+
+    def __init__(self):
+        config = gin.config
+        self._maps = [config._CONFIG, config._SINGLETONS, config._IMPORTS]
+        self._maps += [config._OPERATIVE_CONFIG, config._INVERSE_REGISTRY]
+        self._held = [held.copy() for held in self._maps]
+        self._known, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
+
+    def restore(self) -> None:
+        """Have gin know this again, and nothing else."""
+        for current, held in zip(self._maps, self._held, strict=True):
+            current.clear()
+            current.update(held)
+        gin.config._REGISTRY.clear()
+        for selector, configurable in self._known.items():
+            gin.config._REGISTRY[selector] = configurable
+        gin.config._set_config_is_locked(self._is_locked)
+
+
+@contextlib.contextmanager
+def isolated(state: GinState | None = None) -> Iterator[None]:
+    """Leave gin as it was, which a program may use for itself; `state` holds within."""
+    before = GinState()
+    try:
+        if state is not None:
+            state.restore()
+        yield
+    finally:
+        before.restore()
 
 
 def text() -> str:

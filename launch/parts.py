@@ -25,6 +25,7 @@ from mtl import checks
 _OWN = "mtl"
 # Made by code, and by no gin file.
 _NO_PARTS = (
+    "mtl.data.frames",
     "mtl.drafting",
     "mtl.explaining",
     "mtl.reports",

@@ -1,3 +1,33 @@
-"""Multi-task training on TensorFlow's Estimator."""
+"""Multi-task training on TensorFlow's Estimator.
+
+import mtl
+model = mtl.train(experiment, "runs/adult")
+model = mtl.load("runs/adult", checkpoint="best")
+model.predict(frame)
+"""
+
+import importlib
+import os
+import warnings
+from typing import Any
 
 __version__ = "0.2.0"
+
+# What TensorFlow's C++ says of a machine without a GPU, and of rows that an export is tried on. It
+# reads this when it is imported; whoever wants to see all sets it to "0" before.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# Looked up when they are asked for, so that `import mtl` imports nothing else.
+_VERBS = ("Metrics", "Model", "load", "train")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _VERBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with warnings.catch_warnings():  # Launchers silence those of libraries for good.
+        module = importlib.import_module("launch.from_python")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_VERBS])

@@ -11,5 +11,10 @@ _DOCS = pathlib.Path(__file__).parent.parent / "docs"
 
 def read_block(page, kind):
     """The first block of this kind, such as "python" or "gin"."""
+    return read_blocks(page, kind)[0]
+
+
+def read_blocks(page, kind):
+    """All blocks of this kind, in their order."""
     text = (_DOCS / page).read_text()
-    return re.search(rf"```{kind}\n(.*?)```", text, re.S).group(1)
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.S)

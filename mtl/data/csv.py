@@ -276,6 +276,11 @@ class Csv(types.Source):
 
         return spec.example(read)
 
+    def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
+        """Return the values in the text of one cell, by item of a list of lists; None if absent."""
+        cell = text.strip(_SPACES)
+        return self._items(cell, field) if field.is_nested else self._parts(cell, field)
+
     def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
         """Return the values of each item in a cell that holds a list of lists."""
         items = [] if cell in ("", *self._marks(field)) else cell.split(self.list_delimiter)

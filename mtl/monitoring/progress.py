@@ -84,7 +84,8 @@ class Progress(hooks.StepHook):
             total=self._last_step,
             initial=self._first,
             unit="step",
-            disable=not sys.stderr.isatty(),
+            # Whoever hides our lines wants no bar either.
+            disable=not (sys.stderr.isatty() and _log.isEnabledFor(logging.INFO)),
             dynamic_ncols=True,
             leave=False,
         )

@@ -25,7 +25,16 @@ from mtl.checkpoints import run_directory
 from mtl.debugging import layers
 from mtl.distribution import memory, tf_config
 from mtl.files import storage
-from mtl.runs import board_hooks, diagnosis, estimators, fitting, inspection, preparation, training
+from mtl.runs import (
+    board_hooks,
+    diagnosis,
+    estimators,
+    evaluation_graph,
+    fitting,
+    inspection,
+    preparation,
+    training,
+)
 from mtl.step import training_loop
 from mtl.variables import patterns
 

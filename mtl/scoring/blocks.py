@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from mtl.scoring import examples
+from mtl.data import examples
 from mtl.scoring.batches import Values
 
 Columns = Mapping[str, Values]

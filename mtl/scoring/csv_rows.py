@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import csv, image_files
-from mtl.scoring import batches, examples, image_rows, local
+from mtl.data import csv, examples, image_files
+from mtl.scoring import batches, image_rows, local
 
 _SPLIT = "input"
 

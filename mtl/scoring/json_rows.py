@@ -15,8 +15,9 @@ import numpy as np
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import files, image_files, source
-from mtl.scoring import batches, examples, image_rows
+from mtl.data import examples, files, image_files, source
+from mtl.scoring import batches, image_rows
+from mtl.spec import nested
 
 # The types of JSON that need no look at each value, for types of which they have the range.
 _EXACT: Mapping[str, set[type]] = {
@@ -146,7 +147,7 @@ def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
 def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     value = row.get(field.name)
     try:
-        values = None if value is None else _parts(field, value)
+        values = None if value is None else nested.flatten(field, value)
         return field.value(values)
     except (TypeError, ValueError) as error:
         problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"
@@ -156,22 +157,6 @@ def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
 def _check_text(field: spec_lib.Field, line: bytes) -> None:
     """Fail if a field holds a number such as 1e999, which Python reads as infinity."""
     _value(field, _object(line, parse_float=str))
-
-
-def _parts(field: spec_lib.Field, value: Any) -> list[Any]:
-    """Return the values of a field, which come alone, in a list, or in lists as its shape says."""
-    if field.is_nested:
-        return _join_items(value)
-    if not isinstance(value, list):
-        return [value]
-    if not any(isinstance(item, list) for item in value):
-        return value
-    if len(field.shape) < 2 or not _has_shape(value, field.shape):
-        shape = f", or lists as in its shape {field.shape}" if len(field.shape) > 1 else ""
-        raise ValueError(f"must be a list without lists{shape}, got {reprlib.repr(value)}")
-    for _ in field.shape[1:]:
-        value = [item for part in value for item in part]
-    return value
 
 
 def _count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
@@ -184,22 +169,6 @@ def _count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
     if told is not None and told != counts:
         raise ValueError(f"field {name!r} must be left out, or {counts}, got {reprlib.repr(told)}")
     return counts
-
-
-def _join_items(value: Any) -> list[Any]:
-    """Return the values of all items of a list of lists."""
-    good = isinstance(value, list) and all(isinstance(item, list) for item in value)
-    values = [part for item in value for part in item] if good else []
-    if not good or any(isinstance(part, list) for part in values):
-        raise ValueError(f"must be a list of lists, one for each item, got {reprlib.repr(value)}")
-    return values
-
-
-def _has_shape(value: Any, shape: Sequence[int | None]) -> bool:
-    if not shape:
-        return not isinstance(value, list)
-    fits = isinstance(value, list) and len(value) == shape[0]
-    return fits and all(_has_shape(item, shape[1:]) for item in value)
 
 
 def _kept(name: str, row: Mapping[str, Any]) -> Any:

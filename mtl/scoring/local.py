@@ -74,7 +74,7 @@ class _InSession:
         self._names = sorted(outputs)
         self._call = session.make_callable([outputs[name] for name in self._names], [examples])
 
-    def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+    def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         try:
             values = self._call(np.asarray(examples, object))
         except REFUSALS as error:

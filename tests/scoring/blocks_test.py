@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.scoring import blocks, examples
+from mtl.data import examples
+from mtl.scoring import blocks
 
 NAMES = [b"a", 'ü"\\'.encode(), b"x,y\nz", b"\xff\xfe", b"z\0"]
 COLUMNS = {

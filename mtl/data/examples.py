@@ -7,6 +7,7 @@ examples of its columns, one of each.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def _parts(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
 
 def _floats(name: str, values: np.ndarray) -> list[Any]:
     """Return the bytes of float32, behind what is the same for all rows."""
-    flat = np.ascontiguousarray(values, "<f4").reshape(len(values), -1)
+    flat = np.ascontiguousarray(values, "<f4").reshape(len(values), math.prod(values.shape[1:]))
     width = flat.shape[1] * flat.itemsize
     zeros = _example(name, np.zeros(flat.shape[1], np.float32))
     buffers = [None, pa.py_buffer(flat)]

@@ -1,0 +1,398 @@
+"""The verbs for scripts and notebooks, which `import mtl` knows: docs/python.md tells of them.
+
+model = mtl.train(experiment, "runs/adult")
+model = mtl.load("runs/adult", checkpoint="best")
+model.predict(frame), model.evaluate(), model.export("models/adult")
+"""
+
+import contextlib
+import dataclasses
+import functools
+import html
+import logging
+import os
+import signal
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+from absl import logging as absl_logging
+
+import launch
+from launch import config, gin_writing, trust
+from mtl import checks, scoring, types
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import flat_settings, run_directory
+from mtl.data import csv, examples, frames
+from mtl.files import storage
+from mtl.monitoring import summary
+from mtl.runs import verbs
+from mtl.scoring import batches, image_rows
+from mtl.serving import deployment
+
+_log = logging.getLogger("mtl")
+# As `launch.predict` has by default: sums of floats may depend on it in their last digit.
+_BATCH_ROWS = 512
+_SPLIT = "data"
+
+
+def train(
+    experiment: experiment_lib.Experiment,
+    model_dir: str | os.PathLike[str],
+    verbose: bool | None = None,
+) -> "Model":
+    """Train as `launch.train` does, write config.gin, and return the latest checkpoint.
+
+    Goes on from the last checkpoint in `model_dir`. Rows in memory (`frames.Frames`) are written
+    to `<model_dir>/data`, where the run and the launchers read them.
+
+    Args:
+      experiment: what is trained, and how.
+      model_dir: where everything is written.
+      verbose: whether progress is told on standard error; by default where somebody looks, on a
+        terminal or in a notebook. Warnings are always told.
+
+    Raises:
+      UserError: for anything wrong with the settings, the data or what is in `model_dir`.
+      KeyboardInterrupt: Ctrl-C, or the notebook's stop; what was trained is saved.
+    """
+    rule = "be an Experiment"
+    checks.is_a("mtl.train: experiment", experiment, experiment_lib.Experiment, rule)
+    model_dir = os.fspath(model_dir)
+    with _quiet(verbose):
+        storage.require_plain("model_dir", model_dir)
+        data = experiment.data
+        stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
+        experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
+        written = _write(experiment)
+        _tell_changes(experiment, model_dir)
+        save = functools.partial(_save, model_dir, written)
+        try:
+            metrics, steps = verbs.train(experiment, model_dir, on_start=save)
+        except SystemExit as stopped:
+            if stopped.code != 128 + signal.SIGINT:
+                raise
+            raise KeyboardInterrupt("What was trained is saved: train again to go on.") from None
+        return Model(experiment, model_dir, "latest", None, metrics, steps)
+
+
+def load(
+    model_dir: str | os.PathLike[str],
+    checkpoint: str | int = "latest",
+    experiment: experiment_lib.Experiment | None = None,
+    trusted_packages: Sequence[str] | None = None,
+) -> "Model":
+    """Return a checkpoint of a run, be it trained by `train` or by a launcher.
+
+    Args:
+      model_dir: of the run.
+      checkpoint: "latest", "best", a step or a path.
+      experiment: that of a run without a config.gin.
+      trusted_packages: whose code config.gin may build beside that of mtl; None for all code, as
+        docs/security.md says.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or config.gin cannot be read.
+    """
+    model_dir = os.fspath(model_dir)
+    state = None
+    with _quiet():
+        if experiment is None:
+            with config.isolated():
+                file = config.saved_in(model_dir)
+                experiment = config.load([file], (), trust.Trusted(trusted_packages))
+                state = config.GinState()
+        return Model(experiment, model_dir, checkpoint, state)
+
+
+class Metrics(dict):
+    """{metric: value} of an evaluation, which is shown as a table, a block for each task."""
+
+    def __repr__(self):
+        return summary.metrics_table(self) if self else "{}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+class Model:
+    """One checkpoint of a run, which evaluates, predicts and is exported.
+
+    It stays the checkpoint that it was when it was loaded: a warning says when its run has trained
+    on. A model holds a session once it has predicted, until `close` or the end of a `with`.
+
+    Attributes:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      checkpoint: the path of the checkpoint.
+      step: its global step.
+      metrics: those of the last evaluation while it trained; {} of a model that was loaded.
+      steps_trained: the steps of the call of `train` that returned it; 0 of one that was loaded.
+    """
+
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        checkpoint: str | int,
+        gin_state: config.GinState | None = None,
+        metrics: Mapping[str, float] | None = None,
+        steps_trained: int = 0,
+    ):
+        self.experiment, self.model_dir = experiment, model_dir
+        self._chosen, self._gin_state = checkpoint, gin_state
+        self.checkpoint = _find_checkpoint(model_dir, checkpoint)
+        self._stamp = _read_stamp(self.checkpoint)
+        self.step = run_directory.step_saved(self.checkpoint)
+        self.metrics = Metrics(metrics or {})
+        self.steps_trained = steps_trained
+        self._open = contextlib.ExitStack()
+        self._scorer: scoring.Checkpoint | None = None
+        self._is_told = False
+        self._close = weakref.finalize(self, self._open.close)
+
+    def evaluate(self, data: Any = None, *, split: str | None = None) -> Metrics:
+        """Return the metrics of rows with labels, or of a split; by default of the run's own.
+
+        Args:
+          data: a DataFrame, a dict of arrays or a list of dicts, with features and labels.
+          split: one that the run's source has.
+        """
+        rule = "come without split"
+        checks.require(data is None or split is None, "Model.evaluate: data", rule, split)
+        experiment = self.experiment if data is None else self._with_rows(data)
+        with self._used():
+            chosen = (None if data is not None else split, self.checkpoint)
+            return Metrics(verbs.evaluate(experiment, self.model_dir, *chosen))
+
+    def predict(self, data: Any) -> Any:
+        """Return the predictions of every task, as `launch.predict` writes them.
+
+        Args:
+          data: a DataFrame, a dict of arrays [N, ...] or a list of N dicts, with all features;
+            what else it holds is not looked at.
+
+        Returns:
+          Columns `<task>/<prediction>`: of a DataFrame a DataFrame with its index, else a dict of
+          arrays [N, ...], in the order of the rows.
+
+        Raises:
+          UserError: a column is not there, or by row a value is none of its field.
+        """
+        fields = self.experiment.data.spec.feature_fields
+        table = frames.Table(data, fields, cells=self._cells)
+        files = image_rows.find(self.experiment.data.source)
+        found: list[dict[str, np.ndarray]] = []
+        with self._used():
+            scorer = self._open_scorer()
+            for start in range(0, max(1, len(table)), _BATCH_ROWS):
+                columns = table.read(start, start + _BATCH_ROWS)
+                rows = range(start, min(len(table), start + _BATCH_ROWS))
+                chunk = batches.Chunk(path="the data", numbers=rows, rows=())
+                columns = image_rows.read_columns(files, chunk, columns)
+                try:
+                    found.append(scorer(examples.serialize_examples(columns)))
+                except batches.RefusedError as error:
+                    where = f"the data rows {start} to {start + len(rows) - 1}"
+                    raise checks.UserError(f"{where}: the model refused them: {error}") from error
+        outputs = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        return _like(data, {name: _decode(values) for name, values in outputs.items()})
+
+    def export(self, export_dir: str | os.PathLike[str] | None = None) -> str:
+        """Write a SavedModel for TensorFlow Serving as `launch.export` does, and return its path.
+
+        `export_dir` gets a numbered version; `<model_dir>/export/manual` by default.
+        """
+        folder = os.fspath(export_dir or os.path.join(self.model_dir, "export", "manual"))
+        with self._used():
+            path = verbs.export(self.experiment, self.model_dir, folder, self.checkpoint)
+            deployment.write(folder, self.experiment.serving.model_name)
+        return path
+
+    def close(self) -> None:
+        """Give back what predictions hold; the model can be used again."""
+        self._scorer = None
+        self._open.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self):
+        trained = f", {self.steps_trained} steps trained by this call" if self.metrics else ""
+        head = f"Model of {self.checkpoint}, step {self.step}{trained}"
+        return f"{head}. Held-out metrics:\n\n{self.metrics!r}" if self.metrics else head
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    @property
+    def _cells(self) -> csv.Csv:
+        """As whose cells texts are read: as `launch.predict` reads CSV for this run."""
+        source = image_rows.unwrap(self.experiment.data.source)
+        return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
+
+    def _with_rows(self, data: Any) -> experiment_lib.Experiment:
+        """Return the settings of the run with these rows as the split that is evaluated."""
+        pipeline = self.experiment.data
+        source: Any = frames.Frames(splits={_SPLIT: data}, cells=self._cells)
+        files = image_rows.find(pipeline.source)
+        if files is not None:
+            source = dataclasses.replace(files, source=source)
+        pipeline = dataclasses.replace(pipeline, source=source, eval_split=_SPLIT)
+        return dataclasses.replace(self.experiment, data=pipeline)
+
+    def _open_scorer(self) -> scoring.Checkpoint:
+        if self._scorer is None:
+            settings = (self.experiment, self.model_dir, self.checkpoint)
+            self._scorer = self._open.enter_context(verbs.open_scorer(*settings))
+        return self._scorer
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """Be quiet, and say once if the run has another checkpoint by now."""
+        with _quiet():
+            if not self._is_told and self._is_behind():
+                self._is_told = True
+                message = "%s has trained on: this model is still that of step %d. Load it again."
+                _log.warning(message, self.model_dir, self.step)
+            with config.isolated(self._gin_state) if self._gin_state else contextlib.nullcontext():
+                yield
+
+    def _is_behind(self) -> bool:
+        try:
+            path = _find_checkpoint(self.model_dir, self._chosen)
+        except checks.UserError:  # It is gone, which whoever reads it says.
+            return False
+        return path != self.checkpoint or _read_stamp(path) != self._stamp
+
+
+def _find_checkpoint(model_dir: str, chosen: str | int) -> str:
+    if isinstance(chosen, str):
+        return run_directory.checkpoint_path(model_dir, chosen)
+    checks.whole("checkpoint", chosen, 0)
+    paths = [os.path.join(model_dir, *at, f"model.ckpt-{chosen}") for at in ((), ("best",))]
+    there = [path for path in paths if run_directory.is_checkpoint(path)]
+    return run_directory.checkpoint_path(model_dir, (there or paths)[0])
+
+
+def _read_stamp(checkpoint: str) -> int:
+    """Return when a checkpoint was written: a run that starts anew uses its name again."""
+    return tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec
+
+
+def _write(experiment: experiment_lib.Experiment) -> str | None:
+    """Return an experiment as the gin file that builds an equal one.
+
+    None, with a warning, where there is none.
+    """
+    try:
+        text = gin_writing.write(experiment)
+        with tempfile.TemporaryDirectory() as folder, config.isolated():
+            path = os.path.join(folder, "config.gin")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            again = gin_writing.write(config.load([path]))
+        rule = "say the same when it is read again"
+        checks.require(again == text, "config.gin", rule, _first_difference(text, again))
+    except checks.UserError as error:
+        _log.warning("No config.gin is written, so launchers cannot take over: %s", error)
+        return None
+    return text
+
+
+def _first_difference(text: str, again: str) -> str:
+    lines = set(again.splitlines())
+    return next((line for line in text.splitlines() if line not in lines), "")
+
+
+def _save(model_dir: str, written: str | None) -> None:
+    # One of an earlier start would be another experiment's.
+    config.forget(model_dir) if written is None else config.save(model_dir, written)
+
+
+def _tell_changes(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    """Warn where a run goes on with other settings or rows than it had: a cell that runs again."""
+    if run_directory.find_latest(model_dir) is None:
+        return
+    # To look at a folder runs no code but that of packages that the program uses itself.
+    known = {type(part).__module__.partition(".")[0] for part in types.walk_parts(experiment)}
+    try:
+        with config.isolated():
+            file = config.saved_in(model_dir)
+            before = config.load([file], (), trust.Trusted(sorted(known)))
+    except checks.UserError:  # There is none, or it cannot be built any more.
+        return
+    changed = flat_settings.compare({"before": before, "now": experiment})
+    if changed:
+        told = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changed.items()]
+        step = run_directory.step_of(model_dir)
+        message = "%s goes on from step %d, with other settings: %s. Another folder starts anew."
+        more = [f"and {len(told) - 3} more"] * (len(told) > 3)
+        _log.warning(message, model_dir, step, ", ".join([*told[:3], *more]))
+
+
+def _like(data: Any, columns: dict[str, np.ndarray]) -> Any:
+    """Return columns as a DataFrame where the data is one."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(data, pandas.DataFrame):
+        return columns
+    cells = {name: v if v.ndim == 1 else list(v) for name, v in columns.items()}
+    return pandas.DataFrame(cells, index=data.index)
+
+
+def _decode(values: np.ndarray) -> np.ndarray:
+    """Return bytes as text, where they are text."""
+    if values.dtype.kind not in "OS":
+        return values
+    try:
+        texts = [value.decode() for value in values.ravel()]
+    except UnicodeDecodeError:
+        return values
+    return np.array([*texts, None], object)[:-1].reshape(values.shape)
+
+
+@contextlib.contextmanager
+def _quiet(verbose: bool | None = None) -> Iterator[None]:
+    """Hold back what libraries log, and tell our own lines; leave everything as it was."""
+    tensorflow, shown = tf.get_logger(), absl_logging.get_verbosity()
+    levels = tensorflow.level, _log.level
+    is_told = _is_watched() if verbose is None else verbose
+    # A program that has handlers decides by itself what it shows.
+    lines = None if _log.hasHandlers() else _Lines()
+    with warnings.catch_warnings(), storage.explain_storage_errors():
+        launch.silence_warnings()
+        tensorflow.setLevel(logging.ERROR)
+        absl_logging.set_verbosity(absl_logging.ERROR)
+        if lines:
+            _log.setLevel(logging.INFO if is_told else logging.WARNING)
+            _log.addHandler(lines)
+        try:
+            yield
+        finally:
+            if lines:
+                _log.removeHandler(lines)
+            absl_logging.set_verbosity(shown)
+            tensorflow.setLevel(levels[0])
+            _log.setLevel(levels[1])
+
+
+def _is_watched() -> bool:
+    """Return whether somebody reads what is written: on a terminal, or in a notebook."""
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+class _Lines(logging.Handler):
+    """Writes lines to standard error, above the progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "Warning: " * (record.levelno >= logging.WARNING)
+        tqdm.tqdm.write(prefix + self.format(record), file=sys.stderr)

@@ -1,0 +1,245 @@
+"""Writes an experiment that Python has built as the gin file of its run.
+
+text = gin_writing.write(experiment)         # for `config.save`; a UserError names what cannot be
+
+A part whose settings are those of no other part of its class is bound by its class alone; others
+get a scope, after their name or the place where they stand.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pprint
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch import gin_names
+from mtl import checks, spec
+
+_START = "from __gin__ import dynamic_registration"
+_WIDTH = 96
+_FIX = "Define it in a module that can be imported, so that launchers can read the run."
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A part that is built: its class, and {setting: what is written} of those that are set."""
+
+    kind: type
+    settings: tuple[tuple[str, Any], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """What stands in a value as it is, such as `@heads.Binary()`."""
+
+    text: str
+
+    def __repr__(self):
+        return self.text
+
+
+def write(experiment: Any) -> str:
+    """Return an experiment as a gin file.
+
+    Raises:
+      UserError: it holds what a gin file cannot name, such as a class of a notebook.
+    """
+    return _Writer().write(experiment)
+
+
+class _Writer:
+    """One file: what it imports, and the parts that it binds, in the order of their use."""
+
+    def __init__(self):
+        self._imports: dict[str, str] = {}  # Name in the file -> statement.
+        self._modules: dict[str, str] = {}  # Module -> name in the file.
+        self._scopes: dict[_Part, str] = {}
+        self._kinds: dict[type, list[_Part]] = {}
+
+    def write(self, root: Any) -> str:
+        tree = self._read(type(root).__name__, root)
+        self._choose_scopes(tree, "")
+        blocks = [self._bind(part) for parts in self._kinds.values() for part in parts]
+        imports = sorted(self._imports.values())
+        return "\n".join([_START, *imports, "", *filter(None, blocks)]) + "\n"
+
+    def _read(self, where: str, value: Any) -> Any:
+        """Return a value with `_Part`s in it, hashable where it is one; fail on what gin lacks."""
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._read_part(where, value)
+        if isinstance(value, Mapping):
+            read = {_plain(key): self._read(f"{where}[{key!r}]", value[key]) for key in value}
+            return _Items("{}", tuple(read.items()))
+        if isinstance(value, (list, tuple)):
+            items = [self._read(f"{where}[{at}]", item) for at, item in enumerate(value)]
+            return _Items("[]" if isinstance(value, list) else "()", tuple(items))
+        if inspect.isfunction(value):
+            target = value if _homes(value) else inspect.unwrap(value)  # gin wraps it.
+            _require_name(where, target)
+            return _Function(target)
+        value = _plain(value)
+        is_literal = value is None or isinstance(value, (bool, int, float, str))
+        rule = "be a part, a function or plain values"
+        checks.require(is_literal, where, rule, value, "A gin file can hold nothing else.")
+        gin_names.check_value(where, value)
+        return value
+
+    def _read_part(self, where: str, part: Any) -> _Part:
+        kind = type(part)
+        _require_name(where, kind)
+        settings = []
+        for field in dataclasses.fields(part):
+            if not field.init:
+                continue
+            value = getattr(part, field.name)
+            inner = f"{kind.__name__}.{field.name}"
+            read = self._read(inner, _without_nan(part, value))
+            default = _default(field)
+            if default is not dataclasses.MISSING:
+                default = self._read(inner, _without_nan(part, default))
+            if repr(default) != repr(read):  # 1 is no True.
+                settings.append((field.name, read))
+        return _Part(kind, tuple(settings))
+
+    def _name(self, target: Any) -> str:
+        """Return how the file calls a class or a function, whose module it imports."""
+        return f"{self._import(_homes(target)[0])}.{target.__name__}"
+
+    def _import(self, module: str) -> str:
+        """Return the name of a module in the file: its last word, or a number behind it."""
+        if module not in self._modules:
+            package, _, last = module.rpartition(".")
+            name, number = last, 2
+            while name in self._imports:
+                name, number = f"{last}_{number}", number + 1
+            alias = "" if name == last else f" as {name}"
+            statement = f"from {package} import {last}{alias}" if package else f"import {last}"
+            self._modules[module], self._imports[name] = name, statement + alias * (not package)
+        return self._modules[module]
+
+    def _choose_scopes(self, value: Any, place: str) -> None:
+        """Give each part its scope, "" for the first of a class, and list the parts by class."""
+        for part, where in _walk(value, place):
+            known = self._kinds.setdefault(part.kind, [])
+            if part not in known:
+                known.append(part)
+                self._scopes[part] = where
+        for parts in self._kinds.values():
+            taken: set[str] = set()
+            for part in parts:
+                wished = _scope(part, self._scopes[part]) if len(parts) > 1 else ""
+                scope, number = wished, 2
+                while scope in taken:
+                    scope, number = f"{wished}_{number}", number + 1
+                taken.add(scope)
+                self._scopes[part] = scope
+
+    def _bind(self, part: _Part) -> str:
+        """Return the bindings of a part."""
+        key = self._reference(part).strip("@()")
+        lines = []
+        for setting, value in part.settings:
+            text = pprint.pformat(self._spell(value), width=_WIDTH, sort_dicts=False)
+            is_long = len(key) + len(setting) + len(text) > _WIDTH or "\n" in text
+            gap = " \\\n    " if is_long else " "
+            lines.append(f"{key}.{setting} ={gap}" + text.replace("\n", "\n    "))
+        return "\n".join(lines) + "\n" if lines else ""
+
+    def _spell(self, value: Any) -> Any:
+        """Return a value as Python writes it, with references in place of parts."""
+        if isinstance(value, _Part):
+            return _Code(self._reference(value))
+        if isinstance(value, _Function):
+            return _Code(f"@{self._name(value.target)}")
+        if not isinstance(value, _Items):
+            return value
+        if value.brackets == "{}":
+            return {key: self._spell(item) for key, item in value.items}
+        spelt = [self._spell(item) for item in value.items]
+        return spelt if value.brackets == "[]" else tuple(spelt)
+
+    def _reference(self, part: _Part) -> str:
+        scope = self._scopes[part]
+        return f"@{scope}/{self._name(part.kind)}()" if scope else f"@{self._name(part.kind)}()"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function that is a setting."""
+
+    target: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Items:
+    """A list, a tuple or the pairs of a map, hashable."""
+
+    brackets: str
+    items: tuple[Any, ...]
+
+
+def _require_name(where: str, target: Any) -> None:
+    named = f"{target.__module__}.{target.__qualname__}"
+    rule = "be a class or function that a gin file can name"
+    checks.require(bool(_homes(target)), where, rule, named, _FIX)
+
+
+def _homes(target: Any) -> list[str]:
+    """Return where a gin file finds a class or a function: in a package that lists it, its module.
+
+    None where it has no name that can be imported, as in a notebook.
+    """
+    module = target.__module__
+    package = module.rpartition(".")[0]
+    return [home for home in (package, module) if home and _exports(home, target)]
+
+
+def _exports(home: str, target: Any) -> bool:
+    if home == "__main__":
+        return False
+    try:
+        loaded = importlib.import_module(home)
+    except ImportError:
+        return False
+    is_listed = home == target.__module__ or target.__name__ in getattr(loaded, "__all__", ())
+    return is_listed and vars(loaded).get(target.__qualname__) is target
+
+
+def _walk(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
+    """Yield every part of a value with the setting that it is in, the outermost first."""
+    if isinstance(value, _Part):
+        yield value, place
+        for setting, inner in value.settings:
+            yield from _walk(inner, setting)
+    elif isinstance(value, _Items):
+        for item in value.items:
+            yield from _walk(item[1] if value.brackets == "{}" else item, place)
+
+
+def _scope(part: _Part, place: str) -> str:
+    """Return what tells a part from others of its class: its name, or where it stands."""
+    name = dict(part.settings).get("name")
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
+        return name
+    return place
+
+
+def _default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers of NumPy as those of Python."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _without_nan(part: Any, value: Any) -> Any:
+    """Return the defaults of a Spec as gin files write them, which have no literal for NaN."""
+    if not isinstance(part, spec.Spec) or not isinstance(value, Mapping):
+        return value
+    return {k: "nan" if isinstance(v, float) and math.isnan(v) else v for k, v in value.items()}

@@ -1,0 +1,402 @@
+"""Rows that Python holds: DataFrames, dicts of arrays, lists of rows.
+
+from mtl.data import frames
+data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
+columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 512 values}
+
+They are read as the same table in a CSV file is. None, NaN, NA and an empty text are an absent
+value: its default stands in, and a label is marked missing. Spaces around a text are dropped, a
+text may hold a number, and lists are lists or text such as a|b.
+"""
+
+import dataclasses
+import functools
+import os
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import csv, examples, tfrecord
+from mtl.files import atomic, checksums, storage
+from mtl.spec import literals, nested
+
+Values: TypeAlias = Sequence[Any] | np.ndarray
+
+# What is no number and no text, and is not taken for one by chance: dates, complex numbers, ...
+_KINDS = "biufOUS"
+_ABSENT = ("NAType", "NaTType")  # Of pandas, which is not imported for it.
+_ARRAYS = {"float32": np.float32, "string": object}
+_ROWS_AT_ONCE = 10_000
+PLAIN_CSV = csv.Csv(files={"input": ""})
+_DEFAULTS = "Set Spec.defaults, or Spec.type_defaults for all of a type"
+_FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
+
+
+class Table:
+    """The fields of rows that Python holds.
+
+    Args:
+      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; what names no field is not
+        looked at.
+      fields: those that are read.
+      where: what a mistake is said to be in.
+      cells: as whose cells texts are read.
+
+    Raises:
+      UserError: `data` is something else, lacks a field, or its columns differ in length.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        fields: Mapping[str, spec_lib.Field],
+        where: str = "the data",
+        cells: csv.Csv = PLAIN_CSV,
+    ):
+        self._fields, self._where, self._cells = fields, where, cells
+        counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
+        self._read = [field for name, field in fields.items() if name not in counted]
+        columns, self._index = _columns(where, data, [field.name for field in self._read])
+        self._columns = {name: _array(f"{where}: {name!r}", own) for name, own in columns.items()}
+        lengths = {name: len(values) for name, values in self._columns.items()}
+        self._rows = next(iter(lengths.values()))
+        for name, length in lengths.items():
+            rule = f"hold {self._rows} values, as {next(iter(lengths))!r} does"
+            checks.require(length == self._rows, f"{where}: {name!r}", rule, length)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def read(self, start: int, stop: int) -> dict[str, Values]:
+        """Return {field: B values} of some rows, with the counts of items of lists of lists.
+
+        Raises:
+          UserError: by row and field, if a value is none of the field.
+        """
+        found: dict[str, Values] = {}
+        for field in self._read:
+            values = self._columns[field.name][start:stop]
+            try:
+                found[field.name] = _read_column(field, self._cells, values)
+            except _BadValueError as error:
+                row = start + error.row
+                problem = f"field {field.name!r} {error}"
+                raise checks.UserError(f"{self._name_row(row)}: {problem}.") from error
+            if field.is_nested:
+                counts = [
+                    [len(item) for item in _parts(field, self._cells, value) or ()]
+                    for value in values
+                ]
+                name = spec_lib.counts_name(field.name)
+                found[name] = [np.array(own, np.int64) for own in counts]
+        return found
+
+    def serialize(self) -> Iterator[np.ndarray]:
+        """Yield all rows as serialized tf.Examples [B], some thousands at a time."""
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
+
+    def _name_row(self, row: int) -> str:
+        label = None if self._index is None else self._index[row]
+        is_told = self._index is None or label == row
+        return f"{self._where} row {row}" + ("" if is_told else f", index {label!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Frames(types.Source):
+    """A source of rows in memory.
+
+    `mtl.train` writes them beside its run, for the launchers to read: `store`.
+
+    Attributes:
+      splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
+      cells: as whose cells texts are read.
+    """
+
+    splits: Mapping[str, Any]
+    cells: csv.Csv = PLAIN_CSV
+
+    def __post_init__(self):
+        rule = "map splits to DataFrames, dicts of arrays or lists of dicts"
+        checks.mapping("Frames.splits", self.splits, rule)
+        checks.require(bool(self.splits), "Frames.splits", "name a split", dict(self.splits))
+
+    def table(self, split: str, fields: Mapping[str, spec_lib.Field]) -> Table:
+        """Return the fields of the rows of a split."""
+        checks.one_of("Frames.splits", split, self.splits)
+        return Table(self.splits[split], fields, f"split {split!r}", self.cells)
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the numbers of the rows, as {"split": number of the split, "row": number}."""
+        checks.one_of("Frames.splits", split, self.splits)
+        number, rows = list(self.splits).index(split), _count_rows(self.splits[split])
+        return tf.data.Dataset.range(rows).map(
+            lambda row: {"split": tf.constant(number, tf.int64), "row": row}
+        )
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Rows by number [B] -> {name: [B, ...]}."""
+        fields = spec.fields if with_labels else spec.feature_fields
+        serialized = functools.cache(functools.partial(self._serialize, fields))
+
+        def take(splits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            numbers = zip(splits, rows, strict=True)
+            return np.array([serialized(split)[row] for split, row in numbers], object)
+
+        taken = tf.numpy_function(take, [batch["split"], batch["row"]], tf.string, stateful=False)
+        taken.set_shape([batch["row"].shape[0]])
+        return spec.parse(taken, with_labels)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split row by row."""
+        rows = (row for some in self.table(split, spec.fields).serialize() for row in some)
+        for number, row in enumerate(rows):
+            yield f"split {split!r} row {number}", tfrecord.scan_record(row, spec)
+
+    def _serialize(self, fields: Mapping[str, spec_lib.Field], split: int) -> np.ndarray:
+        table = self.table(list(self.splits)[split], fields)
+        return np.concatenate(list(table.serialize()))
+
+
+def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Source:
+    """Write the rows in memory of a source, or of those within it, and return what reads the files.
+
+    Files are named by their content, `<split>-<checksum>.tfrecord`: equal rows are written once,
+    and others never take their place. A source without rows in memory is returned as it is.
+
+    Raises:
+      UserError: a row is malformed, or nothing can be written to `folder`.
+    """
+    if isinstance(source, Frames):
+        folder = storage.make_absolute(folder)
+        tf.io.gfile.makedirs(folder)
+        names = {split: _store_split(source, split, spec, folder) for split in source.splits}
+        return tfrecord.TfRecord(files=names, data_dir=folder)
+    inner = getattr(source, "source", None)
+    stored = None if inner is None else store(inner, spec, folder)
+    return source if stored is inner else dataclasses.replace(source, source=stored)  # type: ignore
+
+
+def _store_split(source: Frames, split: str, spec: spec_lib.Spec, folder: str) -> str:
+    """Write the rows of a split, and return the name of the file."""
+    table = source.table(split, spec.fields)
+    checks.scope_name("Frames.splits", split)  # It is part of a file's name.
+    checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
+    partial = os.path.join(folder, f".{split}-{os.getpid()}.tmp")
+    try:
+        with tf.io.TFRecordWriter(partial) as writer:
+            for some in table.serialize():
+                for row in some:
+                    writer.write(row)
+        name = f"{split}-{checksums.of_file(partial).removeprefix('crc32:')}.tfrecord"
+        with atomic.replacing(os.path.join(folder, name)) as path:
+            tf.io.gfile.rename(partial, path, overwrite=True)
+    finally:
+        if tf.io.gfile.exists(partial):
+            tf.io.gfile.remove(partial)
+    return name
+
+
+class _BadValueError(ValueError):
+    """A value that is none of its field: what is wrong, and in which row of those that are read."""
+
+    def __init__(self, row: int, problem: str):
+        super().__init__(problem)
+        self.row = row
+
+
+def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
+    """Return {name: values} of the data, and its index where it has one."""
+    if isinstance(data, Mapping):
+        _require_columns(where, names, list(data))
+        return {name: data[name] for name in names}, None
+    if isinstance(data, (list, tuple)):
+        for row in data:
+            checks.is_a(where, row, Mapping, _FORMS)
+        # Without a row nothing tells of the columns.
+        known = dict.fromkeys(key for row in data for key in row) if data else names
+        _require_columns(where, names, list(known))
+        return {name: [row.get(name) for row in data] for name in names}, None
+    is_frame = hasattr(data, "columns") and hasattr(data, "__getitem__")
+    fix = "One row is [{'age': 39}], or frame.iloc[[0]]."
+    checks.require(is_frame, where, _FORMS, type(data).__name__, fix)
+    columns = list(data.columns)
+    _require_columns(where, names, columns)
+    for name in names:
+        checks.require(columns.count(name) == 1, where, f"hold one column {name!r}", columns)
+    return {name: data[name] for name in names}, getattr(data, "index", None)
+
+
+def _require_columns(where: str, names: Sequence[str], columns: Sequence[Any]) -> None:
+    for name in names:
+        if name not in columns:
+            checks.fail(where, f"have the column {name!r}", columns, checks.nearest(name, columns))
+
+
+def _count_rows(data: Any) -> int:
+    return len(next(iter(data.values()), ())) if isinstance(data, Mapping) else len(data)
+
+
+def _array(where: str, values: Any) -> np.ndarray:
+    """Return the values of a column as an array, of objects where they are not all numbers."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.tolist()
+    if isinstance(values, (list, tuple)):
+        values = _listed(values)
+    elif not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
+        values = np.asarray(values)
+    rule, fix = "hold a value for each row", "One row is [{'age': 39}]."
+    is_array = isinstance(values, np.ndarray) and values.ndim > 0
+    checks.require(is_array, where, rule, values, fix)
+    fix = "Turn it into text or a number."
+    checks.require(values.dtype.kind in _KINDS, where, "hold text or numbers", values.dtype, fix)
+    return values
+
+
+def _listed(values: Sequence[Any]) -> np.ndarray:
+    kinds = set(map(type, values))
+    if kinds in ({int}, {float}, {bool}):  # Of several kinds NumPy would round the integers.
+        array = np.array(values)
+        if kinds == {float} or array.dtype.kind != "f":  # As it rounds those beyond 64 bits.
+            return array
+    array = np.empty(len(values), object)
+    for row, value in enumerate(values):  # At once NumPy would make a matrix of equal lists.
+        array[row] = value
+    return array
+
+
+def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> Values:
+    """Return the values of a field: [B, ...], or lists of B arrays.
+
+    Raises:
+      _BadValueError: one is none of the field.
+    """
+    is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
+    fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
+    if values.dtype.kind in "biuf" and (is_one or fits):
+        return _read_numbers(field, values)
+    made = _read_each(field, cells, values)
+    kind = _ARRAYS.get(field.dtype, np.int64)
+    if field.is_ragged:
+        return [np.array(own, kind) for own in made]
+    array = np.array(made, kind)
+    return array.reshape(len(made), field.size) if field.shape else array
+
+
+def _read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
+    flat = values.reshape(len(values), field.size)
+    may_lack = values.dtype.kind == "f" and values.ndim == 1
+    absent = np.isnan(values) if may_lack else np.zeros(len(values), bool)
+    good, converted = _convert(field.dtype, flat)
+    bad = ~(good.all(axis=1) | absent)
+    if bad.any():
+        row = int(bad.argmax())
+        raise _BadValueError(row, _describe(field, values[row].tolist()))
+    if absent.any():
+        converted[absent] = _stand_in(field, int(absent.argmax()))
+    return converted if field.shape else converted[:, 0]
+
+
+def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which numbers [N, D] are of the type, and them as such."""
+    if dtype == "string":
+        return np.zeros(values.shape, bool), np.full(values.shape, "", object)
+    if dtype == "float32":
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
+        return np.isinf(numbers) <= np.isinf(values), numbers
+    low, high = literals.RANGES[dtype]
+    if values.dtype.kind == "f":
+        # float(high) of int64 is one too many.
+        good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
+        return good, np.where(good, values, 0).astype(np.int64)
+    good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
+    return good, values.astype(np.int64)
+
+
+def _stand_in(field: spec_lib.Field, row: int) -> Any:
+    """Return what stands in for an absent value; `row` lacks it."""
+    if field.default is not None:
+        return field.default
+    if field.dtype == "string" and not field.shape:
+        return ""  # As of a CSV file.
+    raise _BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
+
+
+def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> list[Any]:
+    """Return the values of a field one by one; of equal texts once."""
+    made: list[Any] = []
+    texts: dict[str, Any] = {}
+    for row, value in enumerate(values):
+        if type(value) is str and value in texts:
+            made.append(texts[value])
+            continue
+        try:
+            parts = _parts(field, cells, value)
+            if parts is None and field.is_required:
+                made.append(_stand_in(field, row))
+                continue
+            if parts is not None and field.is_nested:
+                parts = nested.flatten(field, parts)
+            made.append(field.value(parts))
+        except _BadValueError:
+            raise
+        except (TypeError, ValueError) as error:
+            is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
+            raise _BadValueError(row, str(error) if is_told else _describe(field, value)) from error
+        if type(value) is str:
+            texts[value] = made[-1]
+    return made
+
+
+def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
+    """Return the values in one cell, as plain Python, by item of a list of lists; None if absent.
+
+    Raises:
+      ValueError: it is no text, number or list of them.
+    """
+    value = _plain(field, value)
+    if _is_absent(value):
+        return None
+    if isinstance(value, str):
+        return cells.read_cell(value, field)
+    if isinstance(value, list):
+        return value if field.is_nested else nested.flatten(field, value)
+    return [value]
+
+
+def _is_absent(value: Any) -> bool:
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in _ABSENT
+
+
+def _plain(field: spec_lib.Field, value: Any) -> Any:
+    """Return arrays and tuples as lists, numbers of NumPy and bytes as what Python has for them."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # An integer, for Python.
+        raise ValueError(_describe(field, value))
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise ValueError("must be text in UTF-8") from None
+    if isinstance(value, (list, tuple)):
+        return [_plain(field, part) for part in value]
+    return value
+
+
+def _describe(field: spec_lib.Field, value: Any) -> str:
+    fix = ""
+    if field.dtype == "string":
+        fix = ". Read the column as text: 7 may have been 07 or 7.0"
+    return f"must be {field.dtype}, got {reprlib.repr(value)}{fix}"

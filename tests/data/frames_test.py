@@ -1,0 +1,232 @@
+import datetime
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import checks, spec
+from mtl.data import csv, frames, pipeline, source, subset
+
+SPEC = spec.Spec(
+    features={
+        "age": "float32",
+        "size": "int64",
+        "word": "string",
+        "town": "string",
+        "tags": ("string", (None,)),
+        "point": ("float32", (2,)),
+        "items": ("int64", (None, None)),
+    },
+    labels={"clicked": "int64", "minutes": "float32"},
+    defaults={"age": "nan", "size": 7, "word": "?"},
+)
+GOOD = {
+    "age": [1.5, None],
+    "size": [3, None],
+    "word": [" a ", None],
+    "town": ["b", ""],
+    "tags": [["x", "y"], None],
+    "point": [[1, 2], (3.0, 4.0)],
+    "items": [[[1], [], [2, 3]], None],
+    "clicked": [True, None],
+    "minutes": [None, 2],
+}
+
+
+def _read(data, fields=None, **settings):
+    table = frames.Table(data, fields or SPEC.fields, **settings)
+    found = table.read(0, len(table))
+    return {name: [np.asarray(value).tolist() for value in own] for name, own in found.items()}
+
+
+def _as_rows(data):
+    return [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)]
+
+
+@pytest.mark.parametrize("form", [dict, _as_rows])
+def test_absent_values_are_as_the_specification_says(form):
+    found = _read(form(GOOD))
+    assert found["age"][0] == 1.5 and math.isnan(found["age"][1])
+    assert found["size"] == [3, 7] and found["clicked"] == [1, -1]
+    assert found["word"] == ["a", "?"] and found["town"] == ["b", ""]
+    assert found["tags"] == [["x", "y"], []] and found["point"] == [[1, 2], [3, 4]]
+    assert found["items"] == [[1, 2, 3], []]
+    assert found[spec.counts_name("items")] == [[1, 0, 2], []]
+    assert math.isnan(found["minutes"][0]) and found["minutes"][1] == 2
+
+
+def test_a_table_in_memory_is_read_as_its_csv_file(tmp_path):
+    texts = {
+        "age": ["1e3", "", " 2.5", "nan"],
+        "size": ["+5", "", "5.0", "true"],
+        "word": ["  a b", "", "?", "ä"],
+        "town": ["", "x", "  ", "nan"],
+        "tags": ["a|b", "", "c", "|d|"],
+        "point": ["1|2", " 3|4", "5|6", "7| 8"],
+        "items": ["1|2;3||4", "", ";", "5"],
+        "clicked": ["1", "", "0", "1"],
+        "minutes": ["", "2", "3", "nan"],
+    }
+    path = tmp_path / "rows.csv"
+    lines = [",".join(texts), *map(",".join, zip(*texts.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    expected = [values for _, values in csv.Csv(files={"all": str(path)}).scan("all", SPEC)]
+    found = [values for _, values in frames.Frames(splits={"all": texts}).scan("all", SPEC)]
+    assert repr(found) == repr(expected) and len(found) == 4
+
+
+def test_cells_are_read_as_those_of_a_csv_source():
+    cells = csv.Csv(files={"all": "x.csv"}, missing=("?", "-"), list_delimiter=";")
+    fields = {name: SPEC.fields[name] for name in ("word", "size", "tags")}
+    data = {"word": [" ?", ""], "size": ["-", "1"], "tags": ["a;b", "?"]}
+    assert _read(data, fields, cells=cells) == {
+        "word": ["?", ""],
+        "size": [7, 1],
+        "tags": [["a", "b"], []],
+    }
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        (np.array([2**53, -1], np.int64), [2**53, -1]),
+        (np.array([1.0, np.nan]), [1, 7]),
+        (np.array([True, False]), [1, 0]),
+        (np.array([255, 0], np.uint8), [255, 0]),
+        (np.array(["3", " 4 "]), [3, 4]),
+        (np.array([b"3", b"4"]), [3, 4]),
+        (np.ma.masked_array([3, 4], [False, True]), [3, 7]),
+        (np.array([np.int32(3), np.float64("nan")], object), [3, 7]),
+        (tf.constant([3, 4]), [3, 4]),
+    ],
+)
+def test_whole_numbers_of_any_type(values, expected):
+    found = frames.Table({"size": values}, {"size": SPEC.fields["size"]}).read(0, 2)["size"]
+    assert found.dtype == np.int64 and found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "name, values, message",
+    [
+        ("age", ["x", 1], "row 0: field 'age' must be float32, got 'x'."),
+        ("age", [1, 1e39], "row 1: field 'age' must be float32, got 1e+39."),
+        ("size", [1, 1.5], "row 1: field 'size' must be int64, got 1.5."),
+        ("size", [1.0, 2.0**63], "row 1: field 'size' must be int64, got 9.2233"),
+        ("size", [1, 2**63], "row 1: field 'size' must be int64, got 9223372036854775808."),
+        ("size", np.array([1, 2**63], np.uint64), "row 1: field 'size' must be int64, got 92"),
+        ("size", [math.inf, 1], "row 0: field 'size' must be int64, got inf."),
+        ("word", ["a", 7], "row 1: field 'word' must be string, got 7. Read the column as text"),
+        ("word", [7.0, None], "row 0: field 'word' must be string, got 7.0. Read the column"),
+        ("word", ["a", True], "row 1: field 'word' must be string, got True. Read"),
+        ("word", [b"a", b"\xff"], "row 1: field 'word' must be text in UTF-8."),
+        ("point", [[1, 2], None], "row 1: field 'point' must be present, as it has no default."),
+        ("point", [[1, 2], [1]], "row 1: field 'point' must hold 2 values, got 1."),
+        ("point", np.zeros((2, 3)), "row 0: field 'point' must hold 2 values, got 3."),
+        ("items", [[1], []], "row 0: field 'items' must be a list of lists"),
+        ("age", np.array(["2024-01-01"] * 2, "M8[ns]"), "'age' must hold text or numbers"),
+        ("age", [np.datetime64("2024-01-01", "ns"), 1], "row 0: field 'age' must be float32"),
+        ("age", [datetime.datetime(2024, 1, 1), 1], "row 0: field 'age' must be float32"),
+        ("age", [1j, 2j], "row 0: field 'age' must be float32"),
+        ("age", 5, "'age' must hold a value for each row, got 5. One row is [{"),
+        ("age", "ab", "'age' must hold a value for each row, got 'ab'."),
+        ("word", ["a"], "'word' must hold 2 values, as 'age' does, got 1."),
+    ],
+)
+def test_a_wrong_value_is_named_by_row_and_field(name, values, message):
+    with pytest.raises(checks.UserError) as error:
+        _read({**GOOD, name: values})
+    assert message in str(error.value) and str(error.value).startswith("the data")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"agee": [1]}, "the data must have the column 'age', got ['agee']. Did you mean 'agee'?"),
+        ([{"agee": 1}, {}], "the data must have the column 'age', got ['agee']. Did you"),
+        ({"age": 1}, "the data: 'age' must hold a value for each row, got 1."),
+        ([1, 2], "the data must be a DataFrame, a dict of arrays or a list of dicts, got 1."),
+        (np.zeros(3), "must be a DataFrame, a dict of arrays or a list of dicts, got 'ndarray'."),
+    ],
+)
+def test_what_is_no_table_is_refused(data, message):
+    with pytest.raises(checks.UserError) as error:
+        frames.Table(data, {"age": SPEC.fields["age"]})
+    assert message in str(error.value)
+
+
+@pytest.mark.medium
+def test_columns_of_pandas():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {
+            "age": pd.array([1.5, None], "Float64"),
+            "size": pd.array([3, None], "Int64"),
+            "word": pd.Categorical(["a", None]),
+            "town": pd.array(["b", None], "string"),
+            "tags": [np.array(["x"]), pd.NA],
+            "point": [[1, 2], [3, 4]],
+            "items": [[[1]], pd.NaT],
+            "clicked": pd.array([True, None], "boolean"),
+            "minutes": pd.Series([None, 2], dtype=object).values,
+        },
+        index=["u1", "u2"],
+    )
+    found = _read(frame)
+    assert found["size"] == [3, 7] and found["word"] == ["a", "?"] and found["town"] == ["b", ""]
+    assert found["tags"] == [["x"], []] and found["clicked"] == [1, -1]
+    assert math.isnan(found["age"][1]) and math.isnan(found["minutes"][0])
+    with pytest.raises(checks.UserError, match=r"row 1, index 'u2': field 'age' must be float32"):
+        _read(frame.assign(age=["1", "old"]))
+    with pytest.raises(checks.UserError, match="hold one column 'age'"):
+        _read(pd.concat([frame, frame[["age"]]], axis=1))
+    with pytest.raises(checks.UserError, match=r"got 'Series'. One row is .* frame.iloc\[\[0\]\]"):
+        _read(frame.iloc[0])
+    for name in ("age", "word"):
+        days = pd.to_datetime(["2024-01-01", None])
+        with pytest.raises(checks.UserError, match=f"'{name}' must hold text or numbers"):
+            _read(frame.assign(**{name: days}))
+
+
+def _pipeline(rows=GOOD):
+    splits = {"train": rows, "test": {name: own[:1] for name, own in rows.items()}}
+    return pipeline.Pipeline(source=frames.Frames(splits=splits), spec=SPEC, batch_size=2)
+
+
+@pytest.mark.medium
+def test_rows_in_memory_and_their_files_are_the_same_source(tmp_path):
+    data = _pipeline()
+    stored = frames.store(data.source, SPEC, str(tmp_path / "data"))
+    again = frames.store(_pipeline().source, SPEC, str(tmp_path / "data"))
+    assert stored == again and len(list((tmp_path / "data").iterdir())) == 2
+    in_file = pipeline.Pipeline(source=stored, spec=SPEC, batch_size=2)
+    for split in ("train", "test"):
+        one, other = (
+            list(source.iterate(lambda own=own, split=split: own.one_pass(split)))
+            for own in (data, in_file)
+        )
+        assert repr(one) == repr(other) and len(one) == 1
+        scanned = [
+            [values for _, values in own.source.scan(split, SPEC)] for own in (data, in_file)
+        ]
+        assert repr(scanned[0]) == repr(scanned[1])
+    changed = frames.store(_pipeline({**GOOD, "age": [1, 2]}).source, SPEC, str(tmp_path / "data"))
+    assert changed != stored and len(list((tmp_path / "data").iterdir())) == 4
+
+
+def test_a_source_around_rows_in_memory_is_kept(tmp_path):
+    cut = subset.Subset(source=_pipeline().source, share=0.5)
+    stored = frames.store(cut, SPEC, str(tmp_path))
+    assert stored.share == 0.5 and stored.source.data_dir == str(tmp_path)
+    assert frames.store(stored, SPEC, str(tmp_path)) is stored
+
+
+def test_a_bad_row_leaves_no_file(tmp_path):
+    source_of = _pipeline({**GOOD, "size": [1, "x"]}).source
+    with pytest.raises(checks.UserError, match="split 'train' row 1: field 'size' must be int64"):
+        frames.store(source_of, SPEC, str(tmp_path))
+    with pytest.raises(checks.UserError, match="split 'train' must hold a row"):
+        frames.store(frames.Frames(splits={"train": []}), SPEC, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(checks.UserError, match="Frames.splits must be one of train, got 'tset'"):
+        frames.Frames(splits={"train": []}).records("tset")

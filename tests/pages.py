@@ -13,3 +13,9 @@ def read_block(page, kind):
     """The first block of this kind, such as "python" or "gin"."""
     text = (_DOCS / page).read_text()
     return re.search(rf"```{kind}\n(.*?)```", text, re.S).group(1)
+
+
+def join_blocks(page, kind):
+    """All blocks of this kind, in order, as one file."""
+    text = (_DOCS / page).read_text()
+    return "\n\n".join(re.findall(rf"```{kind}\n(.*?)```", text, re.S))

@@ -1,14 +1,16 @@
 """A step in a `model_fn` written by hand gives the weights that our own model gives."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import model_fns, types
+from mtl import compat, model_fns, types
 from mtl.balancing import methods, surgery, weighting
 from mtl.optimization import clipping, optimizers, schedules, update
+from mtl.variables import averaging
 from tests import tiny
 from tests.model_fns import twin
 
@@ -41,6 +43,27 @@ def test_weights_of_a_balanced_step_are_those_of_our_model(tmp_path):
     made = twin.estimator(tmp_path / "twin", train_steps=twin.STEPS, **SETTINGS)
     made.train(twin.read_rows, max_steps=twin.STEPS)
     twin.assert_equal(tiny.variables(tmp_path / "twin"), tiny.variables(tmp_path / "ours"))
+
+
+@pytest.mark.medium
+def test_a_saver_of_averages_predicts_as_our_model(tmp_path):
+    average = {"update": dataclasses.replace(twin.UPDATE, average=averaging.ExponentialAverage())}
+    made = twin.estimator(tmp_path, **average)
+    made.train(twin.read_rows, max_steps=4)
+
+    def model_fn(features, labels, mode, config):
+        spec = made.model_fn(features, labels, mode, config)
+        return spec._replace(scaffold=tf1.train.Scaffold(saver=averaging.Saver()))
+
+    def predict(estimator, name):
+        rows = tf.data.Dataset.from_tensor_slices
+        given = {"x": tiny.SPLITS["test"]["x"]}
+        return np.array([row[name] for row in estimator.predict(lambda: rows(given).batch(48))])
+
+    averaged = predict(compat.estimator.Estimator(model_fn, config=made.config), "size")
+    ours = predict(twin.our_estimator(tmp_path, **average), "size/value")
+    np.testing.assert_array_equal(averaged, ours)
+    assert not np.allclose(predict(made, "size"), averaged)
 
 
 @contextlib.contextmanager

@@ -110,6 +110,7 @@ class Experiment:
         no other evaluation, and no training, knows of it.
       trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training beside its scalars; None for nothing more.
+      hooks: parts of your own that watch a training, each of which makes a `SessionRunHook`.
     """
 
     data: pipeline.Pipeline
@@ -124,6 +125,7 @@ class Experiment:
     attack: types.Attack | None = None
     trackers: Sequence[types.Tracker] = ()
     tensorboard: tensorboard_lib.TensorBoard | None = None
+    hooks: Sequence[types.Hook] = ()
 
     def __post_init__(self):
         for name, kind in (
@@ -155,6 +157,7 @@ class Experiment:
         if isinstance(self.model.surgery, affinity.TaskAffinity):
             self.model.surgery.check(self.run.train_steps, self.run.summary_steps)
         self._check_trackers()
+        self._check_hooks()
         if self.tensorboard is not None:
             example = "be built, such as @tensorboard.TensorBoard()"
             kind = tensorboard_lib.TensorBoard
@@ -194,6 +197,14 @@ class Experiment:
             names.append(types.read_member(tracker, types.Tracker, "name"))
             checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
         checks.unique(where, names)
+
+    def _check_hooks(self) -> None:
+        where = "Experiment.hooks"
+        checks.is_a(where, self.hooks, (list, tuple), "be a list of hooks")
+        for hook in self.hooks:
+            checks.require_part(where, hook, "your_package.YourHook", arguments=1)
+            every = types.read_member(hook, types.Hook, "every_steps")
+            checks.whole(f"{type(hook).__name__}.every_steps", every, 1)
 
     @property
     def files_read(self) -> list[str]:

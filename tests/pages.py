@@ -18,3 +18,8 @@ def read_blocks(page, kind):
     """All blocks of this kind, in their order."""
     text = (_DOCS / page).read_text()
     return re.findall(rf"```{kind}\n(.*?)```", text, re.S)
+
+
+def join_blocks(page, kind):
+    """All blocks of this kind, in order, as one file."""
+    return "\n\n".join(read_blocks(page, kind))

@@ -92,15 +92,25 @@ class ClipAudit:
         """Return what `MultiTaskModel.model_fn` calls to observe a training step."""
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
-            # After the averages of normalisations have moved, before the weights do.
-            with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-                found = measures.measure(model, statistics, features, labels, lambda _: weights)
-                recorded = _record_batch(record, self.sample_ids(features, labels), found)
-            warn_of_unknown(found)
-            warn_of_left_out(found)
-            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
+            def measure() -> measures.Measured:
+                return measures.measure(model, statistics, features, labels, lambda _: weights)
+
+            record_step(record, self.sample_ids(features, labels), measure)
 
         return observe
+
+
+def record_step(
+    record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
+) -> None:
+    """Have UPDATE_OPS add the batch of a step, of samples with these ids, to the record."""
+    # After the averages of normalisations have moved, before the weights do.
+    with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+        found = measure()
+        recorded = _record_batch(record, ids, found)
+    warn_of_unknown(found)
+    warn_of_left_out(found)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
 
 
 def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:

@@ -15,11 +15,14 @@ from mtl.clip_audit import auxiliary as auxiliary_lib
 from mtl.clip_audit import norms
 from mtl.example_gradients import twins
 from mtl.step import gradients as gradients_lib
+from mtl.step import whole_batch
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
 
 tf1 = tf.compat.v1
+
+_OF_HEADS = ("el2n", "margin", "label", "prediction")
 
 
 class Measured(NamedTuple):
@@ -99,6 +102,44 @@ def measure(
     return Measured(examples, _of_batch(found), found.unknown, auxiliary.left_out)
 
 
+def measure_losses(
+    losses_of: Callable[[Any], types.Tensors], batch: Any, weights: types.Tensors
+) -> Measured:
+    """Measure the examples of a network of which the losses alone are known.
+
+    What only a head knows, such as EL2N, is NaN.
+
+    Args:
+      losses_of: builds the network once more, {task: losses [B]} of the rows that it is given; in
+        it no example depends on another.
+      batch: B rows of tensors, in any nesting.
+      weights: {task: the weight of its loss, a scalar}.
+    """
+
+    def build(rows: Any) -> types.Tensors:
+        before = {variable.ref() for variable in tf1.global_variables()}
+        here = tf1.get_variable_scope()
+        with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
+            losses = losses_of(rows)
+        made = [v.name for v in tf1.global_variables() if v.ref() not in before]
+        rule = "find the variables that are there, and make none"
+        checks.require(not made, "clip audit: losses_of", rule, made[:3])
+        for task in weights:
+            checks.one_of("clip audit: losses_of", task, losses)
+            is_row = losses[task].shape.rank == 1
+            where = f"clip audit: losses_of, task {task!r}"
+            checks.require(is_row, where, "give a loss for each row, [B]", losses[task].shape)
+        return {task: losses[task] for task in weights}
+
+    found = norms.measure(build, batch, lambda _: weights)
+    examples = _of_gradients(found)
+    for task, losses in found.losses.items():
+        unknown = tf.fill(tf.shape(losses), float("nan"))
+        examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
+        examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}
+    return Measured(examples, _of_batch(found), found.unknown, {})
+
+
 def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """Return the loss of every example, [B]."""
     examples = head.examples(logits, labels)
@@ -163,7 +204,7 @@ def _of_head(
         gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
     )
     if counts.shape.rank > 1:
-        return {"el2n": el2n, "margin": unknown, "label": unknown, "prediction": unknown}
+        return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
     prediction = predicted.get("class_id", predicted.get("value", unknown))
     of_labelled = {
         "el2n": el2n,

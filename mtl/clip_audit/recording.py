@@ -9,9 +9,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import tensorflow as tf
+
 from mtl import checks
 from mtl import features as features_lib
-from mtl.clip_audit import audit, report, visits
+from mtl.clip_audit import audit, measures, report, visits
 from mtl.data import pipeline
 
 if TYPE_CHECKING:
@@ -56,6 +58,11 @@ class Recording:
         if self._settings is None or self._record is None:
             return None
         return self._settings.make_observer(model, statistics, self._record)
+
+    def record_step(self, ids: tf.Tensor, measure: Callable[[], measures.Measured]) -> None:
+        """Have UPDATE_OPS record the batch of a step that `measure` measures."""
+        if self._record:
+            audit.record_step(self._record, ids, measure)
 
     def save(self, step: int) -> None:
         """Write what was recorded, before the checkpoint of a step."""

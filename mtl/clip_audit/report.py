@@ -138,7 +138,8 @@ def _ends(values: np.ndarray, count: int) -> tuple[float, float]:
 def _classes(samples: tables.Columns, task: str) -> list[str]:
     """Return the table of a task: its loss, and its classes where it has few."""
     losses = ", ".join(
-        f"{what} {_number(np.nanmean(samples[f'{what}/{task}/all']))}" for what in ("loss", "el2n")
+        f"{what} {_number(statistics.average(samples[f'{what}/{task}/all']))}"
+        for what in ("loss", "el2n")
     )
     found = statistics.by_class(samples, task)
     title = [f"## Task {task}", f"Over all visits: mean {losses}."]

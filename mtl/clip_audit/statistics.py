@@ -167,12 +167,12 @@ def of_run(
         "samples": len(norms),
         "visits": len(visits["norm"]),
         "batches": len(batches["norm"]),
-        "batches clipped": _mean(is_clipped(batches)[judged]),
-        "mean factor of a batch": _mean(factor[judged]),
+        "batches clipped": average(is_clipped(batches)[judged]),
+        "mean factor of a batch": average(factor[judged]),
         "batches not finite": int(np.sum(~np.isfinite(batches["norm"]))),
-        "visits above the threshold": _mean(above),
+        "visits above the threshold": average(above),
         "visits not finite": int(np.sum(~np.isfinite(visits["norm"]))),
-        "norm mass in the top 1% of samples": _mean(top) * len(top) / max(norms.sum(), 1e-30),
+        "norm mass in the top 1% of samples": average(top) * len(top) / max(norms.sum(), 1e-30),
     }
 
 
@@ -182,8 +182,8 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
     return {
         float(label): (
             int(np.sum(labels == label)),
-            _mean(samples[f"norm/task/{task}/mean/all"][labels == label]),
-            _mean(samples["share_above"][labels == label]),
+            average(samples[f"norm/task/{task}/mean/all"][labels == label]),
+            average(samples["share_above"][labels == label]),
         )
         for label in np.unique(labels[~np.isnan(labels)])
     }
@@ -218,6 +218,7 @@ def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np
     return np.divide(values, by, out=out, where=by != 0)
 
 
-def _mean(values: np.ndarray) -> float:
+def average(values: np.ndarray) -> float:
+    """Return the mean of the values that are not NaN; NaN where there is none."""
     values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     return float(np.mean(values)) if len(values) else np.nan

@@ -68,6 +68,22 @@ def in_use() -> str:
     return importlib.import_module(package).__version__
 
 
+def collect_updates(model: Any, inputs: Any) -> None:
+    """Add what Keras leaves aside in a graph: updates and penalties of a model.
+
+    The updates of a call on these inputs, as of batch normalisation, join UPDATE_OPS, and the
+    regularisation losses of its weights REGULARIZATION_LOSSES. Inputs that are new tensors tell
+    one call from another: pass them through `tf.identity` where a model is called twice.
+    """
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    for update in model.get_updates_for(inputs):
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+    for loss in model.get_losses_for(None):
+        tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
     """Layers made in it compute in such numbers, with weights of 32 bits."""

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mtl import compat, types
 from mtl import features as features_lib
 from mtl.auxiliary import row_losses
-from mtl.balancing.weighting import base as weighting_base
+from mtl.balancing import balanced
 from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
@@ -26,7 +26,6 @@ from mtl.monitoring.tensorboard import watch as watch_lib
 from mtl.optimization import schedules
 from mtl.sparsity import pruned_step
 from mtl.step import emitted as emitted_lib
-from mtl.step import gradients as gradients_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import moved, stacks
@@ -127,8 +126,7 @@ class MultiTaskModel(passes.Passes):
                 result = training_loop.run_repeatedly(step, features, **loop)
             else:
                 result = training_loop.run_once(step, features, labels)
-            # Estimator ends a run at a NaN; what becomes of such a step is for the update to say.
-            loss = tf.where(tf.math.is_nan(result["loss"]), 0.0, result["loss"])
+            loss = balanced.hide_nan(result["loss"])
             return compat.estimator.EstimatorSpec(
                 mode, loss=loss, train_op=result.step, **training_hooks(result)
             )
@@ -199,55 +197,18 @@ class MultiTaskModel(passes.Passes):
             are_rows_apart=self.are_rows_apart,
         )
         of_network = monitors_lib.take()
-        # Slices keep no activations: summing their losses before surgery takes a pass of its own.
-        # Where no value of a loss decides, the first slice stands in for all.
-        reads = self.reads_losses
-        losses = batch.sum(lambda forward: forward.losses) if reads else batch.first.losses
-        with tf1.variable_scope("balancing"):
-            step = tf1.train.get_or_create_global_step()
-            weighted = self.weigh_losses(losses, step)
-            # A weighting may be any function of the losses, such as a logarithm or a softmax. What
-            # it does to a task's gradient is to multiply it by the derivative of the weighted loss
-            # by the plain one: that is the task's weight. Every pass scales its losses by it, so
-            # that no gradient has to go through the weighting, which knows the whole batch alone.
-            # Equal weights hand the losses on. Those of many tasks are not multiplied by 1. Those
-            # of few are, or TensorFlow would add them up in another order than it always did.
-            are_plain = all(weighted[task] is loss for task, loss in losses.items())
-            weighs = not (are_plain and stacks.are_stacked(len(losses)))
-            weights = weighting_base.derive_weights(weighted, losses)
-            variables = tf1.trainable_variables()  # With those of the weighting.
-            scaled = batch.scale_losses(weights if weighs else None)
-            gradients, monitors = self.surgery(weighted, variables, scaled)
-        if weighs:
-            # Weights are constants to surgery. What the weighting itself learns, such as log
-            # variances, gets its gradient here: from the weighted losses, with the plain losses
-            # held constant.
-            stop = list(losses.values())
-            own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
-            gradients = list(map(gradients_lib.add_gradients, gradients, own))
-        if not reads:  # Surgery has added them up, in the same pass as the gradients.
-            losses = {task: monitors[f"{task}/loss"] for task in losses}
-            weighted = losses
-            if weighs:
-                weighted = {task: weights[task] * loss for task, loss in losses.items()}
-        total = tf.add_n(list(weighted.values()))
-        # UPDATE_OPS run before the weights move. Nothing else orders the reported loss and the
-        # update: without this the loss might be that of variables that have moved already.
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
+        found = balanced.balance_losses(batch, self.weigh_losses, self.surgery, self.reads_losses)
         if observe:
             with summaries.drop_summaries():  # The audit builds the network once more.
-                observe(features, labels, weights)
-        set_to_zero = pruned_step.update_masks(gradients, variables, batch)
-        with watch.see_update(gradients, variables, scaled):
-            train_op, of_update = self.update(gradients, variables, losses)
+                observe(features, labels, found.weights)
+        set_to_zero = pruned_step.update_masks(found.gradients, found.variables, batch)
+        with watch.see_update(found.gradients, found.variables, found.scaled):
+            train_op, of_update = self.update(found.gradients, found.variables, found.losses)
         train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
         watch.see_moved(train_op)
         of_network |= monitors_lib.take()
-        monitors = {"loss": total, **monitors, **of_update, **of_network}
-        for task, loss in losses.items():
-            monitors[f"{task}/loss"] = loss
-            monitors[f"weight/{task}"] = weights[task]
-        return train_op, monitors
+        monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
+        return train_op, monitors | found.describe_tasks()
 
     def _pass_forward(
         self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors

@@ -9,6 +9,7 @@ from mtl import checks, networks, types
 from mtl import features as features_lib
 from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
+from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
@@ -301,9 +302,7 @@ class Settings:
     @property
     def reads_losses(self) -> bool:
         """Whether weighting or surgery decide by the values of the losses."""
-        return types.read_member(self.weighting, types.Weighting, "reads_losses") or (
-            types.read_member(self.surgery, types.Surgery, "reads_losses")
-        )
+        return balanced.read_losses(self.weighting, self.surgery)
 
     def find_direction(self, metric: str) -> bool | None:
         """Return whether a higher value of a metric is better; None where nothing tells."""

@@ -60,10 +60,7 @@ class KerasModel:
         with _weights_given(made):
             outputs = made(given, training=training)
         if training:
-            for update in made.get_updates_for(given):
-                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-            for loss in made.get_losses_for(None):
-                tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, loss)
+            keras_lib.collect_updates(made, given)
         is_flat = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
         fix = "End it with Flatten or GlobalAveragePooling2D."
         checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)

@@ -304,11 +304,12 @@ class Training:
             return None
         due = (self._run.checkpoint_steps, self._run.summary_steps)
         shown, profiling = self._board, self._profiling
+        own = [types.read_member(h, types.Hook, "every_steps") for h in self._experiment.hooks]
         chosen = (shown.due_at if shown else (), profiling.due_at if profiling else ())
         return {
             "steps_per_call": self._run.steps_per_call,
             "last_step": self._run.train_steps,
-            "due_every": (*filter(None, due), *(shown.due_every if shown else ())),
+            "due_every": (*filter(None, due), *own, *(shown.due_every if shown else ())),
             "due_at": tuple(itertools.chain(*chosen)),
             "has_due": bool(shown and shown.due_items),
         }
@@ -408,6 +409,7 @@ class Training:
                 hooks.Skipped(result, model_dir),
                 hooks.FullTables(result, model_dir, self._experiment.model),
                 *self._build_tracked(result, context.report),
+                *(hook(result) for hook in self._experiment.hooks),
                 *([leading] if place.has_servers else []),
                 saving_hook,
                 *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),

@@ -37,6 +37,7 @@ from mtl.types.heads import (
     UncertainHead,
     WeighingHead,
 )
+from mtl.types.hooks import Hook, Steps
 from mtl.types.networks import Mixing, Mixture, Network, Towers
 from mtl.types.parts import count_rows, read_member, walk_parts
 from mtl.types.tracking import (
@@ -92,6 +93,7 @@ __all__ = [
     "Gradient",
     "GradientsAndVariables",
     "Head",
+    "Hook",
     "HistoryEncoder",
     "Json",
     "KILLED",
@@ -112,6 +114,7 @@ __all__ = [
     "Schedule",
     "Source",
     "Statistics",
+    "Steps",
     "Surgery",
     "Table",
     "TeachableHead",

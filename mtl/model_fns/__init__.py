@@ -1,0 +1,19 @@
+"""What our own model does, for the `model_fn` of any Estimator.
+
+step = model_fns.build_step(losses, update=update.Update(), surgery=surgery.Combine(...))
+model_fns.warm_start(transfer.WarmStart(source="runs/a"), config.model_dir)
+rows = model_fns.SavedInput(input_fn, model_dir)          # a run that goes on reads on
+audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
+model_fns.export(estimator, "models/a", spec, rows)       # checked before it is published
+
+docs/own_model_fn.md has them in one program.
+"""
+
+from mtl.compat.keras import collect_updates
+from mtl.model_fns.audit import Audit
+from mtl.model_fns.exporting import export
+from mtl.model_fns.saved_input import SavedInput
+from mtl.model_fns.step import Step, build_step
+from mtl.model_fns.warm_start import warm_start
+
+__all__ = ["Audit", "SavedInput", "Step", "build_step", "collect_updates", "export", "warm_start"]

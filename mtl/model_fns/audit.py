@@ -1,0 +1,69 @@
+"""The clip audit of `mtl.clip_audit`, in the training of any Estimator.
+
+audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
+observe = audit.observe(losses_of, (features, labels), ids=features["row"])     # in model_fn
+step = model_fns.build_step(losses, update=update.Update(), observe=observe)
+estimator.train(input_fn, max_steps=1000, saving_listeners=[audit])
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.checkpoints import run_directory
+from mtl.clip_audit import audit as audit_lib
+from mtl.clip_audit import brute_force, measures, recording
+from mtl.model_fns import step as step_lib
+from mtl.step import replicas
+
+tf1 = tf.compat.v1
+
+
+class Audit(tf.compat.v1.train.CheckpointSaverListener):
+    """Records the norm of every example's gradient in every step.
+
+    The report is written to `<model_dir>/clip_audit/training` when the training ends;
+    docs/clipping.md says what it holds. What only a head knows, such as EL2N, is NaN in it.
+
+    Args:
+      settings: of the audit; its `key` has no use here, as `observe` is given the ids.
+      model_dir: of the Estimator.
+    """
+
+    def __init__(self, settings: audit_lib.ClipAudit, model_dir: str):
+        self._settings, self._dir = settings, model_dir
+        self._recording = recording.Recording(settings, model_dir)
+
+    def observe(
+        self, losses_of: brute_force.Losses, batch: Any, ids: tf.Tensor
+    ) -> step_lib.Observe:
+        """Return what `build_step` calls to observe the step.
+
+        Args:
+          losses_of: builds the network once more for the rows that it is given, as in evaluation:
+            no example depends on another. Rows in the nesting of `batch` -> {task: losses [B]}.
+          batch: the rows of the step, in any nesting.
+          ids: what tells samples apart, [B] int64 or string.
+
+        Raises:
+          UserError: several replicas train.
+        """
+        count = replicas.count()
+        checks.require(count == 1, "Audit", "be of a training on one replica", count)
+        self._recording.start(run_directory.step_of(self._dir))
+
+        def observe(weights: types.Tensors) -> None:
+            self._recording.record_step(
+                ids, lambda: measures.measure_losses(losses_of, batch, weights)
+            )
+
+        return observe
+
+    def before_save(self, session, global_step_value):
+        """Write what was recorded, before the checkpoint of a step."""
+        self._recording.save(int(global_step_value))
+
+    def end(self, session, global_step_value):
+        """Write the report."""
+        self._recording.write()

@@ -1,0 +1,82 @@
+"""An export of any Estimator that is compared with its predictions before it is published.
+
+path = model_fns.export(estimator, "models/clicks", spec, make_dataset)
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks, compat, serving
+from mtl import spec as spec_lib
+from mtl.checkpoints import mismatch, run_directory
+
+_log = logging.getLogger(__name__)
+
+_DEFAULTS = serving.Serving()
+
+
+def export(
+    estimator: compat.estimator.Estimator,
+    folder: str,
+    spec: spec_lib.Spec,
+    make_dataset: Callable[[], tf.data.Dataset],
+    settings: serving.Serving = _DEFAULTS,
+    checkpoint: str = "latest",
+) -> str:
+    """Publish `folder/<version>`, a SavedModel, and return its path.
+
+    It is loaded afresh and predicts held-out rows as the Estimator does, as tf.Examples and as
+    tensors; docs/serving.md lists the checks. The outputs in `export_outputs` of the `model_fn`
+    have the names of the predictions that they are compared with, or `<signature>/<output>` is one.
+
+    Args:
+      estimator: predicts {name: [B, ...]} from {feature: [B, ...]}.
+      folder: of the versions.
+      spec: the features that are served.
+      make_dataset: makes batches {feature: [B, ...]} of rows to check the export on.
+      settings: of the export.
+      checkpoint: "latest" of the Estimator, or a path.
+
+    Raises:
+      RefusedError: it does not behave as the Estimator does; nothing is published then.
+      UserError: there is no checkpoint, it is of another model, or an output cannot be compared.
+    """
+    path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)
+    run_directory.require_writable("export: folder", folder)
+    own = functools.partial(estimator.model_fn, config=estimator.config)
+    model_fn = serving.add_signatures(_require_comparable(own), settings)
+    model_fn = mismatch.refuse_mismatch(model_fn, path)
+    checked = compat.estimator.Estimator(model_fn, config=estimator.config)
+    exporter = serving.Exporter(settings, spec, (), make_dataset, estimator.model_dir)
+    return exporter(checked, folder, path)
+
+
+def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `model_fn`, which fails where an output of its exports cannot be compared."""
+
+    def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+        spec = model_fn(features, labels, mode)
+        if mode == compat.estimator.ModeKeys.PREDICT:
+            where = "export: the predictions of the model_fn"
+            checks.is_a(where, spec.predictions, Mapping, "be {name: tensor}")
+            _check_outputs(spec.export_outputs, spec.predictions)
+        return spec
+
+    return checked
+
+
+def _check_outputs(signatures: Mapping[str, Any], predictions: Mapping[str, tf.Tensor]) -> None:
+    predict = compat.estimator.export.PredictOutput
+    for name, output in signatures.items():
+        if not isinstance(output, predict):
+            _log.warning("Not compared: signature %r, whose outputs have names of their own.", name)
+            continue
+        for key in output.outputs:
+            if f"{name}/{key}" not in predictions:
+                where = f"export: output {key!r} of signature {name!r}"
+                names = list(predictions)
+                checks.require(key in names, where, "be named as a prediction", key, f"{names}.")

@@ -1,0 +1,96 @@
+"""From the losses of a `model_fn` to its training step, as `MultiTaskModel` takes it.
+
+step = model_fns.build_step({"click": click_loss, "order": order_loss}, update=update.Update())
+return tf.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl import checks, types
+from mtl.balancing import balanced
+from mtl.balancing import surgery as surgery_lib
+from mtl.balancing import weighting as weighting_lib
+from mtl.optimization import schedules
+from mtl.step import monitors as monitors_lib
+from mtl.step import replicas, summaries, whole_batch
+
+Observe = Callable[[types.Tensors], None]
+"""Called with {task: its weight}; what it adds to UPDATE_OPS runs before the weights move."""
+
+_EQUAL, _SUM = weighting_lib.Equal(), surgery_lib.Sum()
+
+
+class Step(NamedTuple):
+    """What an EstimatorSpec takes, and what there is to watch.
+
+    Attributes:
+      loss: scalar, the sum of the weighted losses before the step; 0 where that is NaN, at which
+        Estimator would end a run that `Update.if_not_finite` lets go on.
+      train_op: takes the step, after UPDATE_OPS, and counts it.
+      monitors: {name: scalar}: `loss`, `<task>/loss`, `weight/<task>`, `learning_rate`,
+        `gradient_norm`, and those of the parts.
+    """
+
+    loss: tf.Tensor
+    train_op: tf.Operation
+    monitors: types.Tensors
+
+
+@tf.autograph.experimental.do_not_convert
+def build_step(
+    losses: types.Tensors,
+    *,
+    update: types.Update,
+    weighting: types.Weighting = _EQUAL,
+    surgery: types.Surgery = _SUM,
+    shared: Sequence[tf.Tensor] = (),
+    samples: types.Samples | None = None,
+    train_steps: int | None = None,
+    observe: Observe | None = None,
+) -> Step:
+    """Build a step of the trainable variables: weighting, surgery, clipping, optimizer.
+
+    Call it once, last, in a graph of training: `UPDATE_OPS` and `REGULARIZATION_LOSSES` count that
+    are there by then. On replicas of a `tf.distribute` strategy the losses of each are a mean over
+    its rows, and replicas count alike.
+
+    Args:
+      losses: {task: scalar}, without penalties of weights.
+      update: clips and applies the gradients.
+      weighting: scales the losses.
+      surgery: combines the gradients of the tasks.
+      shared: what the tasks share, [B, ...] each, for a surgery on the representation.
+      samples: S -> the losses of every S-th row, from the first to the S-th on; only methods that
+        compare samples of a batch need it.
+      train_steps: how long schedules last that do not say so themselves.
+      observe: watches the step, such as `Audit.observe`.
+
+    Raises:
+      UserError: there is no loss, one is no scalar, or no variable has a gradient.
+    """
+    where = "build_step: losses"
+    checks.is_a(where, losses, Mapping, "be {task: scalar}")
+    checks.require(bool(losses), where, "hold the loss of a task", losses)
+    for task, loss in losses.items():
+        checks.require(loss.shape.rank == 0, f"{where}[{task!r}]", "be a scalar", loss.shape)
+    parts = (update, weighting, surgery)
+    if train_steps is not None:
+        parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
+    update, weighting, surgery = parts
+    forward = whole_batch.ForwardPass(dict(losses), shared, samples)
+    if replicas.count() > 1:  # Parts add up to the batch, and its mean is that of their means.
+        forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
+    of_network = monitors_lib.take()
+    reads_losses = balanced.read_losses(weighting, surgery)
+    batch = whole_batch.WholeBatch(forward)
+    found = balanced.balance_losses(batch, weighting, surgery, reads_losses)
+    if observe:
+        with summaries.drop_summaries():  # It may build the network once more.
+            observe(found.weights)
+    train_op, of_update = update(found.gradients, found.variables, found.losses)
+    of_network |= monitors_lib.take()
+    monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
+    return Step(balanced.hide_nan(found.total), train_op, monitors | found.describe_tasks())

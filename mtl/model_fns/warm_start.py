@@ -1,0 +1,42 @@
+"""A warm start with the checks of `transfer.WarmStart`, in the `model_fn` of any Estimator.
+
+if mode == tf.estimator.ModeKeys.TRAIN:
+    model_fns.warm_start(transfer.WarmStart(source="runs/a", include=["^tower/"]), model_dir)
+"""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from mtl import transfer, types
+from mtl.checkpoints import run_directory
+from mtl.transfer import values
+
+tf1 = tf.compat.v1
+
+
+@tf.autograph.experimental.do_not_convert
+def warm_start(
+    settings: transfer.WarmStart,
+    model_dir: str,
+    row_names: Mapping[str, types.RowNames] | None = None,
+) -> None:
+    """Let the variables of the graph start from saved ones, as `settings` says.
+
+    Call it last, once the step is built, in place of Estimator's `warm_start_from`. A run that goes
+    on starts from its own checkpoint. What becomes of each variable is logged, and lies in
+    `<model_dir>/warm_start.txt`.
+
+    Args:
+      settings: what starts from where.
+      model_dir: of the run.
+      row_names: {scope: what the rows of its tables stand for here}, where rows have moved.
+
+    Raises:
+      UserError: there is no source, a pattern finds nothing, or a shape differs.
+    """
+    if run_directory.find_latest(model_dir) is None:
+        plan = settings.plan(tf1.global_variables(), row_names or {})
+        tf.io.gfile.makedirs(model_dir)
+        settings.prepare(plan, model_dir)
+        values.initialize_variables(plan, model_dir)

@@ -1,0 +1,52 @@
+"""Replicas of a `model_fn` written by hand step as one device does with the rows of all."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import compat, model_fns
+from mtl.optimization import clipping, optimizers, update
+from tests import tiny
+from tests.model_fns import twin
+
+ROWS = tiny.SPLITS["train"]
+
+
+def _read(size):
+    features, labels = {"x": ROWS["x"]}, {"sign": ROWS["sign"], "size": ROWS["size"]}
+    rows = tf.data.Dataset.from_tensor_slices((features, labels))
+    return rows.batch(size, drop_remainder=True).repeat()
+
+
+def _model_fn(features, labels, mode):
+    shared = tf.tanh(twin.dense(features["x"], 4, "hidden"))
+    logits = {task: tf.squeeze(twin.dense(shared, 1, task), -1) for task in ("sign", "size")}
+    rows = twin.row_losses(logits, labels)
+    step = model_fns.build_step(
+        {task: tf.reduce_mean(of) for task, of in rows.items()},
+        update=update.Update(
+            optimizer=optimizers.SGD(learning_rate=0.1), clipping=clipping.GlobalNorm(max_norm=1.0)
+        ),
+    )
+    return compat.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
+
+
+@pytest.mark.medium
+def test_two_replicas_step_as_one(tmp_path):
+    devices, found = ["/cpu:0", "/cpu:1"], {}
+    both = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    for name, strategy in {"one": None, "two": both}.items():
+        config = compat.estimator.RunConfig(
+            model_dir=str(tmp_path / name), train_distribute=strategy, tf_random_seed=1
+        )
+        if strategy:
+            twin.start_alike(tmp_path / "one", tmp_path / "two")
+        size = 8 if strategy else 16  # An input_fn of Estimator makes the batches of a replica.
+        estimator = compat.estimator.Estimator(_model_fn, config=config)
+        estimator.train(lambda size=size: _read(size), max_steps=4)
+        found[name] = tiny.variables(tmp_path / name)
+    first = tiny.variables(tmp_path / "one", step=0)
+    assert (found["one"]["hidden/kernel"] != first["hidden/kernel"]).any()
+    assert found["one"].keys() == found["two"].keys()
+    for name, value in found["one"].items():
+        np.testing.assert_allclose(found["two"][name], value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -1,0 +1,64 @@
+"""The parts of docs/own_code.md, saved and run as they are printed."""
+
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from launch import config
+from mtl import checks
+from mtl.runs import verbs
+from tests import pages, tiny
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """The current folder, with the package and the gin file of the page."""
+    folder = tmp_path_factory.mktemp("winds")
+    (folder / "my_parts.py").write_text(pages.join_blocks("own_code.md", "python"))
+    (folder / "winds.gin").write_text(pages.read_block("own_code.md", "gin"))
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(folder)
+        here.syspath_prepend(folder)
+        yield folder
+
+
+@pytest.mark.slow
+def test_the_page_trains_shows_and_serves():
+    made = config.load(["winds.gin"])
+    metrics, steps = verbs.train(made, "run")
+    assert steps == 200
+    assert metrics["later/degrees_off"] < 20 and metrics["power/mae"] < 1
+    cost = metrics["later/degrees_off"] / 10 + metrics["power/mae"]
+    assert metrics["penalty"] == pytest.approx(cost)
+    with open("losses.csv") as file:
+        seen = [int(step) for step, _ in csv.reader(file)]
+    assert seen == list(range(1, 201))  # The hook has seen every step.
+    histograms = {
+        (event.step, value.tag)
+        for event in tiny.events("run")
+        for value in event.summary.value
+        if value.HasField("histo")
+    }
+    own = {"network/scale/later", "network/scale/power"}
+    assert histograms == {(step, tag) for step in (50, 100, 150, 200) for tag in own}
+    expected = list(verbs.predict(made, "run"))
+    given = [values for _, values in made.data.source.scan("test", made.data.spec)]
+    spec = made.data.spec
+    rows = [spec.serialize({name: row[name] for name in spec.features}) for row in given]
+    served = tiny.served("run")(examples=tf.constant(rows))
+    for name in ("later/degrees", "power/value"):
+        wanted = np.array([row[name] for row in expected])
+        np.testing.assert_allclose(served[name], wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.medium
+def test_a_hook_is_checked():
+    with pytest.raises(checks.UserError, match="LossLines.every_steps must be .*, got 0"):
+        config.load(["winds.gin"], ["my_parts.LossLines.every_steps = 0"])
+    made = config.load(["winds.gin"])
+    for hook in (tf.compat.v1.train.SessionRunHook(), None):  # What makes one is needed.
+        with pytest.raises(checks.UserError, match="Experiment.hooks must be a part"):
+            dataclasses.replace(made, hooks=[hook])

@@ -24,6 +24,8 @@ from mtl import checks, deferred
 from mtl.files import atomic, checksums, storage
 
 with deferred.imports():
+    import tensorflow as tf
+
     from mtl import experiment
 
 _FILE = "config.gin"

@@ -198,7 +198,6 @@ def _import_problem(library: Modules, module: str, error: ModuleNotFoundError) -
     return f"there is no module {absent!r}. {checks.nearest(name, siblings)}".rstrip()
 
 
-
 def parameters(target: Any) -> list[str] | None:
     """Return the parameters of a class or function; None where it takes any."""
     try:

@@ -50,7 +50,7 @@ class EvaluationGraph:
         self.metrics = [name for name in self._metrics if name != tf1.GraphKeys.GLOBAL_STEP]
 
     def evaluate(
-        self, checkpoint: str, hooks: Sequence[tf1.train.SessionRunHook]
+        self, checkpoint: str, hooks: Sequence[tf.compat.v1.train.SessionRunHook]
     ) -> dict[str, Any]:
         """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
 

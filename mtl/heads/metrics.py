@@ -78,11 +78,13 @@ def stream_sums(
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
     for name in sorted(sums):
-        if isinstance(sums[name], tf.Tensor):
-            plain.setdefault(tuple(sums[name].shape), []).append(name)
+        value = sums[name]
+        if isinstance(value, tf.Tensor):
+            plain.setdefault(tuple(value.shape), []).append(name)
         else:
-            totals[(name,)] = sums[name]
-    totals |= {tuple(names): _Sums([sums[name] for name in names]) for names in plain.values()}
+            totals[(name,)] = value
+    for names in plain.values():
+        totals[tuple(names)] = _Sums([sums[name] for name in names])
     states = [
         [_variable(names[0], spec) for spec in total.state] for names, total in totals.items()
     ]

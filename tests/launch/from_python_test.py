@@ -134,6 +134,8 @@ def test_rows_are_evaluated_as_the_split_that_holds_them(trained):
 
 @pytest.mark.slow
 def test_nothing_is_left_behind(trained):
+    gin.clear_config()  # An earlier test may have locked it.
+
     @gin.configurable
     def own_setting(value=1):
         return value

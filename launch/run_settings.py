@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launch import config, gin_files, gin_usage, trust
-from mtl import checks, experiment
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment
 
 _DEFAULT = "default"
 _COLUMN = 60

@@ -66,7 +66,7 @@ def say(tmp_path):
 
 @pytest.mark.medium
 def test_help_and_wrong_flags_need_no_tensorflow(say):
-    verbs = console._VERBS
+    verbs = console.VERBS
     helps = [[f"launch.{verb}", "--help"] for verb in verbs]
     wrong = [[f"launch.{verb}", "--gin_fiel", "x"] for verb in verbs]
     for (code, said), verb in zip(say(*helps), verbs, strict=True):

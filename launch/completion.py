@@ -2,6 +2,7 @@
 
 mtl completion bash > ~/.mtl_completion      # once for each version of mtl
 source ~/.mtl_completion                     # in ~/.bashrc or ~/.zshrc
+python -m launch.completion bash                # the same, of a checkout
 """
 
 import ast

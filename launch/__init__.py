@@ -11,10 +11,6 @@ from mtl import versions
 if sys.argv[:1] == ["-m"]:
     imports.guard()
 
-# What TensorFlow's C++ says on a machine without a GPU is not for a user's eyes; what goes wrong
-# comes as an exception as well. `python -m launch.doctor` tells what was found.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 
 def silence_warnings() -> None:
     """Ignore Python's warnings of what libraries do, which no user of a launcher can change."""
@@ -24,7 +20,7 @@ def silence_warnings() -> None:
 
 
 silence_warnings()
-imports.quieten("tensorflow")  # Some notices come before it reads its log level.
+imports.quieten("tensorflow")  # Some notices come before it reads its log level, which mtl sets.
 # If it is told later, as `mtl.compat` does, it has imported Keras 3 by then, for seconds.
 if "tensorflow" not in sys.modules and versions.turns_to_keras_2():
     os.environ[versions.KERAS_SWITCH] = "1"

@@ -161,7 +161,7 @@ def save(model_dir: str, written: str | None = None) -> None:
 def forget(model_dir: str) -> None:
     """Remove the configuration that a run saved, if there is one."""
     path = os.path.join(model_dir, _FILE)
-    if tf.io.gfile.exists(path):
+    if storage.exists(path):
         tf.io.gfile.remove(path)
 
 

@@ -154,7 +154,7 @@ class Outlines(gin_names.Modules):
                             found[name.asname or name.name.partition(".")[0]] = node
                         elif isinstance(name.ctx, ast.Store):
                             found[name.id] = node
-                case ast.Expr(value=ast.Constant()):
+                case ast.Expr():  # It binds no name.
                     pass
                 case _:
                     raise gin_names.UnclearError(f"{module} line {node.lineno}")

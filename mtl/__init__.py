@@ -14,9 +14,9 @@ from typing import Any
 __version__ = "0.2.0"
 
 # What TensorFlow's C++ says of a machine without a GPU, and of rows that an export is tried on. It
-# reads this when it is imported; whoever wants to see all sets it to "0" before. (An assignment, as
-# `launch.outlines` reads no other statements.)
-_LOG_LEVEL = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# reads this when it is imported; whoever wants to see all sets it to "0" before. Any error comes as
+# an exception as well, and `python -m launch.doctor` tells what was found.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Looked up when they are asked for, so that `import mtl` imports nothing else.
 _VERBS = ("Metrics", "Model", "load", "train")

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl.files import atomic
+from mtl.files import atomic, storage
 
 _log = logging.getLogger(__name__)
 
@@ -70,12 +70,12 @@ def read_rows(path: str) -> list[dict[str, Any]]:
 
     None where there is no such file.
     """
-    return [row for row in map(_parse, _read(path).splitlines()) if row is not None]
+    return _parse_rows(_read(path))
 
 
 def _write(path: str, row: Mapping[str, Any]) -> None:
     text = _read(path)
-    rows = read_rows(path)
+    rows = _parse_rows(text)
     same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
     if same and {**same[-1], "timestamp": row["timestamp"]} == row:
         return
@@ -89,10 +89,11 @@ def _write(path: str, row: Mapping[str, Any]) -> None:
 
 
 def _read(path: str) -> str:
-    if not tf.io.gfile.exists(path):
-        return ""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read().decode(errors="replace")
+    return storage.read(path).decode(errors="replace") if storage.exists(path) else ""
+
+
+def _parse_rows(text: str) -> list[dict[str, Any]]:
+    return [row for row in map(_parse, text.splitlines()) if row is not None]
 
 
 def _parse(line: str) -> dict[str, Any] | None:

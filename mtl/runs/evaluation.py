@@ -160,8 +160,7 @@ def evaluate(
     The metrics get a line in `metrics.jsonl`. Of a split that the run does not evaluate itself
     they are also written for TensorBoard, to `eval_<split>`, where later steps are forgotten.
     `eval` is the run's own. Inputs that `Experiment.attack` moves are not for TensorBoard.
-    `with_curves` writes the
-    files of `curve_files.write_curves` to `<model_dir>/curves`.
+    `with_curves` writes the files of `curve_files.write_curves` to `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
     has_attack = not is_attacked or experiment.attack is not None

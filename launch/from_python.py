@@ -176,7 +176,7 @@ class Model:
 
         Args:
           data: a DataFrame, a dict of arrays [N, ...] or a list of N dicts, with all features;
-            what else it holds is not looked at.
+            further columns are not looked at.
 
         Returns:
           Columns `<task>/<prediction>`: of a DataFrame a DataFrame with its index, else a dict of
@@ -236,7 +236,7 @@ class Model:
 
     @property
     def _cells(self) -> csv.Csv:
-        """As whose cells texts are read: as `launch.predict` reads CSV for this run."""
+        """Return the settings by which `launch.predict` reads the cells of a CSV for this run."""
         source = image_rows.unwrap(self.experiment.data.source)
         return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
 

@@ -45,7 +45,8 @@ class Table:
         looked at.
       fields: those that are read.
       where: what a mistake is said to be in.
-      cells: as whose cells texts are read.
+      cells: settings by which a text is read, as the cell of a CSV file is: what is missing, what
+        separates the values of a list.
 
     Raises:
       UserError: `data` is something else, lacks a field, or its columns differ in length.
@@ -115,7 +116,7 @@ class Frames(types.Source):
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
-      cells: as whose cells texts are read.
+      cells: settings by which a text is read, as in `Table`.
     """
 
     splits: Mapping[str, Any]

@@ -24,7 +24,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     """Records the norm of every example's gradient in every step.
 
     The report is written to `<model_dir>/clip_audit/training` when the training ends;
-    docs/clipping.md says what it holds. What only a head knows, such as EL2N, is NaN in it.
+    docs/clipping.md says what it holds. Values that only a head knows, such as EL2N, are NaN in it.
 
     Args:
       settings: of the audit; its `key` has no use here, as `observe` is given the ids.

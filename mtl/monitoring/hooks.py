@@ -3,11 +3,12 @@
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
 """
 
+import contextlib
 import functools
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,23 @@ def open_writer(folder: str) -> tf.compat.v1.summary.FileWriter:
     """Return the writer of a folder; a new one writes the default graph, here an empty one."""
     with tf.Graph().as_default():
         return tf1.summary.FileWriterCache.get(folder)
+
+
+@contextlib.contextmanager
+def closing_writers(folder: str) -> Iterator[None]:
+    """Close the writers of a folder, and of those in it, at the end of the block.
+
+    TensorFlow keeps writers as long as a process lives, by the names of their folders. Where such a
+    folder is removed and trained in anew, or its name means another one after a change of the
+    current folder, events would go on into files that nobody finds.
+    """
+    try:
+        yield
+    finally:
+        cached = tf1.summary.FileWriterCache._cache
+        inside = [name for name in cached if f"{name}/".startswith(f"{folder.rstrip('/')}/")]
+        for name in inside:
+            cached.pop(name).close()
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:

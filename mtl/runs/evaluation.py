@@ -193,7 +193,10 @@ def evaluate(
             step = run_directory.step_saved(path)
             restored.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
-        with progress.tell_while(functools.partial(passing.describe, path, split)):
+        with (
+            hooks.closing_writers(estimator.eval_dir(name)),
+            progress.tell_while(functools.partial(passing.describe, path, split)),
+        ):
             metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
     metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
     return metrics

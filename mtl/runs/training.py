@@ -97,6 +97,7 @@ class Training:
         with (
             alone(self._model_dir),
             tf_config.confine_server(self._place.cluster),
+            hooks.closing_writers(self._model_dir),
             reporting.report_training(*settings) as report,
         ):
             return self._take_part(report)

@@ -1,3 +1,4 @@
+import shutil
 import types
 
 import numpy as np
@@ -10,6 +11,20 @@ from tests import tiny
 from tests.monitoring import sessions
 
 tf1 = tf.compat.v1
+
+
+def test_a_folder_that_is_made_anew_gets_the_events_of_now(tmp_path):
+    summary = tf1.Summary(value=[tf1.Summary.Value(tag="loss", simple_value=3.0)])
+    for step in (10, 20):
+        with hooks.closing_writers(str(tmp_path / "run")):
+            for folder in ("run", "run/eval", "runs"):
+                writer = hooks.open_writer(str(tmp_path / folder))
+                writer.add_summary(summary, step)
+                writer.flush()
+        for folder in ("run", "run/eval"):
+            assert tiny.scalars(tmp_path / folder) == {(step, "loss"): 3.0}
+        shutil.rmtree(tmp_path / "run")
+    assert set(tiny.scalars(tmp_path / "runs")) == {(10, "loss"), (20, "loss")}
 
 
 @pytest.mark.medium

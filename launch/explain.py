@@ -16,6 +16,7 @@ from absl import flags
 from launch import app
 from mtl import checks, deferred
 from mtl.explaining import settings
+from mtl.files import storage
 
 with deferred.imports():
     import tensorflow as tf
@@ -83,6 +84,8 @@ def main() -> None:
     fits = is_free and (is_named or tf.io.gfile.isdir(output))
     checks.require(fits, "--output", "end in .html or be a folder", output)
     paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
+    if not is_page:
+        storage.require_possible("--output", folder, "a folder", output)
     files = [*app.GIN_FILE.value, *experiment.files_read]
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:

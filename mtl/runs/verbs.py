@@ -203,8 +203,9 @@ def audit_clipping(
     )
     paths = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else [latest]
     output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
+    storage.require_possible("--output", output, "a folder", output)
+    guard = scoring.Protection(files=experiment.files_read)
     for name in report.FILES:
-        guard = scoring.Protection(files=experiment.files_read)
         guard.check(os.path.join(output, name))
     run_directory.require_writable("--output", output)
     data, model, run = experiment.data, experiment.model, experiment.run

@@ -288,7 +288,10 @@ class Training:
         if self._run.check_numerics:
             model_fn = numerics.check_steps(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
-        model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
+        # Beside parameter servers a worker restores nothing, and the chief is soon far ahead: the
+        # checkpoint that it started from may be gone.
+        if self._place.is_chief or self._place.is_synchronous:
+            model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and is_warm:
             names = model.row_names(statistics)
             model_fn = experiment.warm_start.warm_model_fn(model_fn, names, self._model_dir)

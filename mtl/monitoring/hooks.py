@@ -5,10 +5,11 @@ hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorB
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,22 +46,69 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
 
     def before_run(self, run_context):
         self._called = time.perf_counter()
-        known = [] if self._result.waited is None else [self._result.waited]
-        return tf1.train.SessionRunArgs([self._result.step, self._result.values, *known])
+        return tf1.train.SessionRunArgs([_list_fetches(self._result), self.choose_more()])
 
     def after_run(self, run_context, run_values):
-        self.secs += time.perf_counter() - self._called
-        step, values, *more = run_values.results
+        common, more = run_values.results
+        self.take(run_context, time.perf_counter() - self._called, common, more)
+
+    def take(self, run_context, secs: float, common: Sequence[Any], more: Sequence[Any]) -> None:
+        """Count a session call, and act on the step that it made."""
+        step, values, *waited = common
+        self.secs += secs
         if self.waited_secs is not None:
-            self.waited_secs += more.pop(0)
+            self.waited_secs += waited[0]
         # The last call of a run may make no step: its values are none.
         if step != self._reached:
             self._reached = int(step)
             self.on_step(run_context, int(step), values, *more)
 
+    def choose_more(self) -> Sequence[tf.Tensor]:
+        """Return what `on_step` gets beside the values, of the next session call."""
+        return ()
+
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
         """Act on a step: `values` are those of `result.names`; more as fetched."""
         raise NotImplementedError
+
+
+class StepHooks(tf.compat.v1.train.SessionRunHook):
+    """Several step hooks of one result, in their order, which is fetched once for all.
+
+    To prepare a fetch takes a session call longer than most steps of a small network need for it.
+    """
+
+    def __init__(self, result: training_loop.StepResult, hooks: Sequence[StepHook]):
+        self._result, self._hooks = result, hooks
+
+    def begin(self):
+        for hook in self._hooks:
+            hook.begin()
+
+    def after_create_session(self, session, coord):
+        for hook in self._hooks:
+            hook.after_create_session(session, coord)
+
+    def before_run(self, run_context):
+        more = [hook.choose_more() for hook in self._hooks]
+        self._counts = [len(chosen) for chosen in more]
+        self._called = time.perf_counter()
+        fetches = [*_list_fetches(self._result), *itertools.chain(*more)]
+        return tf1.train.SessionRunArgs(fetches)
+
+    def after_run(self, run_context, run_values):
+        secs, fetched = time.perf_counter() - self._called, iter(run_values.results)
+        common = list(itertools.islice(fetched, len(_list_fetches(self._result))))
+        for hook, count in zip(self._hooks, self._counts, strict=True):
+            hook.take(run_context, secs, common, list(itertools.islice(fetched, count)))
+
+    def end(self, session):
+        for hook in self._hooks:
+            hook.end(session)
+
+
+def _list_fetches(result: training_loop.StepResult) -> list[tf.Tensor]:
+    return [result.step, result.values, *([] if result.waited is None else [result.waited])]
 
 
 class Summaries(StepHook):
@@ -95,12 +143,10 @@ class Summaries(StepHook):
         if self._writes_graph:
             self._writer.add_graph(session.graph)
 
-    def before_run(self, run_context):
-        args, summary = super().before_run(run_context), self._result.summary
+    def choose_more(self):
+        summary = self._result.summary
         may_be_due = self._result.is_repeated or self._owes or self._is_due(self._step + 1)
-        if summary is None or not may_be_due:
-            return args
-        return tf1.train.SessionRunArgs([*args.fetches, summary])
+        return () if summary is None or not may_be_due else (summary,)
 
     def _is_due(self, step: int) -> bool:
         return step // self._every != self._last[1] // self._every

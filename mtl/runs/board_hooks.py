@@ -17,7 +17,7 @@ from mtl.checkpoints import run_directory
 from mtl.compat import shards
 from mtl.distribution import settings as places
 from mtl.model import multi_task_model
-from mtl.monitoring import curves
+from mtl.monitoring import curves, hooks
 from mtl.monitoring.tensorboard import (
     board as board_lib,
 )
@@ -59,7 +59,7 @@ def build_hooks(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     result: training_loop.StepResult,
-) -> list[tf.compat.v1.train.SessionRunHook]:
+) -> list[hooks.StepHook]:
     """Build what writes the items of a training, once its graph is there."""
     if board is None:
         return []
@@ -83,13 +83,12 @@ def build_last_hooks(
     board: board_lib.Board | None,
     experiment: experiment_lib.Experiment,
     model_dir: str,
-    result: training_loop.StepResult,
     metrics: Callable[[], Mapping[str, Any] | None],
 ) -> list[tf.compat.v1.train.SessionRunHook]:
     """Build what comes after all that evaluates; `metrics` are the last, None before the first."""
     if board is None or not board.settings.hparams:
         return []
-    return [writing.Session(result, model_dir, metrics, list(_name_metrics(experiment)))]
+    return [writing.Session(model_dir, metrics, list(_name_metrics(experiment)))]
 
 
 def watch_evaluation(
@@ -114,14 +113,14 @@ def watch_evaluation(
             for kind in (evaluations.CURVES, evaluations.MATRICES)
         )
         write = evaluations.CurveWriter(heads, items, folder)
-        hooks: list[tf.compat.v1.train.SessionRunHook] = []
+        made: list[tf.compat.v1.train.SessionRunHook] = []
         if has_curves or has_matrices:
             counted = (heads, logits, labels, has_curves, has_matrices)
-            hooks.append(curves.Counting(*counted, write))
+            made.append(curves.Counting(*counted, write))
         if "predictions" in items:
             shown = (heads, model.columns, folder, settings.num_images)
-            hooks.append(evaluations.Rows(features, labels, logits, *shown))
-        return hooks
+            made.append(evaluations.Rows(features, labels, logits, *shown))
+        return made
 
     return watch
 

@@ -394,25 +394,25 @@ class Training:
         )
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
-        shown = (self._board, self._experiment, model_dir, result)
+        shown = (self._board, self._experiment, model_dir)
         writes_graph = self._board is None or not self._board.settings.graph
         written = (run.summary_steps, self._data.batch_size, writes_graph)
+        watching = [
+            *board_hooks.build_hooks(*shown, result),
+            hooks.Summaries(result, model_dir, *written),
+            progress.Progress(
+                result, run.train_steps, self._data.batch_size, self._experiment.model.loss_names
+            ),
+            hooks.Dominance(result, model_dir, self._experiment.model, run),
+            hooks.Skipped(result, model_dir),
+            hooks.FullTables(result, model_dir, self._experiment.model),
+            *self._build_tracked(result, context.report),
+        ]
         return {
             "training_chief_hooks": [
                 *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
-                *board_hooks.build_hooks(*shown),
-                hooks.Summaries(result, model_dir, *written),
-                progress.Progress(
-                    result,
-                    run.train_steps,
-                    self._data.batch_size,
-                    self._experiment.model.loss_names,
-                ),
-                hooks.Dominance(result, model_dir, self._experiment.model, run),
-                hooks.Skipped(result, model_dir),
-                hooks.FullTables(result, model_dir, self._experiment.model),
-                *self._build_tracked(result, context.report),
+                hooks.StepHooks(result, watching),
                 *(hook(result) for hook in self._experiment.hooks),
                 *([leading] if place.has_servers else []),
                 saving_hook,

@@ -95,15 +95,50 @@ def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_
         hook = hooks.Skipped(
             training_loop.StepResult(tf.constant(0), tf.zeros([2]), names), tmp_path
         )
-        hook.before_run(None)
         # The last call of a run makes no step.
         for values in ([0.7, skipped], [0.0, 0.0]):
-            results = (40, np.float32(values))
-            hook.after_run(None, tf1.train.SessionRunValues(results, None, None))
+            hook.take(None, 0.1, (40, np.float32(values)), ())
         hook.end(None)
     told = doubts.read_all_doubts(str(tmp_path))
     assert bool(told) == is_told
     assert not told or told[0].startswith(f"{skipped} of 40 steps were skipped")
+
+
+class _Kept(hooks.StepHook):
+    """Keeps what it is given, and asks for twice the step where that is odd."""
+
+    def __init__(self, result):
+        super().__init__(result)
+        self.steps, self.ended = [], False
+        self._twice = result.step * 2
+
+    def choose_more(self):
+        return () if self.steps and self.steps[-1][0] % 2 else (self._twice,)
+
+    def on_step(self, run_context, step, values, *more):
+        self.steps.append((step, values.tolist(), more))
+
+    def end(self, session):
+        self.ended = True
+
+
+@pytest.mark.medium
+def test_hooks_that_share_what_is_fetched_see_what_they_see_alone():
+    alone, together = [], []
+
+    def keep(kept, result):
+        kept.append(_Kept(result))
+        return kept[-1]
+
+    sessions.run(lambda result: keep(alone, result), 4)
+    sessions.run(
+        lambda result: hooks.StepHooks(result, [keep(together, result) for _ in range(2)]), 4
+    )
+    for hook in together:
+        assert hook.steps == alone[0].steps and hook.ended
+        assert hook.secs == together[0].secs > 0.08
+    assert [step for step, *_ in alone[0].steps] == [1, 2, 3, 4]
+    assert [more for *_, more in alone[0].steps] == [(2,), (), (6,), ()]
 
 
 @pytest.mark.medium

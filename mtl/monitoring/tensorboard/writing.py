@@ -50,11 +50,8 @@ class Writing(hooks.StepHook):
         step = int(session.run(tf1.train.get_global_step()))
         self._write_start(step)
 
-    def before_run(self, run_context):
-        args = super().before_run(run_context)
-        if self._result.due is None:
-            return args
-        return tf1.train.SessionRunArgs([*args.fetches, self._result.due])
+    def choose_more(self):
+        return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
         """Write what was due."""
@@ -78,13 +75,12 @@ class Writing(hooks.StepHook):
             atomic.write(path, json.dumps(after, indent=1))
 
 
-class Session(hooks.StepHook):
+class Session(tf.compat.v1.train.SessionRunHook):
     """Writes for HParams the metrics of each evaluation, and the end of the run.
 
     It comes after what evaluates.
 
     Args:
-      result: of the step.
       model_dir: of the run.
       metrics: those of the last evaluation, None before the first.
       chosen: which of them HParams shows.
@@ -92,17 +88,14 @@ class Session(hooks.StepHook):
 
     def __init__(
         self,
-        result: training_loop.StepResult,
         model_dir: str,
         metrics: Callable[[], Mapping[str, Any] | None],
         chosen: Sequence[str],
     ):
-        super().__init__(result)
         self._model_dir, self._metrics, self._chosen = model_dir, metrics, chosen
         self._evaluated: int | None = None
 
-    def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Write the metrics of an evaluation after this step."""
+    def after_run(self, run_context, run_values):
         self._write_metrics()
 
     def end(self, session):

@@ -21,9 +21,9 @@ from mtl.distribution import interruption
 from mtl.files import checksums
 from mtl.optimization import optimizers
 from mtl.runs import evaluation, verbs
-from tests import tiny
+from tests import graph_optimizer, tiny
 
-pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]
+pytestmark = pytest.mark.medium
 
 # A run that was stopped at the first of these steps and continued to the second.
 STOPS = (13, 45)
@@ -68,6 +68,7 @@ def _train(directory, steps_per_call, check_rows=0):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A model_dir trained in single steps, and what each call of train returned."""
+    graph_optimizer.turn_on(True)
     directory = tmp_path_factory.mktemp("single")
     return directory, _train(directory, steps_per_call=1, check_rows=256)
 
@@ -88,6 +89,7 @@ def _predict(model_dir, split="test", checkpoint="latest", **settings):
     return {name: np.stack([row[name] for row in found]) for name in found[0]}
 
 
+@pytest.mark.optimizes_graphs
 @pytest.mark.parametrize(
     "steps_per_call", [pytest.param(7, id="7"), pytest.param(100, id="100", marks=pytest.mark.slow)]
 )
@@ -558,6 +560,7 @@ def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.main_job
+@pytest.mark.optimizes_graphs
 def test_digits_reach_their_goal(tmp_path):
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"])
     assert isinstance(made.data, pipeline.Pipeline)

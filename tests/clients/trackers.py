@@ -17,28 +17,19 @@ import struct
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Iterator
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_GIN = _ROOT / "gin_configs" / "experiments" / "digits_shared_bottom.gin"
+from tests.clients import environments
+
+_GIN = environments.ROOT / "gin_configs" / "experiments" / "digits_shared_bottom.gin"
 _CLASS = {"mlflow": "MLflow", "wandb": "WandB"}
 _STEPS = (200, 300)
 _EXPORT_MB = 50
 _BLOCK, _WHOLE, _LAST = 32768, 1, 4
 
 
-def _build(env: pathlib.Path, package: str) -> str:
-    """Return the Python of an environment with the extra, which is made where it is not there."""
-    python = env / "bin" / "python"
-    if not python.exists():
-        venv.create(env, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", f"{_ROOT}[{package}]"], check=True)
-    return str(python)
-
-
 def _launch(python: str, folder: str, verb: str, *arguments: str) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ = {**os.environ, "PYTHONPATH": str(environments.ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [python, "-m", f"launch.{verb}", *arguments]
     # Where MLflow puts files, unless it is told otherwise.
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
@@ -178,12 +169,12 @@ def main() -> None:
         of_mlflow = options.package == "mlflow"
         print(json.dumps(_read_mlflow(options.read) if of_mlflow else _read_wandb(run)))
         return
-    env = pathlib.Path(options.env or _ROOT / ".clients" / options.package).absolute()
-    python = _build(env, options.package)
+    env = pathlib.Path(options.env or environments.ROOT / ".clients" / options.package).absolute()
+    python = environments.build(env, extras=options.package)
     with tempfile.TemporaryDirectory() as folder:
         _train(python, options.package, folder, os.path.join(folder, "run"))
         read = [python, "-m", "tests.clients.trackers", options.package, "--read", folder]
-        text = subprocess.run(read, cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        text = subprocess.run(read, cwd=environments.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
         found = json.loads(text.splitlines()[-1])
     _check(found, options.package)
     version, state = found["version"], found["state"]

@@ -1,0 +1,78 @@
+"""What DeepCTR and TF-Ranking test of their Estimators, on new TensorFlow.
+
+    git clone https://github.com/shenweichen/DeepCTR .clients/sources/DeepCTR
+    python -m tests.clients.own_tests deepctr --source .clients/sources/DeepCTR
+    git clone https://github.com/tensorflow/ranking .clients/sources/ranking
+    python -m tests.clients.own_tests ranking --source .clients/sources/ranking
+
+It builds an environment where there is none, imports `mtl.compat` there, and then runs the tests of
+the clone by pytest. Nothing in the clone is changed. It fails where a test does, or where none runs.
+"""
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+
+from tests.clients import environments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Client:
+    """What a client's tests need, and which of them there are."""
+
+    packages: tuple[str, ...]
+    files: tuple[str, ...]
+    extras: str = "heads"
+    keyword: str = ""
+    before: str = ""
+
+
+CLIENTS = {
+    "deepctr": Client(
+        packages=("h5py", "packaging", "requests"),
+        files=("tests/models",),
+        keyword="Estimator",
+        # Its tests of Estimators return at once on TensorFlow 2.6 and later, unless they are told.
+        before="import tests.utils; tests.utils.TEST_Estimator = True",
+    ),
+    "ranking": Client(
+        packages=("six",),
+        files=(
+            "tensorflow_ranking/python/estimator_test.py",
+            "tensorflow_ranking/python/head_test.py",
+            "tensorflow_ranking/python/model_test.py",
+            "tensorflow_ranking/python/keras/estimator_test.py",
+        ),
+        extras="heads,serving",
+    ),
+}
+
+
+def main() -> int:
+    """Run the tests of a client, and return what pytest does: 0 where all of them pass."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("client", choices=CLIENTS)
+    parser.add_argument("--source", required=True, help="the clone")
+    parser.add_argument("--env", help="where the environment is, or is made; .clients/own_CLIENT")
+    options = parser.parse_args()
+    client = CLIENTS[options.client]
+    env = options.env or environments.ROOT / ".clients" / f"own_{options.client}"
+    python = environments.build(env, client.extras, ("pytest", *client.packages))
+    script = "\n".join(
+        [
+            "import sys, mtl.compat",
+            client.before,
+            "import pytest, tensorflow as tf",
+            "print('TensorFlow', tf.__version__, 'Keras', tf.keras.__version__)",
+            "sys.exit(pytest.main(sys.argv[1:]))",
+        ]
+    )
+    tests = ["-v", "-p", "no:cacheprovider", "-k", client.keyword, *client.files]
+    command = [python, "-c", script, *tests]
+    return subprocess.run(command, cwd=options.source, env=environments.environ()).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,13 +8,13 @@ import logging
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import NoReturn, cast
+from typing import cast
 
 import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, imports, json_log, streams, trust
+from launch import config, endings, json_log, trust
 from mtl import checks, deferred
 from mtl.files import storage
 
@@ -56,7 +56,7 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 def run(main: Callable[[], None]) -> None:
     """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
-    app.run(lambda _: _guarded(lambda: _logged(main)), flags_parser=_parse)
+    app.run(lambda _: endings.run(lambda: _logged(main)), flags_parser=_parse)
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
@@ -67,7 +67,7 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.
     parse = functools.partial(_parse, takes_folders=True)
-    app.run(lambda argv: _guarded(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
+    app.run(lambda argv: endings.run(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
 
 
 def load() -> tuple[experiment.Experiment, str]:
@@ -93,47 +93,25 @@ def define_checkpoint() -> flags.FlagHolder[str]:
     )
 
 
-def _guarded(main: Callable[[], None]) -> None:
-    with imports.finished():
-        try:
-            with streams.guarded(), storage.explain_storage_errors():
-                main()
-        except checks.UserError as error:
-            _exit_with(str(error).splitlines()[0])
-        except KeyboardInterrupt:
-            sys.exit(130)
-        except (Exception, SystemExit) as error:  # A package may end Python where it is imported.
-            problem = imports.problem(error)
-            if problem is None:
-                raise
-            _exit_with(problem)
-
-
 def _logged(main: Callable[[], None]) -> None:
     path = JSON_LOG.value
     with json_log.append_to(path) if path else contextlib.nullcontext():
         main()
 
 
-def _exit_with(message: str) -> NoReturn:
-    # Through tqdm, so that a progress bar is out of the way.
-    tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
 def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
     if {"--help", "-h", "-help", "--helpshort", "--helpfull"} & set(argv):
-        _guarded(lambda: print(_help(takes_folders)))
+        endings.run(lambda: print(_help(takes_folders)))
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
-        _exit_with(" ".join(str(error).split()))
+        endings.fail(" ".join(str(error).split()))
     of_one_run = [flag for flag in _OF_ONE_RUN if flag.present]
     if takes_folders and of_one_run:
-        _exit_with(f"--{of_one_run[0].name} is no flag of this launcher. See --help.")
+        endings.fail(f"--{of_one_run[0].name} is no flag of this launcher. See --help.")
     if rest[1:] and not takes_folders:
-        _exit_with(f"unexpected argument {rest[1]!r}: every argument is a flag. See --help.")
+        endings.fail(f"unexpected argument {rest[1]!r}: every argument is a flag. See --help.")
     return rest
 
 

@@ -11,7 +11,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from launch import console
+from launch import console, endings
 from mtl import checks
 
 _SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
@@ -85,20 +85,15 @@ def _parse(module: str) -> ast.Module:
     return ast.parse((_FOLDER / f"{module}.py").read_text(encoding="utf-8"))
 
 
-def main() -> int:
-    """Print the script of the shell that the argument names; 2 where there is none."""
+def main() -> None:
+    """Print the script of the shell that the argument names."""
     if {"--help", "-h"} & set(sys.argv):
         print(__doc__)
-        return 0
-    try:
-        rule = "be one, bash or zsh"
-        checks.require(len(sys.argv) == 2, "The shell", rule, " ".join(sys.argv[1:]) or None)
-        print(write_script(sys.argv[1]))
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return
+    rule = "be one, bash or zsh"
+    checks.require(len(sys.argv) == 2, "The shell", rule, " ".join(sys.argv[1:]) or None)
+    print(write_script(sys.argv[1]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

@@ -64,9 +64,11 @@ def train(
     """
     rule = "be an Experiment"
     checks.is_a("mtl.train: experiment", experiment, experiment_lib.Experiment, rule)
-    model_dir = os.fspath(model_dir)
+    model_dir = _read_folder("mtl.train", model_dir)
     with _quiet(verbose):
+        # Before rows in memory are written there.
         storage.require_plain("model_dir", model_dir)
+        storage.require_possible("model_dir", model_dir, "a folder", model_dir)
         data = experiment.data
         stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
         experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
@@ -100,7 +102,13 @@ def load(
     Raises:
       UserError: there is no such run or checkpoint, or config.gin cannot be read.
     """
-    model_dir = os.fspath(model_dir)
+    model_dir = _read_folder("mtl.load", model_dir)
+    if experiment is not None:
+        rule = "be an Experiment"
+        checks.is_a("mtl.load: experiment", experiment, experiment_lib.Experiment, rule)
+    if trusted_packages is not None:
+        rule = "be a list of packages"
+        checks.texts("mtl.load: trusted_packages", trusted_packages, rule)
     state = None
     with _quiet():
         if experiment is None:
@@ -109,6 +117,14 @@ def load(
                 experiment = config.load([file], (), trust.Trusted(trusted_packages))
                 state = config.GinState()
         return Model(experiment, model_dir, checkpoint, state)
+
+
+def _read_folder(verb: str, model_dir: str | os.PathLike[str]) -> str:
+    where = f"{verb}: model_dir"
+    checks.is_a(where, model_dir, (str, os.PathLike), "be the path of a folder")
+    folder = os.fspath(model_dir)
+    checks.require(bool(folder), where, "name a folder", folder)
+    return folder
 
 
 class Metrics(dict):
@@ -278,7 +294,8 @@ class Model:
 def _find_checkpoint(model_dir: str, chosen: str | int) -> str:
     if isinstance(chosen, str):
         return run_directory.checkpoint_path(model_dir, chosen)
-    checks.whole("checkpoint", chosen, 0)
+    checks.is_a("checkpoint", chosen, int, "be 'latest', 'best', a step or a path")
+    checks.at_least("checkpoint", chosen, 0)
     paths = [os.path.join(model_dir, *at, f"model.ckpt-{chosen}") for at in ((), ("best",))]
     there = [path for path in paths if run_directory.is_checkpoint(path)]
     return run_directory.checkpoint_path(model_dir, (there or paths)[0])

@@ -309,6 +309,7 @@ def _text(file: str) -> str:
         folder, name = os.path.split(file)
         neighbours = next((p for p in (pathlib.Path(folder), _ROOT / folder) if p.is_dir()), None)
         hint = checks.nearest(name, os.listdir(neighbours)) if neighbours else ""
+        hint = "It is a folder." if os.path.isdir(file) else hint
         raise checks.UserError(f"there is no gin file {file!r}. {hint}".rstrip())
     try:
         return found.read_text(encoding="utf-8")

@@ -14,24 +14,16 @@ import os
 import pathlib
 import shlex
 import sys
-from typing import NoReturn
 
+from launch import endings
 from mtl import aligned, checks
 from mtl.drafting import gin_text, inspection, lines, plans
 
 _SPLITS = ("holdout", "time", "key", "test")
 
 
-class _Parser(argparse.ArgumentParser):
-    """One whose mistakes are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise checks.UserError(f"{message}. See --help.")
-
-
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m launch.new", description=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = endings.Parser("launch.new", __doc__)
     add = parser.add_argument
     add("--data", required=True, help="the table: a CSV file, .gz or not, or a glob in quotes")
     add("--task", required=True, action="append", help="a column to predict; repeatable")
@@ -50,14 +42,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main() -> int:
-    """Write the gin file that the arguments ask for; 2 where they are wrong."""
-    try:
-        print(draft(_parse(sys.argv[1:])))
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
-    return 0
+def main() -> None:
+    """Write the gin file that the arguments ask for."""
+    print(draft(_parse(sys.argv[1:])))
 
 
 def draft(arguments: argparse.Namespace) -> str:
@@ -159,4 +146,4 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

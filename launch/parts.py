@@ -13,13 +13,13 @@ import argparse
 import dataclasses
 import importlib.util
 import inspect
+import itertools
 import pkgutil
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launch import gin_names, run_settings, trust
+from launch import endings, gin_names, run_settings, trust
 from mtl import checks
 
 _OWN = "mtl"
@@ -75,7 +75,8 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
     """
     root = gin_names.import_module(package)
     inner = pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}.")
-    for module_name in [package, *(info.name for info in inner)]:
+    # One by one, as to walk on imports a package, whose errors it would not tell.
+    for module_name in itertools.chain([package], (info.name for info in inner)):
         if module_name.endswith(".__main__"):
             continue
         module = gin_names.import_module(module_name)
@@ -135,13 +136,20 @@ def describe_part(kind: Any) -> str:
 
 
 def write_page(package: str) -> str:
-    """Return a Markdown page of all parts of a package, with a table of settings for each."""
+    """Return a Markdown page of all parts of a package, with a table of settings for each.
+
+    Raises:
+      UserError: there is no such package, or no part in it.
+    """
+    prefix = f"{_OWN}.{package}."
+    kinds = [kind for kind in find_parts() if f"{kind.__module__}.".startswith(prefix)]
+    if not kinds:
+        known = {kind.__module__.split(".")[1] for kind in find_parts()}
+        checks.one_of("--markdown", package, sorted(known))
     lines = [f"# The parts of `mtl.{package}`", ""]
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
-    for kind in sorted(find_parts(), key=run_settings.gin_name):
-        if not f"{kind.__module__}.".startswith(f"mtl.{package}."):
-            continue
+    for kind in sorted(kinds, key=run_settings.gin_name):
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         is_equation = " = " in first and "`" not in first
         lines += [
@@ -220,10 +228,9 @@ def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
     return [found]
 
 
-def main() -> int:
-    """Print what the arguments ask for; 2 where there is no such part."""
-    parser = argparse.ArgumentParser(prog="python -m launch.parts", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def main() -> None:
+    """Print what the arguments ask for."""
+    parser = endings.Parser("launch.parts", __doc__)
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
     told = "a package of your own, whose parts are listed and known by name"
     parser.add_argument("--package", default="", help=told)
@@ -236,19 +243,20 @@ def main() -> int:
     told = "packages whose code may run beside that of mtl, with commas between them"
     parser.add_argument("--trusted_packages", help=told)
     parser.add_argument("--markdown", metavar="PACKAGE", help="write a page of all its parts")
-    arguments = parser.parse_args()
-    try:
-        print(_answer(arguments))
-    except checks.UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    print(_answer(parser.parse_args()))
 
 
 def _answer(arguments: argparse.Namespace) -> str:
-    listed = arguments.trusted_packages
-    trusted = trust.Trusted(None if listed is None else listed.split(","))
-    if arguments.gin_file or arguments.model_dir:
+    allowed = arguments.trusted_packages
+    trusted = trust.Trusted(None if allowed is None else allowed.split(","))
+    is_of_run = arguments.gin_file or arguments.model_dir
+    for flag, package in (("--markdown", arguments.markdown), ("--package", arguments.package)):
+        rule = "come without --gin_file and --model_dir"
+        checks.require(not (is_of_run and package), flag, rule, package)
+    is_alone = not (arguments.markdown and (arguments.names or arguments.package))
+    rule = "come without names and --package"
+    checks.require(is_alone, "--markdown", rule, arguments.markdown)
+    if is_of_run:
         return run_settings.describe_run(
             arguments.gin_file, arguments.gin_param, arguments.model_dir, trusted, arguments.names
         )
@@ -258,12 +266,17 @@ def _answer(arguments: argparse.Namespace) -> str:
         return write_page(arguments.markdown).rstrip("\n")
     packages = [arguments.package] if arguments.package else []
     for package in packages:
+        is_name = all(word.isidentifier() for word in package.split("."))
+        rule = "be a name that Python imports, such as ours.towers"
+        checks.require(is_name, "--package", rule, package)
         trusted.check_module(package)
     if arguments.names:
         chosen = choose_parts(arguments.names, packages, trusted)
         return "\n\n".join(map(describe_part, chosen))
-    return list_parts(*packages or [_OWN])
+    listed = list_parts(*packages or [_OWN])
+    checks.require(bool(listed), "--package", "hold a public dataclass", arguments.package)
+    return listed
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

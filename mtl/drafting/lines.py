@@ -30,6 +30,8 @@ _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 # Lines by which the delimiter is found, and the header is told from a row.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
+# No text holds them, but for tabs and ends of lines.
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
@@ -147,7 +149,7 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
 def _require_text(path: str, start: bytes) -> None:
     marks = {b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP file, such as a spreadsheet"}
     kind = next((kind for mark, kind in marks.items() if start.startswith(mark)), "binary")
-    is_text = b"\0" not in start and kind == "binary"
+    is_text = not _CONTROL.search(start) and kind == "binary"
     fix = "Write it anew as CSV in UTF-8."
     checks.require(is_text, path, "be text in UTF-8", f"{kind}: {start[:8]!r}", fix)
 

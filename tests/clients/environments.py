@@ -24,5 +24,9 @@ def build(env: str | os.PathLike[str], extras: str, packages: Sequence[str] = ()
 
 def environ() -> dict[str, str]:
     """Return the variables of a process that runs a client, without a GPU and without traces."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return {**os.environ, **quiet, "PYTHONPATH": str(ROOT)}

@@ -5,8 +5,8 @@
     git clone https://github.com/tensorflow/ranking .clients/sources/ranking
     python -m tests.clients.own_tests ranking --source .clients/sources/ranking
 
-It builds an environment where there is none, imports `mtl.compat` there, and then runs the tests of
-the clone by pytest. Nothing in the clone is changed. It fails where a test does, or where none runs.
+It builds an environment where there is none, imports `mtl.compat` there, and has pytest run the
+tests of the clone. Nothing in the clone is changed. It fails where a test does, or where none runs.
 """
 
 import argparse

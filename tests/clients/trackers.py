@@ -174,7 +174,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _train(python, options.package, folder, os.path.join(folder, "run"))
         read = [python, "-m", "tests.clients.trackers", options.package, "--read", folder]
-        text = subprocess.run(read, cwd=environments.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        text = subprocess.run(
+            read, cwd=environments.ROOT, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
         found = json.loads(text.splitlines()[-1])
     _check(found, options.package)
     version, state = found["version"], found["state"]

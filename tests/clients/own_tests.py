@@ -65,11 +65,12 @@ def main() -> int:
             "import sys, mtl.compat",
             client.before,
             "import pytest, tensorflow as tf",
-            "print('TensorFlow', tf.__version__, 'Keras', tf.keras.__version__)",
+            "from mtl.compat import keras",
+            "print('TensorFlow', tf.__version__, 'and Keras', keras.in_use())",
             "sys.exit(pytest.main(sys.argv[1:]))",
         ]
     )
-    tests = ["-v", "-p", "no:cacheprovider", "-k", client.keyword, *client.files]
+    tests = ["-v", "-o", "addopts=", "-p", "no:cacheprovider", "-k", client.keyword, *client.files]
     command = [python, "-c", script, *tests]
     return subprocess.run(command, cwd=options.source, env=environments.environ()).returncode
 

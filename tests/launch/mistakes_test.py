@@ -182,7 +182,7 @@ MISTAKES = [
     flags("flag without a value", ("--gin_file",), "gin_file"),
     flags("no flags", (), "--gin_file or --model_dir must be given"),
     flags("no such gin file", ("--gin_file", "toi.gin"), "'toi.gin'", "Did you mean 'toy.gin'?"),
-    flags("gin file is a folder", ("--gin_file", "data"), "no gin file 'data'"),
+    flags("gin file is a folder", ("--gin_file", "data"), "no gin file 'data'. It is a folder."),
     flags(
         "binary gin file",
         ("--gin_file", "bad.gin"),
@@ -201,6 +201,12 @@ MISTAKES = [
         ("--model_dir", "nowhere"),
         "--model_dir must hold",
         verb="evaluate",
+    ),
+    flags("misspelt dry run", ("--gin_file", "toy.gin", "--dry-run"), "dry-run", "dry_run"),
+    flags(
+        "dry run that is neither",
+        ("--gin_file", "toy.gin", "--dry_run=maybe"),
+        "flag --dry_run=maybe: ",
     ),
     flags(
         "ONNX over a file of the run",
@@ -605,6 +611,12 @@ MISTAKES = [
                 row("", 9, "40,cook,1,7", split="test").change,
             ),
             (
+                "data that is not there",
+                "run",
+                ("Csv.files['train'] must", "There is no folder 'data'"),
+                lambda directory: (directory / "data").rename(directory / "gone"),
+            ),
+            (
                 "model_dir within a file",
                 "toy.gin/run",
                 (
@@ -616,10 +628,36 @@ MISTAKES = [
         )
     ),
     *(
-        flags(f"parts, {name}", args, *says, verb="parts")
+        flags(f"parts, {name}", args, *says, verb="parts", change=file("broken.py", "1 / 0\n"))
         for name, args, *says in (
             ("absent package", ("--package", "ouurs"), "there is no module 'ouurs'"),
+            (
+                "broken package",
+                ("--package", "broken"),
+                "importing 'broken' failed (",
+                "broken.py line 1): ZeroDivisionError: division by zero.",
+            ),
+            ("path of a package", ("--package", "./ours"), "--package must be a name that Python"),
+            ("package without parts", ("--package", "json"), "--package must hold a public datacl"),
             ("misspelt name", ("MMoEE",), "got 'MMoEE'. Did you mean 'MMoE'?"),
+            ("misspelt flag", ("--pakage", "x"), "unknown flag '--pakage'. Did you mean '--packa"),
+            (
+                "misspelt page",
+                ("--markdown", "nework"),
+                "--markdown must be one of auxiliary, ",
+                "got 'nework'. Did you mean 'networks'?",
+            ),
+            (
+                "page and name",
+                ("--markdown", "heads", "Binary"),
+                "--markdown must come without names and --package, got 'heads'",
+            ),
+            (
+                "package and run",
+                ("--gin_file", "toy.gin", "--package", "json"),
+                "--package must come without --gin_file and --model_dir, got 'json'",
+            ),
+            ("folder as a file", ("--gin_file", "data"), "no gin file 'data'. It is a folder."),
             (
                 "param without a file",
                 ("--gin_param", "Run.seed = 2"),
@@ -636,6 +674,64 @@ MISTAKES = [
                 "The name must be that of a part of this run, got 'Addam'. Did you mean 'Adam'?",
             ),
             ("folder without a run", ("--model_dir", "run"), "--model_dir must hold the config"),
+        )
+    ),
+    *(
+        flags(f"completion, {name}", args, *says, verb="completion")
+        for name, args, *says in (
+            ("no shell", (), "The shell must be one, bash or zsh, got None"),
+            ("unknown shell", ("fish",), "The shell must be one of bash, zsh, got 'fish'"),
+            ("flag", ("--shell", "bash"), "The shell must be one, bash or zsh, got '--shell bash'"),
+        )
+    ),
+    *(
+        flags(f"table, {name}", args, *says, verb="new", change=file("table.csv", text))
+        for name, args, text, *says in (
+            (
+                "misspelt flag",
+                ("--dta", "table.csv", "--task", "b"),
+                "a,b\n1,0\n",
+                "unknown flag '--dta'. Did you mean '--data'?",
+            ),
+            (
+                "glob without quotes",
+                ("--data", "table.csv", "data/test.csv", "--task", "b"),
+                "a,b\n1,0\n",
+                "unexpected argument 'data/test.csv'",
+                "a glob stands in quotes",
+            ),
+            ("folder", ("--data", "data", "--task", "b"), "", "--data must name files, got 'data'"),
+            (
+                "misspelt file",
+                ("--data", "tabel.csv", "--task", "b"),
+                "",
+                "--data must name existing files, got 'tabel.csv'. Did you mean 'table.csv'?",
+            ),
+            ("empty", ("--data", "table.csv", "--task", "b"), "", "table.csv must hold a row, got"),
+            (
+                "not text",
+                ("--data", "table.csv", "--task", "b"),
+                "\x1f\x8b\x08",
+                "table.csv must be text in UTF-8",
+            ),
+            (
+                "share that is no number",
+                ("--data", "table.csv", "--task", "b", "--holdout", "tenth"),
+                "a,b\n1,0\n",
+                "--holdout: invalid float value: 'tenth'",
+            ),
+            (
+                "gin file within a file",
+                ("--data", "data/train.csv", "--task", "rich", "--out", "table.csv/x.gin"),
+                "",
+                "--out must be a file that can be written, got 'table.csv/x.gin'. ",
+            ),
+            (
+                "gin file that is there",
+                ("--data", "data/train.csv", "--task", "rich", "--out", "toy.gin"),
+                "",
+                "--out must be a new file, got 'toy.gin'. Or set --force.",
+            ),
         )
     ),
     flags(

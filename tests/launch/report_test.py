@@ -14,6 +14,17 @@ from tests.reports import page_test
 pytestmark = pytest.mark.slow
 
 EXPLAIN = ("explain", "--model_dir", "runs/a")
+PREDICT = ("predict", "--model_dir", "runs/a")
+# The run of another network.
+OTHER = (
+    "train",
+    "--gin_file",
+    "toy.gin",
+    "--gin_param",
+    "MLP.layers = [3]",
+    "--model_dir",
+    "runs/a",
+)
 CLASSES = "level/heads.MultiClass.classes = ['low', '<script>alert(1)</script>', 'high']"
 
 
@@ -168,6 +179,23 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
             ("report", "--model_dir", "runs/a", "--output", "runs/a/best/x.html"),
             "--output must be none of the run's own files",
         ),
+        (
+            ("report", "--model_dir", "runs/a", "--output", "data/test.csv/x.html"),
+            "--output must be a file that can be written",
+        ),
+        (("report", "--model_dr", "runs/a"), "Did you mean: model_dir"),
+        ((*PREDICT, "--keep", "agee"), "--keep must be one of age, job, rich, level, got 'agee'"),
+        ((*PREDICT, "--keep", "age", "--keep", "age"), "--keep must hold each name once"),
+        ((*PREDICT, "--split", "tset"), "Did you mean 'test'?"),
+        ((*PREDICT, "--split", "test", "--input", "data/test.csv"), "--split must be left out"),
+        ((*PREDICT, "--input", "data/tset.csv"), "Did you mean 'test.csv'?"),
+        ((*PREDICT, "--output", "data/test.csv"), "--output must be no input"),
+        ((*PREDICT, "--output", "data/"), "--output must be a file for a split, got 'data/'"),
+        ((*PREDICT, "--output", "data/test.csv/x.csv"), "--output must be a file that can"),
+        ((*PREDICT, "--output", "x.html"), "x.html"),
+        ((*PREDICT, "--checkpoint", "worst"), "--checkpoint must be 'latest', 'best' or a path"),
+        ((*PREDICT, "--keep"), "keep"),
+        ((*OTHER, "--dry_run"), "network/"),
         (("explain",), "--model_dir must name the folder of a run"),
         ((*EXPLAIN, "--tasks", "ritch"), "Did you mean 'rich'?"),
         ((*EXPLAIN, "--fields", "agee"), "Did you mean 'age'?"),

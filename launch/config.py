@@ -131,7 +131,12 @@ def read(path: str) -> str:
     Raises:
       UserError: it is not as the run wrote it.
     """
-    data = storage.read(path)
+    try:
+        data = storage.read(path)
+    except OSError as error:
+        checks.fail(
+            "the run's config.gin", "be a file that can be read", path, f"{error.strerror}."
+        )
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
         # Of an earlier version, or of a user who took the checksum away to change the rest.

@@ -64,7 +64,7 @@ def train(
     """
     rule = "be an Experiment"
     checks.is_a("mtl.train: experiment", experiment, experiment_lib.Experiment, rule)
-    model_dir = _read_folder("mtl.train", model_dir)
+    model_dir = _read_path("mtl.train: model_dir", model_dir)
     with _quiet(verbose):
         # Before rows in memory are written there.
         storage.require_plain("model_dir", model_dir)
@@ -102,7 +102,7 @@ def load(
     Raises:
       UserError: there is no such run or checkpoint, or config.gin cannot be read.
     """
-    model_dir = _read_folder("mtl.load", model_dir)
+    model_dir = _read_path("mtl.load: model_dir", model_dir)
     if experiment is not None:
         rule = "be an Experiment"
         checks.is_a("mtl.load: experiment", experiment, experiment_lib.Experiment, rule)
@@ -119,12 +119,11 @@ def load(
         return Model(experiment, model_dir, checkpoint, state)
 
 
-def _read_folder(verb: str, model_dir: str | os.PathLike[str]) -> str:
-    where = f"{verb}: model_dir"
-    checks.is_a(where, model_dir, (str, os.PathLike), "be the path of a folder")
-    folder = os.fspath(model_dir)
-    checks.require(bool(folder), where, "name a folder", folder)
-    return folder
+def _read_path(where: str, folder: str | os.PathLike[str]) -> str:
+    checks.is_a(where, folder, (str, os.PathLike), "be the path of a folder")
+    path = os.fspath(folder)
+    checks.require(bool(path), where, "name a folder", path)
+    return path
 
 
 class Metrics(dict):
@@ -225,7 +224,10 @@ class Model:
 
         `export_dir` gets a numbered version; `<model_dir>/export/manual` by default.
         """
-        folder = os.fspath(export_dir or os.path.join(self.model_dir, "export", "manual"))
+        default = os.path.join(self.model_dir, "export", "manual")
+        folder = _read_path(
+            "Model.export: export_dir", default if export_dir is None else export_dir
+        )
         with self._used():
             path = verbs.export(self.experiment, self.model_dir, folder, self.checkpoint)
             deployment.write(folder, self.experiment.serving.model_name)

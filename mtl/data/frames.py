@@ -176,20 +176,25 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
       UserError: a row is malformed, or nothing can be written to `folder`.
     """
     if isinstance(source, Frames):
+        tables = {split: _read_split(source, split, spec) for split in source.splits}
         folder = storage.make_absolute(folder)
         tf.io.gfile.makedirs(folder)
-        names = {split: _store_split(source, split, spec, folder) for split in source.splits}
+        names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
     inner = getattr(source, "source", None)
     stored = None if inner is None else store(inner, spec, folder)
     return source if stored is inner else dataclasses.replace(source, source=stored)  # type: ignore
 
 
-def _store_split(source: Frames, split: str, spec: spec_lib.Spec, folder: str) -> str:
-    """Write the rows of a split, and return the name of the file."""
+def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
     table = source.table(split, spec.fields)
     checks.scope_name("Frames.splits", split)  # It is part of a file's name.
     checks.require(len(table) > 0, f"split {split!r}", "hold a row", 0)
+    return table
+
+
+def _store_split(table: Table, split: str, folder: str) -> str:
+    """Write the rows of a split, and return the name of the file."""
     partial = os.path.join(folder, f".{split}-{os.getpid()}.tmp")
     try:
         with tf.io.TFRecordWriter(partial) as writer:

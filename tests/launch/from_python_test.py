@@ -26,9 +26,13 @@ WORDS = ["red", "green", None, " blue", "unseen"]
 ROWS = {"x": [[1, 2, 3], (0.5, "-1", 1e-3), np.ones(3), "4|5|6", [0, 0, 0]], "word": WORDS}
 
 
-def _make(**settings):
+def _make(lacks=None, **settings):
     made = tiny.make(train_steps=20, **settings)
-    source = frames.Frames(splits=tiny.SPLITS)
+    splits = {
+        split: {name: values for name, values in rows.items() if name != lacks}
+        for split, rows in tiny.SPLITS.items()
+    }
+    source = frames.Frames(splits=splits)
     return dataclasses.replace(made, data=dataclasses.replace(made.data, source=source))
 
 
@@ -280,9 +284,69 @@ def test_an_interrupted_training_is_an_interrupt_of_python(copied, monkeypatch):
         mtl.train(_make(), copied)
 
 
-def test_an_experiment_is_asked_for():
-    with pytest.raises(checks.UserError, match="mtl.train: experiment must be an Experiment"):
-        mtl.train("runs/visits", "runs/visits")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"experiment": "runs/visits"}, "mtl.train: experiment must be an Experiment, got 'runs/v"),
+        ({"experiment": type(_make())}, "mtl.train: experiment must be an Experiment, got <class"),
+        ({"model_dir": 5}, "mtl.train: model_dir must be the path of a folder, got 5"),
+        ({"model_dir": ""}, "mtl.train: model_dir must name a folder, got ''"),
+        (
+            {"model_dir": "file"},
+            "model_dir must be a folder that can be written, got 'file'. Not a",
+        ),
+        (
+            {"model_dir": "file/run"},
+            "model_dir must be a folder that can be written, got 'file/run'",
+        ),
+        ({"model_dir": "runs[1]"}, r"model_dir must have no backslash and no \[...\] in its path"),
+        ({"experiment": _make(lacks="word")}, "split 'train' must have the column 'word', got"),
+    ],
+)
+def test_what_is_trained_wrong_is_one_line_and_leaves_nothing(
+    settings, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(checks.UserError, match=f"^{message}"):
+        mtl.train(**{"experiment": _make(), "model_dir": "run", **settings})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model_dir": 5}, "mtl.load: model_dir must be the path of a folder, got 5"),
+        ({"model_dir": ""}, "mtl.load: model_dir must name a folder, got ''"),
+        ({"model_dir": "file"}, "--model_dir must hold the config.gin of a run"),
+        (
+            {"model_dir": "odd"},
+            "the run's config.gin must be a file that can be read, got 'odd/con",
+        ),
+        ({"model_dir": "cut"}, "cut/config.gin is damaged: it is empty"),
+        ({"model_dir": "bytes"}, "bytes/config.gin is damaged: it is no UTF-8"),
+        ({"experiment": "run"}, "mtl.load: experiment must be an Experiment, got 'run'"),
+        (
+            {"experiment": _make(), "checkpoint": None},
+            "checkpoint must be 'latest', 'best', a step",
+        ),
+        ({"experiment": _make(), "checkpoint": -1}, "checkpoint must be at least 0, got -1"),
+        ({"experiment": _make(), "checkpoint": "last"}, "--checkpoint must be 'latest', 'best' or"),
+        (
+            {"trusted_packages": "ours"},
+            "mtl.load: trusted_packages must be a list of packages, got",
+        ),
+    ],
+)
+def test_what_is_loaded_wrong_is_one_line(settings, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "odd" / "config.gin").mkdir(parents=True)
+    for name, text in (("cut", b""), ("bytes", b"\xff\xfe")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.gin").write_bytes(text)
+    with pytest.raises(checks.UserError, match=f"^{message}"):
+        mtl.load(**{"model_dir": "run", **settings})
 
 
 def test_lines_come_where_somebody_looks(shown, monkeypatch):

@@ -45,6 +45,8 @@ CLIENTS = {
             "tensorflow_ranking/python/keras/estimator_test.py",
         ),
         extras="heads,serving",
+        # absl's runner of tests does so, and pytest does not.
+        before="from absl import flags; flags.FLAGS(sys.argv[:1])",
     ),
 }
 

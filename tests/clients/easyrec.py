@@ -22,7 +22,15 @@ from tests.clients import environments
 
 MODELS = ("mmoe", "ple", "esmm", "aitm", "dbmtl", "simple_multi_task")
 # What EasyRec imports; its requirements pin NumPy below 1.24 and name far more.
-_PACKAGES = ("future", "grpcio-tools>=1.72,<1.77", "pandas", "psutil", "scikit-learn", "six")
+_PACKAGES = (
+    "future",
+    "grpcio-tools>=1.72,<1.77",
+    "pandas",
+    "psutil",
+    "scikit-learn",
+    "six",
+    "tensorflow-probability",
+)
 _SETTINGS = {
     "train_config.num_steps": 150,
     "train_config.save_checkpoints_steps": 150,

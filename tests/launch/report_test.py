@@ -21,7 +21,7 @@ OTHER = (
     "--gin_file",
     "toy.gin",
     "--gin_param",
-    "MLP.layers = [3]",
+    "trunk/MLP.layers = [3]",
     "--model_dir",
     "runs/a",
 )

@@ -7,7 +7,7 @@ endings.fail("unexpected argument 'x'")
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import tqdm
 
@@ -48,14 +48,14 @@ class Parser(argparse.ArgumentParser):
         prog = f"python -m {module}"
         super().__init__(prog=prog, description=told, formatter_class=plain, allow_abbrev=False)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def read(self, args: Sequence[str]) -> argparse.Namespace:
         """Return the arguments, all of which are known."""
-        args, known = sys.argv[1:] if args is None else args, self._option_string_actions
+        known = self._option_string_actions
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *known):
                 hint = checks.nearest(flag, known) or "See --help."
                 raise checks.UserError(f"unknown flag {flag!r}. {hint}")
-        found, others = self.parse_known_intermixed_args(args, namespace)
+        found, others = self.parse_known_intermixed_args(args)
         if others:
             rule = "every argument is a flag, and a glob stands in quotes"
             raise checks.UserError(f"unexpected argument {others[0]!r}: {rule}. See --help.")

@@ -39,7 +39,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--missing", action="append", default=[], help="marks a missing value; repeatable")
     add("--leave_out", action="append", default=[], help="a column that is no input; repeatable")
     add("--keep", action="append", default=[], help="an input though it tells a task alone")
-    return parser.parse_args(argv)
+    return parser.read(argv)
 
 
 def main() -> None:

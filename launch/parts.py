@@ -16,6 +16,7 @@ import inspect
 import itertools
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -243,7 +244,7 @@ def main() -> None:
     told = "packages whose code may run beside that of mtl, with commas between them"
     parser.add_argument("--trusted_packages", help=told)
     parser.add_argument("--markdown", metavar="PACKAGE", help="write a page of all its parts")
-    print(_answer(parser.parse_args()))
+    print(_answer(parser.read(sys.argv[1:])))
 
 
 def _answer(arguments: argparse.Namespace) -> str:

@@ -465,9 +465,7 @@ def test_a_bad_record_far_into_training_is_named_and_training_goes_on_without_it
     args = ("--gin_file", "toy.gin", "--model_dir", "run")
     args += tuple(arg for param in params for arg in ("--gin_param", param))
     error = launch("train", *args).error
-    assert (
-        "data/train.csv line 6000: head 'level': label 'level' must be in [0, 3), got 9" in error
-    )
+    assert "data/train.csv line 6000: head 'level': label 'level' must be in [0, 3), got 9" in error
     assert tf.train.load_variable(str(tmp_path / "run"), "global_step") == 30
     lines[5_999] = good
     path.write_text("\n".join(lines) + "\n")

@@ -192,7 +192,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         ((*PREDICT, "--output", "data/test.csv"), "--output must be no input"),
         ((*PREDICT, "--output", "data/"), "--output must be a file for a split, got 'data/'"),
         ((*PREDICT, "--output", "data/test.csv/x.csv"), "--output must be a file that can"),
-        ((*PREDICT, "--output", "x.html"), "x.html"),
+        ((*PREDICT, "--output", "x.html"), "got 'x.html'. Or say --output_format."),
         ((*PREDICT, "--checkpoint", "worst"), "--checkpoint must be 'latest', 'best' or a path"),
         ((*PREDICT, "--keep"), "keep"),
         ((*OTHER, "--dry_run"), "network/"),

@@ -21,7 +21,7 @@ import tempfile
 
 from tests.clients import environments
 
-MODELS = ("mmoe", "ple", "esmm", "aitm", "dbmtl")
+MODELS = ("mmoe", "ple", "esmm", "aitm", "dbmtl", "simple_multi_task")
 # What EasyRec imports; its requirements pin NumPy below 1.24 and name far more.
 _PACKAGES = (
     "future",

@@ -6,6 +6,7 @@ surgery.Combine.method = @methods.PCGrad()
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -61,6 +62,7 @@ class Combine(types.Surgery):
     Attributes:
       method: decides; a part of `mtl.balancing.methods`.
       on: where the gradients are compared. "parameters" is exact: one backward pass for each task.
+        Of layers that are wider than the batch it builds no gradient of a single task.
         "representation" is the shared output of the network: each task's pass ends there, and one
         pass of the combined gradient goes on through the shared trunk (Sener and Koltun, 2018,
         arXiv:1810.04650). Cheap, and an upper bound: directions differ from the exact ones.
@@ -211,21 +213,26 @@ class Combine(types.Surgery):
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
         tasks = batch_gradients.sum_gradients()
         compared = self._list_compared(tasks)
-        names = [patterns.variable_name(tasks.variables[n]) for n in compared]
-        leaves = tasks.list_leaves(compared)
+        # What is kept over steps are the gradients themselves; else their products may do.
+        short = {} if self._keeps_gradients else tasks.shorten(compared)
+        built = [n for n in compared if n not in short]
+        names = [patterns.variable_name(tasks.variables[n]) for n in built]
+        leaves = tasks.list_leaves(built)
         if self._weighing.tracking_rate < 1:
             leaves = tracking.track_gradients(
                 leaves, names, len(losses), self._weighing.tracking_rate
             )
         # `gramian` is shown by the monitors; a method that preconditions judges by other products.
-        gramian = judged = task_gradients.compute_gramian(leaves, len(losses))
+        gramian = judged = task_gradients.compute_gramian(
+            [*leaves, *itertools.chain(*short.values())], len(losses)
+        )
         if self._weighing.preconditions:
             judged = task_gradients.compute_gramian(
                 tracking.precondition_gradients(leaves, names), len(losses)
             )
         weights = self._decide(lambda: judged, losses)
         combined = [leaf.combine(weights) for leaf in leaves]
-        return batch_gradients.complete(tasks, compared, combined, weights), weights, gramian
+        return batch_gradients.complete(tasks, built, combined, weights), weights, gramian
 
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors

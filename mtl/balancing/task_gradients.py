@@ -12,7 +12,7 @@ from typing import Any, cast
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.balancing import factors
+from mtl.balancing import factors, short_gradients
 from mtl.step import gradients as gradients_lib
 from mtl.step import replicas, whole_batch
 from mtl.variables import patterns
@@ -186,6 +186,15 @@ class TaskGradients:
             return self._at_representation
         return build_leaves([self.at_variables[n] for n in compared])
 
+    def shorten(self, compared: Sequence[int]) -> dict[int, list[Leaf]]:
+        """Return what stands in for some of these variables in inner products: {index: leaves}.
+
+        Their gradients are not built: a pass of the weighted losses has to give the sum of them.
+        """
+        # That pass goes through each layer and to its weight.
+        found = {n: shorten_gradients(self.at_variables[n], products_elsewhere=2) for n in compared}
+        return {n: leaves for n, leaves in found.items() if leaves is not None}
+
     @replicas.once
     def _at_representation(self) -> list[Leaf]:
         for place, column in zip(self.representation, self.at_representation, strict=True):
@@ -316,9 +325,9 @@ class BatchGradients:
             rule = "be 1 where replicas decide together"
             fix = f'Or set {where}.on = "representation", where they need to exchange little.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
-            return lambda: compute_gramian(build_leaves(self.sum(anew)), count)
+            return lambda: multiply_columns(self.sum(anew), count)
         if is_one:
-            return lambda: self.sum(lambda tasks: compute_gramian(build_leaves(anew(tasks)), count))
+            return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count))
         # Every replica has its own products when they are due; all meet at every step.
         own = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = own.rare_gramian(where, every_steps, compared, deciding), [count, count]
@@ -333,6 +342,25 @@ def build_leaves(columns: Columns) -> list[Leaf]:
     """Make leaves of N times T gradients, one for each of N places."""
     # Factors have what is asked of leaves.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
+
+
+def shorten_gradients(
+    gradients: Sequence[types.Gradient], products_elsewhere: int = 0
+) -> list[Leaf] | None:
+    """Return leaves with the inner products of T gradients of one variable, if these cost less."""
+    dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
+    if len(dense) < sum(value is not None for value in gradients):
+        return None
+    blocks = short_gradients.shorten_gradients(list(dense.values()), products_elsewhere)
+    return None if blocks is None else [Leaf(tuple(dense), rows) for rows in blocks]
+
+
+def multiply_columns(columns: Columns, num_tasks: int) -> tf.Tensor:
+    """Add up the inner products of N times T gradients that nothing else needs: [T, T] float64."""
+    leaves: list[Leaf] = []
+    for column in columns:
+        leaves += shorten_gradients(column) or build_leaves([column])
+    return compute_gramian(leaves, num_tasks)
 
 
 def differentiate_tasks(

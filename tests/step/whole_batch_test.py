@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, layers, model, types
-from mtl.balancing import example_clipping, methods, monitored, surgery
+from mtl.balancing import example_clipping, methods, monitored, short_gradients, surgery
 from mtl.optimization import clipping, optimizers, update
 from mtl.step import draws, whole_batch
 from tests.conformance import balancers
@@ -29,17 +29,20 @@ LABELS = {name: np.asarray(values, np.float32) for name, values in LABELS.items(
 
 
 class Network:
-    """One layer that all tasks share, with the scope names of the balancers' table."""
+    """Layers that all tasks share, with the scope names of the balancers' table."""
 
-    def __init__(self, batch_norm=False):
-        self.batch_norm = batch_norm
+    def __init__(self, batch_norm=False, widths=()):
+        self.batch_norm, self.widths = batch_norm, widths
 
     def __call__(self, inputs, tasks, training):
         if self.batch_norm:
             inputs = inputs | {
                 "numeric_x": layers.batch_norm(inputs["numeric_x"], "norm", training)
             }
-        hidden = layers.dense(tf.concat(list(inputs.values()), 1), 4, "hidden", tf.tanh)
+        hidden = tf.concat(list(inputs.values()), 1)
+        for index, width in enumerate(self.widths):
+            hidden = layers.dense(hidden, width, f"before_{index}", tf.tanh)
+        hidden = layers.dense(hidden, 4, "hidden", tf.tanh)
         return types.Towers(dict.fromkeys(tasks, hidden), [hidden])
 
 
@@ -82,7 +85,7 @@ def _train_op(results, row, slices, labels, rows, network=None):
     return spec.train_op
 
 
-def _two_replicas(row, slices=1, steps=3, labels=LABELS):
+def _two_replicas(row, slices=1, steps=3, labels=LABELS, network=None):
     """The same on two replicas, each with a half of the rows."""
     strategy = tf.distribute.MirroredStrategy(
         ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -96,7 +99,8 @@ def _two_replicas(row, slices=1, steps=3, labels=LABELS):
         def model_fn():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             first = int(tf.get_static_value(replica)) * ROWS // 2
-            return _train_op(results, row, slices, labels, slice(first, first + ROWS // 2))
+            half = slice(first, first + ROWS // 2)
+            return _train_op(results, row, slices, labels, half, network)
 
         train_op = strategy.group(strategy.extended.call_for_each_replica(model_fn))
         config = tf1.ConfigProto(device_count={"CPU": 2})
@@ -229,6 +233,32 @@ def test_two_replicas_take_the_step_of_the_whole_batch(row):
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
     for watched_there in by_replica:
         np.testing.assert_allclose(watched_there, list(monitors.values()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.medium
+def test_a_whole_batch_that_builds_no_gradients_takes_the_step_of_its_parts(monkeypatch):
+    """In layers that are wider than the batch; parts add up the gradients of every task."""
+    shorten, are_short = short_gradients.shorten_gradients, []
+
+    def watch(*given):
+        found = shorten(*given)
+        are_short.append(found is not None)
+        return found
+
+    monkeypatch.setattr(short_gradients, "shorten_gradients", watch)
+    row = balancers.Row(name="wide", surgery=surgery.Combine(method=methods.UPGrad()))
+    network = Network(widths=(200, 100))
+    expected, _ = _trained(row, 1, network=network)
+    assert sum(are_short) == 1
+    for train in (
+        lambda: _trained(row, 2, network=network),
+        lambda: _two_replicas(row, network=network),
+    ):
+        are_short.clear()
+        actual, _ = train()
+        assert not any(are_short)
+        for name, value in expected.items():
+            np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.medium

@@ -11,6 +11,7 @@ MLP of `benchmarks.balancing_speed`, over multiples of 100 steps.
 import argparse
 import dataclasses
 import functools
+import statistics
 from collections.abc import Iterator
 
 import numpy as np
@@ -76,7 +77,7 @@ def tables(options: argparse.Namespace) -> Iterator[str]:
             timed, lambda _: ROWS[0], lambda _: 10, options.rounds, options.secs
         )
         few, many = (f"{found[rows][0] * 1000:.2f} ms" for rows in ROWS)
-        yield f"| {name} | {few} | {many} | {found[ROWS[1]][1]:.2f} |"
+        yield f"| {name} | {few} | {many} | {statistics.median(found[ROWS[1]][1]):.2f} |"
         for steps in timed.values():
             steps.close()
 
@@ -111,7 +112,8 @@ def telemetry(options: argparse.Namespace) -> Iterator[str]:
             rounds=options.rounds,
             secs_each=options.secs,
         )
-        yield f"| {num_tasks} | {' | '.join(f'{found[name, 1][1]:.3f}' for name in pairs)} |"
+        ratios = [f"{statistics.median(found[name, 1][1]):.3f}" for name in pairs]
+        yield f"| {num_tasks} | {' | '.join(ratios)} |"
         for steps in timed.values():
             steps.close()
 

@@ -1,12 +1,15 @@
 """The step time of every surgery as a ratio to equal weighting, beside LibMTL and torchjd.
 
 Training steps as users get them, many a session call, on an MLP (128 inputs, six layers of 512,
-batch 256) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks. All
-sides of a table take turns in one run, with the same number of threads; a ratio is taken within
-a round, and the table shows the medians, beside a peer's ratio its time in times of ours. T exact
-backward passes cost (1 + 2T)/3 by arithmetic.
+batch 256, or 64) and on a convnet (batch 64), with a binary head for each of 2, 4, 8 and 16 tasks.
+All sides of a table take turns in one run, with the same number of threads; a ratio is taken within
+a round, and the table shows the median and the range over the rounds, beside a peer's ratio its
+time in times of ours. T exact backward passes cost (1 + 2T)/3 by arithmetic: that is "all built",
+with a gradient of each task for every variable, where "exact" leaves out those that cost more than
+their inner products. --memory adds the peak memory of a step, each in a process of its own.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
+    python -m benchmarks.balancing_speed --tasks 16 --ways exact "all built" --memory
 
 The peers run in a Python of their own (`pip install torch torchjd[full] && pip install --no-deps
 LibMTL`); without it only this project is measured, and the run says so.
@@ -19,30 +22,41 @@ import functools
 import json
 import math
 import os
+import resource
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import heads, model, networks, types
-from mtl.balancing import methods, surgery
+from mtl.balancing import methods, short_gradients, surgery
 from mtl.optimization import optimizers, update
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
 
+BUILT, AUTOGRAM = "all built", "autogram"
 WAYS = {
     "exact": {},
+    BUILT: {},
     "representation": {"on": "representation"},
     "every 10 steps": {"every_steps": 10},
 }
-INPUTS = {"mlp": (256, 128), "convnet": (64, 32, 32, 3)}
+PEER_WAYS = {
+    "LibMTL": ("exact", "representation"),
+    "torchjd": ("exact", AUTOGRAM, "representation"),
+}
+INPUTS = {"mlp": (256, 128), "mlp_64": (64, 128), "convnet": (64, 32, 32, 3)}
+_MLP = networks.MLP(layers=[512] * 6)
 TRUNKS = {
-    "mlp": networks.MLP(layers=[512] * 6),
+    "mlp": _MLP,
+    "mlp_64": _MLP,
     "convnet": networks.Convnet(filters=[32, 64, 128], layers=[256], batch_norm=False),
 }
 # Methods that keep gradients, that need more than the losses, and that decide by coordinate.
@@ -130,6 +144,16 @@ def noise(network: str, num_tasks: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((inputs, labels)).cache().repeat()
 
 
+def build_steps(network: str, num_tasks: int, way: str, part: types.Surgery, threads: int) -> Steps:
+    """Return the steps of one side."""
+    own = a_model(network, num_tasks, part)
+    batches = functools.partial(noise, network, num_tasks)
+    if way != BUILT:
+        return Steps(own, batches, threads)
+    with mock.patch.object(short_gradients, "shorten_gradients", return_value=None):
+        return Steps(own, batches, threads)
+
+
 class Peers:
     """LibMTL and torchjd, in a process of their own."""
 
@@ -160,42 +184,48 @@ class Peers:
 
 @contextlib.contextmanager
 def sides(
-    network: str, num_tasks: int, names: Sequence[str], threads: int, peers: Peers | None
+    network: str,
+    num_tasks: int,
+    names: Sequence[str],
+    ways: Sequence[str],
+    threads: int,
+    peers: Peers | None,
 ) -> Iterator:
     """{(project, method, way): steps -> seconds a step}."""
     built = {
-        ("mtl", name, way): Steps(
-            a_model(network, num_tasks, part),
-            functools.partial(noise, network, num_tasks),
-            threads,
-        )
-        for name, way, part in parts(names)
+        ("mtl", name, way): build_steps(network, num_tasks, way, part, threads)
+        for name, way, part in parts(names, [way for way in ways if way in WAYS])
     }
     asked = {
         (peer, name, way): functools.partial(
             peers, peer=peer, network=network, tasks=num_tasks, method=name, way=way
         )
-        for peer in (("LibMTL", "torchjd") if peers else ())
+        for peer, of_peer in (PEER_WAYS if peers else {}).items()
         for name in (("Sum", *names) if peer == "torchjd" else names)
-        for way in (("exact",) if name == "Sum" else ("exact", "representation"))
+        for way in (("exact",) if name == "Sum" else [way for way in of_peer if way in ways])
     }
     yield {**built, **asked}
     for steps in built.values():
         steps.close()
 
 
-def parts(names: Sequence[str]) -> Iterator[tuple[str, str, types.Surgery]]:
+def parts(
+    names: Sequence[str], ways: Sequence[str] = tuple(WAYS)
+) -> Iterator[tuple[str, str, types.Surgery]]:
     """Yield every method in every way that it allows, and the plain sum."""
     yield "Sum", "exact", surgery.Sum()
     for name in names:
-        for way, settings in WAYS.items():
+        for way in ways:
             by_coordinate = name in BY_COORDINATE and way == "every 10 steps"
-            if not by_coordinate and (way == "exact" or name not in EXACT_ONLY):
-                yield name, way, surgery.Combine(method=getattr(methods, name)(), **settings)
+            if not by_coordinate and (not WAYS.get(way) or name not in EXACT_ONLY):
+                part = surgery.Combine(method=getattr(methods, name)(), **WAYS[way])
+                yield name, way, part
 
 
 def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_each: float) -> dict:
-    """{key: (seconds a step, ratio to its base within a round)} over rounds that interleave all.
+    """{key: (seconds a step, ratios to its base)} over rounds that interleave all.
+
+    The seconds are the median; the ratios, within a round each, are sorted.
 
     Args:
       timed: {key: steps -> seconds a step}.
@@ -214,21 +244,21 @@ def medians(timed: dict, base: Callable, multiple: Callable, rounds: int, secs_e
     return {
         key: (
             statistics.median(secs[key] for secs in found),
-            statistics.median(secs[key] / secs[base(key)] for secs in found),
+            sorted(secs[key] / secs[base(key)] for secs in found),
         )
         for key in timed
     }
 
 
-def table(num_tasks: int, names: Sequence[str], found: dict) -> Iterator[str]:
+def table(num_tasks: int, names: Sequence[str], ways: Sequence[str], found: dict) -> Iterator[str]:
     """Yield a row for each method: ratios to the plain sum of the same project.
 
     Behind those of a peer, its time in times of ours.
     """
-    columns = [("mtl", way) for way in WAYS]
-    peers = ("LibMTL", "torchjd") if ("torchjd", "Sum", "exact") in found else ()
-    columns += [(peer, way) for peer in peers for way in ("exact", "representation")]
-    bounds = {"exact": f" (bound {(1 + 2 * num_tasks) / 3:.1f})"}
+    columns = [("mtl", way) for way in ways if way in WAYS]
+    peers = PEER_WAYS if ("torchjd", "Sum", "exact") in found else {}
+    columns += [(peer, way) for peer, own in peers.items() for way in own if way in ways]
+    bounds = {BUILT: f" (by arithmetic {(1 + 2 * num_tasks) / 3:.1f})"}
     bounds["every 10 steps"] = f" (aim {1 + 0.12 * num_tasks:.2f})"
     titles = [
         way + bounds.get(way, "") if p == "mtl" else f"{p}, {way} (its time / ours)"
@@ -242,11 +272,37 @@ def table(num_tasks: int, names: Sequence[str], found: dict) -> Iterator[str]:
 
 
 def _cell(found: dict, project: str, name: str, way: str) -> str:
-    secs, ratio = found.get((project, name, way), (math.nan, math.nan))
-    if math.isnan(ratio):
+    secs, ratios = found.get((project, name, way), (math.nan, [math.nan]))
+    if math.isnan(secs):
         return "-"
-    own = f"{ratio:.2f}"
-    return own if project == "mtl" else f"{own} ({secs / found['mtl', name, way][0]:.2f})"
+    own = f"{statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}"
+    ours = found.get(("mtl", name, "exact" if way == AUTOGRAM else way))
+    return own if project == "mtl" or not ours else f"{own} ({secs / ours[0]:.2f})"
+
+
+def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int) -> None:
+    """Print the MiB that steps take at most, beyond what this process has held before them."""
+    part = {(own, of): part for own, of, part in parts([name] * (name != "Sum"))}[name, way]
+    steps = build_steps(network, num_tasks, way, part, threads)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    steps(5)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def peaks(
+    network: str, num_tasks: int, names: Sequence[str], ways: Sequence[str], threads: int
+) -> Iterator[str]:
+    """Yield a table of the peak memory of a step, each measured in a process of its own."""
+    yield f"| {num_tasks} tasks, peak memory in MiB | {' | '.join(ways)} |"
+    yield "|---|" + "---|" * len(ways)
+    for name in ("Sum", *names):
+        cells = []
+        for way in ways if name != "Sum" else ["exact"]:
+            command = [sys.executable, "-m", "benchmarks.balancing_speed", "--threads"]
+            command += [str(threads), "--measure", network, str(num_tasks), name, way]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            cells.append(f"{float(done.stdout):.0f}")
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -264,15 +320,23 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(TRUNKS), default=list(TRUNKS))
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, "all"], default=DEFAULT)
+    ways = [*WAYS, AUTOGRAM]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
+    parser.add_argument("--memory", action="store_true", help="measures peak memory, too")
+    parser.add_argument("--measure", nargs=4, help="peak memory of this one side, here")
     parser.add_argument("--peer_python", help="a Python that has torch, torchjd and LibMTL")
     options = parser.parse_args()
+    if options.measure:
+        network, num_tasks, name, way = options.measure
+        return measure_peak(network, int(num_tasks), name, way, options.threads)
+    ways = [way for way in options.ways if way in WAYS]
     names = METHODS if options.methods == ["all"] else options.methods
     peers = Peers(options.peer_python, options.threads) if options.peer_python else None
     if peers is None:
         print("LibMTL and torchjd are skipped: no --peer_python.")
     for network in options.networks:
         for num_tasks in options.tasks:
-            with sides(network, num_tasks, names, options.threads, peers) as timed:
+            with sides(network, num_tasks, names, options.ways, options.threads, peers) as timed:
                 found = medians(
                     timed,
                     base=lambda key: (BASES[key[0]], "Sum", "exact"),
@@ -286,9 +350,14 @@ def main() -> None:
                 if (project, "Sum", "exact") in found
             ]
             print(f"\n{network}; a step with equal weights: {', '.join(plain)}\n", flush=True)
-            print("\n".join(table(num_tasks, names, found)), flush=True)
+            print("\n".join(table(num_tasks, names, options.ways, found)), flush=True)
+            if options.memory:
+                print()
+                for line in peaks(network, num_tasks, names, ways, options.threads):
+                    print(line, flush=True)
     if peers:
         peers.close()
+    return None
 
 
 # LibMTL without a method is the same plain PyTorch as torchjd.

@@ -12,7 +12,7 @@ import types
 
 import torch
 from torch import nn
-from torchjd import aggregation, autojac
+from torchjd import aggregation, autogram, autojac
 
 # LibMTL imports this for its ResNets, from where torchvision does not have it any more.
 moved = types.SimpleNamespace(load_state_dict_from_url=None)
@@ -44,10 +44,21 @@ TORCHJD = {
     "GradDrop": lambda tasks: aggregation.GradDrop(),
 }
 
+# The same methods, for its engine that computes inner products and not gradients.
+AUTOGRAM = {
+    "MGDA": aggregation.MGDAWeighting,
+    "PCGrad": aggregation.PCGradWeighting,
+    "CAGrad": functools.partial(aggregation.CAGradWeighting, c=0.4),
+    "UPGrad": aggregation.UPGradWeighting,
+    "DualProj": aggregation.DualProjWeighting,
+    "IMTLG": aggregation.IMTLGWeighting,
+    "AlignedMTL": aggregation.AlignedMTLWeighting,
+}
+
 
 def trunk(network: str) -> nn.Module:
     """Return the same networks as the other side's."""
-    if network == "mlp":
+    if network != "convnet":
         sizes = [128] + [512] * 6
         layers = [
             layer
@@ -68,8 +79,8 @@ class Steps:
 
     def __init__(self, peer: str, network: str, tasks: int, method: str, way: str):
         torch.manual_seed(0)
-        shape = {"mlp": (256, 128), "convnet": (64, 3, 32, 32)}[network]
-        width = {"mlp": 512, "convnet": 256}[network]
+        shape = {"mlp": (256, 128), "mlp_64": (64, 128), "convnet": (64, 3, 32, 32)}[network]
+        width = {"mlp": 512, "mlp_64": 512, "convnet": 256}[network]
         self.tasks, self.inputs = tasks, torch.randn(*shape)
         self.labels = torch.randint(0, 2, (tasks, shape[0])).float()
         self.trunk = trunk(network)
@@ -81,6 +92,10 @@ class Steps:
             parameters = [*self.trunk.parameters(), *self.heads.parameters()]
             if method == "Sum":
                 self.step = self._sum
+            elif way == "autogram":
+                self.weighting = AUTOGRAM[method]()
+                self.engine = autogram.Engine(self.trunk, batch_dim=None)
+                self.step = self._by_products
             else:
                 self.aggregator = TORCHJD[method](tasks)
                 self.step = {"exact": self._exact, "representation": self._represented}[way]
@@ -99,6 +114,10 @@ class Steps:
         hidden = self.trunk(self.inputs)
         autojac.mtl_backward(self._losses(hidden), features=hidden)
         autojac.jac_to_grad(self.trunk.parameters(), self.aggregator)
+
+    def _by_products(self) -> None:
+        losses = torch.stack(self._losses(self.trunk(self.inputs)))
+        losses.backward(self.weighting(self.engine.compute_gramian(losses)))
 
     def _represented(self) -> None:
         hidden = self.trunk(self.inputs)

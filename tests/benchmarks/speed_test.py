@@ -31,6 +31,11 @@ def test_balancing_steps():
         steps.close()
 
 
+def test_balancing_tells_its_memory(capsys):
+    balancing_speed.measure_peak("mlp_64", 2, "Sum", "exact", threads=1)
+    assert float(capsys.readouterr().out) >= 0
+
+
 @pytest.mark.parametrize("name", ["AGC", "masked entries"])
 def test_gradient_steps(name):
     secs = gradients._measured([(name, functools.partial(gradients._table, 100, 50))], 1, 2)

@@ -1,7 +1,9 @@
 """A whole experiment small enough for tests: 96 + 48 rows made with NumPy, three tasks."""
 
 import dataclasses
+import fnmatch
 import pathlib
+import re
 import shutil
 from collections.abc import Mapping
 from unittest import mock
@@ -23,6 +25,7 @@ from mtl import (
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 from mtl.runs import evaluation, verbs
+from mtl.serving import exporter
 
 tf1 = tf.compat.v1
 
@@ -123,6 +126,11 @@ def train(made, model_dir):
     return variables(model_dir)
 
 
+def without_exports():
+    """Runs within it evaluate checkpoints, and keep the best, but export none."""
+    return mock.patch.object(exporter.Exporter, "__call__", return_value=None)
+
+
 def assert_trains_in_parts(make, directory, train_steps):
     """Slices and two replicas train as the whole batch does; what that has saved last.
 
@@ -138,10 +146,7 @@ def assert_trains_in_parts(make, directory, train_steps):
 
     expected = go_on("whole", one, 1)
     for folder in ("slices", "replicas"):
-        later = shutil.ignore_patterns(f"*-{train_steps}.*", f"*-{train_steps}_*", "events.*")
-        shutil.copytree(directory / "whole", directory / folder, ignore=later)
-        (directory / folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-0"\n')
-        assert checkpoint_steps(directory / folder) == [0]
+        copy_until(directory / "whole", directory / folder, 0)
     found = {"slices": go_on("slices", one, 4), "replicas": go_on("replicas", two, 1)}
     for folder, values in found.items():
         assert values.keys() == expected.keys()
@@ -152,6 +157,39 @@ def assert_trains_in_parts(make, directory, train_steps):
                 value, expected[name], rtol=1e-4, atol=1e-5, err_msg=f"{folder}: {name}"
             )
     return expected
+
+
+def assert_goes_on(make, directory, half):
+    """A run that ends after a checkpoint goes on from it to the bit; what it has saved last.
+
+    make(**run) makes the experiment, of settings of Run.
+    """
+    made = make(train_steps=2 * half, checkpoint_steps=half)
+    whole = train(made, directory / "whole")
+    assert_same_from(made, directory / "whole", directory / "parts", half)
+    return whole
+
+
+def assert_same_from(made, directory, copy, step):
+    """A copy of a run that goes on from one of its checkpoints ends as the run did."""
+    copy_until(directory, copy, step)
+    expected, found = variables(directory), train(made, copy)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def copy_until(directory, copy, step):
+    """Copies a run as if it had ended after one of its checkpoints."""
+
+    def list_later(_, names):
+        found = {name: re.search(r"-(\d+)[._]", name) for name in names}
+        later = [name for name, number in found.items() if number and int(number[1]) > step]
+        return [*later, *fnmatch.filter(names, "events.*")]
+
+    shutil.copytree(directory, copy, ignore=list_later)
+    (copy / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+    assert checkpoint_steps(copy)[-1] == step
 
 
 def variables(model_dir, step=None):

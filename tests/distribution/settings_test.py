@@ -1,7 +1,7 @@
 """Training on several devices of one machine, through the whole experiment."""
 
 import dataclasses
-import shutil
+import functools
 
 import numpy as np
 import pytest
@@ -22,8 +22,7 @@ TWO_CPUS = distribution.Distribution(
     devices=["/cpu:0", "/cpu:1"],
     resources=resources.Resources(inter_op_threads=2),
 )
-
-
+PCGRAD = surgery.Combine(method=methods.PCGrad())
 LATE = {"^network/trunk/": 20, "^features/": 40}
 
 
@@ -55,29 +54,38 @@ def _until(step, part):
     return dataclasses.replace(part, run=dataclasses.replace(part.run, train_steps=step))
 
 
+@pytest.fixture(scope="module")
+def train_alone(tmp_path_factory):
+    """Trains on one device: (experiment, folder)."""
+
+    @functools.cache
+    def train(normalized):
+        part = PCGRAD if normalized else None
+        made = _experiment(distribution.Distribution(strategy="none"), part, normalized)
+        folder = tmp_path_factory.mktemp("alone") / "run"
+        tiny.train(made, folder)
+        return made, folder
+
+    return train
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("normalized", [False, True], ids=["sum in slices", "PCGrad, batch norm"])
-def test_two_replicas_train_as_one_device_does(normalized, tmp_path):
+def test_two_replicas_train_as_one_device_does(normalized, train_alone, tmp_path):
     """Weights, slots, averages and metrics, from one start."""
-    part = surgery.Combine(method=methods.PCGrad()) if normalized else None
-    alone, mirrored = tmp_path / "alone", tmp_path / "mirrored"
-    one = _experiment(distribution.Distribution(strategy="none"), part, normalized)
-    tiny.train(_until(1, one), alone)
-    shutil.copytree(alone, mirrored)
-    at_the_end = dataclasses.replace(one.run, checkpoint_steps=50)
-    expected, _ = verbs.train(dataclasses.replace(one, run=at_the_end), str(alone))
-    slices = 1 if normalized else 2
-    actual, steps = verbs.train(
-        _experiment(TWO_CPUS, part, normalized, micro_batches=slices), str(mirrored)
-    )
-    assert steps == 49
-    weights, others = tiny.variables(alone), tiny.variables(mirrored)
-    assert weights.keys() == others.keys()
+    one, alone = train_alone(normalized)
+    mirrored, slices = tmp_path / "mirrored", 1 if normalized else 2
+    tiny.copy_until(alone, mirrored, 0)
+    run = dataclasses.replace(one.run, micro_batches=slices)
+    two = dataclasses.replace(one, run=run, distribution=TWO_CPUS)
+    weights, others = tiny.variables(alone), tiny.train(two, mirrored)
+    assert weights.keys() == others.keys() and others["global_step"] == 50
+    expected, actual = verbs.evaluate(one, str(alone)), verbs.evaluate(two, str(mirrored))
     for name, value in weights.items():
         np.testing.assert_allclose(others[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
-    first, middle = (tiny.variables(mirrored, step) for step in (1, 25))
+    first, middle = (tiny.variables(mirrored, step) for step in (0, 25))
     frozen = [name for name in first if name.startswith("network/tower_size/")]
     assert frozen and not any("Adam" in name for name in frozen)
     for name in frozen:
@@ -92,11 +100,10 @@ def test_two_replicas_train_as_one_device_does(normalized, tmp_path):
 
 
 @pytest.mark.slow
-def test_replicas_start_warm_as_one_device_does(tmp_path):
+def test_replicas_start_warm_as_one_device_does_and_one_device_goes_on(train_alone, tmp_path):
     """With rows that moved, and the optimizer's state."""
-    source = tmp_path / "source"
-    one = _until(1, _experiment(distribution.Distribution(strategy="none")))
-    tiny.train(one, source)
+    whole, source = train_alone(False)
+    one = _until(1, whole)
     splits = {
         split: {**rows, "word": rows["word"][::-1]} for split, rows in tiny.TAGGED_SPLITS.items()
     }
@@ -109,6 +116,7 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
         tiny.train(made, tmp_path / where.strategy)
         found.append(tiny.variables(tmp_path / where.strategy, 0))
     alone, mirrored = found
+    assert tiny.train(_until(2, one), tmp_path / "mirrored")["global_step"] == 2
     saved = tiny.variables(source)
     name = "network/trunk/hidden_0/kernel"
     for warmed in ("head/kind/logits/kernel", "head/kind/logits/kernel/Adam"):
@@ -116,13 +124,6 @@ def test_replicas_start_warm_as_one_device_does(tmp_path):
     assert alone.keys() == mirrored.keys()
     for name, value in alone.items():
         np.testing.assert_array_equal(mirrored[name], value, err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_replicas(tmp_path):
-    tiny.train(_until(25, _experiment(TWO_CPUS)), tmp_path)
-    _, steps = verbs.train(_experiment(distribution.Distribution()), str(tmp_path))
-    assert steps == 25
 
 
 @pytest.mark.parametrize(

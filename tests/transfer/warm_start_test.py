@@ -1,7 +1,8 @@
 """Saved values end up where they belong: by scope, by name, by row, from every kind of source."""
 
+import contextlib
 import dataclasses
-import functools
+import itertools
 import pathlib
 import re
 import shutil
@@ -50,32 +51,46 @@ def _with(made, heads_=None, **settings):
     return dataclasses.replace(made, warm_start=transfer.WarmStart(**settings))
 
 
-def _start(made, directory, steps_per_call=7):
-    """The variables before the first step of a run, and those that it starts from without."""
-    directory = pathlib.Path(directory)
+@contextlib.contextmanager
+def _building(made, directory):
+    """Holds the graph of training, and yields the names of rows."""
     dataset = made.data.dataset("train", training=False, seed=1)
     statistics = str(directory / "statistics")
     features.fit_columns(made.model.columns, dataset, statistics)
-    made.warm_start.take_statistics(statistics, made.model.columns)
+    if made.warm_start:
+        made.warm_start.take_statistics(statistics, made.model.columns)
     fitted = features.load_statistics(statistics)
-    loop = {"steps_per_call": steps_per_call, "last_step": 9, "due_every": ()}
-    model_fn = functools.partial(made.model.model_fn, statistics=fitted, loop=loop)
-    found, named = [], made.model.row_names(fitted)
-    warmed = made.warm_start.warm_model_fn(model_fn, named, str(directory))
-    for function in (model_fn, warmed):
-        with tf.Graph().as_default(), tf1.Session() as session:
-            tf1.set_random_seed(9)
-            tf1.train.get_or_create_global_step()
-            iterator = tf1.data.make_initializable_iterator(
-                made.data.dataset("train", training=True, seed=1)
-            )
-            function(iterator, None, compat.estimator.ModeKeys.TRAIN)
-            if function is model_fn:
-                plan = made.warm_start.plan(tf1.global_variables(), named)
-                made.warm_start.prepare(plan, str(directory))
-            session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-            found.append(session.run({v.op.name: v for v in tf1.global_variables()}))
-    return found[::-1]
+    loop = {"steps_per_call": 7, "last_step": 9, "due_every": ()}
+    with tf.Graph().as_default():
+        tf1.set_random_seed(9)
+        tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(
+            made.data.dataset("train", training=True, seed=1)
+        )
+        mode = compat.estimator.ModeKeys.TRAIN
+        made.model.model_fn(iterator, None, mode, statistics=fitted, loop=loop)
+        yield made.model.row_names(fitted)
+
+
+def _warm(warm_start, named, directory):
+    """The variables before the first step, of the graph that is held."""
+    warm_start.prepare(warm_start.plan(tf1.global_variables(), named), str(directory))
+    warmed = warm_start.warm_model_fn(lambda *_: None, named, str(directory))
+    warmed(None, None, compat.estimator.ModeKeys.TRAIN)
+    return _initialize()
+
+
+def _initialize():
+    with tf1.Session() as session:
+        session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+        return session.run({v.op.name: v for v in tf1.global_variables()})
+
+
+def _start(made, directory):
+    """The variables before the first step of a run, and those that it starts from without."""
+    with _building(made, directory) as named:
+        plain = _initialize()
+        return _warm(made.warm_start, named, directory), plain
 
 
 def _outcomes(directory):
@@ -83,6 +98,11 @@ def _outcomes(directory):
     lines = (pathlib.Path(directory) / "warm_start.txt").read_text().splitlines()[2:]
     rows = [re.split(" {2,}", line) for line in lines]
     return {row[1]: (row[0], row[3] if len(row) > 3 else "") for row in rows}
+
+
+def _order(directory):
+    """The words of a run, as its rows have them."""
+    return (directory / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
 
 
 def test_scopes_choose_and_the_report_tells_of_every_variable(source, tmp_path):
@@ -104,78 +124,74 @@ def test_scopes_choose_and_the_report_tells_of_every_variable(source, tmp_path):
     assert outcomes["beta1_power"][0] == "not used"
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "best", "export", "version"])
-def test_every_kind_of_source(source, tmp_path, kind):
+def test_every_kind_of_source(source, tmp_path):
     version = max((source / "export" / "latest").iterdir())
-    path = {
+    paths = {
         "checkpoint": tf.train.latest_checkpoint(str(source)),
         "best": source / "best",
         "export": source / "export" / "latest",
         "version": version,
-    }[kind]
-    made = _with(tiny.make(splits=_words("red", "blue", "green")), source=str(path))
-    values, _ = _start(made, tmp_path)
-    saved = tiny.variables(source / "best" if kind == "best" else source)
-    for name in (KIND, "network/trunk/hidden_0/kernel", "network/trunk/hidden_0_norm/moving_mean"):
-        np.testing.assert_array_equal(values[name], saved[name])
+    }
+    words = ("red", "blue", "green")
+    chosen = (KIND, "network/trunk/hidden_0/kernel", "network/trunk/hidden_0_norm/moving_mean")
     # The vocabulary is found with each of them.
-    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
-    for row, word in enumerate(("red", "blue", "green")):
-        np.testing.assert_array_equal(values[WORDS][row], saved[WORDS][order.index(word)])
+    order = _order(source)
+    with _building(tiny.make(splits=_words(*words)), tmp_path) as named:
+        for kind, path in paths.items():
+            values = _warm(transfer.WarmStart(source=str(path)), named, tmp_path / kind)
+            saved = tiny.variables(source / "best" if kind == "best" else source)
+            for name in chosen:
+                np.testing.assert_array_equal(values[name], saved[name], err_msg=kind)
+            rows = saved[WORDS][[order.index(word) for word in words]]
+            np.testing.assert_array_equal(values[WORDS][:3], rows, err_msg=kind)
 
 
-@pytest.mark.parametrize("new_rows", ["own", "mean", "unknown", "zeros"])
-def test_rows_follow_their_tokens(source, tmp_path, new_rows):
+def test_rows_follow_their_tokens(source, tmp_path):
     words = ("violet", "red", "green", "grey")
-    made = _with(tiny.make(splits=_words(*words)), source=str(source), new_rows=new_rows)
-    values, plain = _start(made, tmp_path)
-    old = tiny.variables(source)[WORDS]
-    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
-    new = {"mean": old.mean(0), "unknown": old[-1], "zeros": np.zeros(2)}
-    assert values[WORDS].shape == (5, 2) and old.shape == (4, 2)
-    for row, word in enumerate(words):
-        expected = old[order.index(word)] if word in order else new.get(new_rows, plain[WORDS][row])
-        np.testing.assert_allclose(values[WORDS][row], expected, rtol=1e-6)
-    np.testing.assert_array_equal(values[WORDS][-1], old[-1])
-    assert _outcomes(tmp_path)[WORDS] == ("warmed", "3 of 5 rows by name")
+    old, order = tiny.variables(source)[WORDS], _order(source)
+    with _building(tiny.make(splits=_words(*words)), tmp_path) as named:
+        plain = _initialize()[WORDS]
+        new = {"own": plain, "mean": [old.mean(0)] * 4, "unknown": [old[-1]] * 4}
+        new["zeros"] = np.zeros([4, 2])
+        assert plain.shape == (5, 2) and old.shape == (4, 2)
+        for new_rows, expected in new.items():
+            start = transfer.WarmStart(source=str(source), new_rows=new_rows)
+            rows = _warm(start, named, tmp_path / new_rows)[WORDS]
+            for row, word in enumerate(words):
+                own = old[order.index(word)] if word in order else expected[row]
+                np.testing.assert_allclose(rows[row], own, rtol=1e-6, err_msg=new_rows)
+            np.testing.assert_array_equal(rows[-1], old[-1])
+            assert _outcomes(tmp_path / new_rows)[WORDS] == ("warmed", "3 of 5 rows by name")
 
 
 def test_a_vocabulary_that_shrank_and_more_places_for_the_unknown(source, tmp_path):
     column = features.Categorical(names=["word"], dimension=2, vocabulary=["red"], num_unknown=2)
     made = tiny.make(columns=[features.Numeric(names=["x"]), column])
     values, plain = _start(_with(made, source=str(source)), tmp_path)
-    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
-    np.testing.assert_array_equal(
-        values[WORDS][0], tiny.variables(source)[WORDS][order.index("red")]
-    )
+    red = tiny.variables(source)[WORDS][_order(source).index("red")]
+    np.testing.assert_array_equal(values[WORDS][0], red)
     np.testing.assert_array_equal(values[WORDS][1:], plain[WORDS][1:])
 
 
-@pytest.mark.parametrize("words", [("blue", "green", "red"), ("red", "blue", "violet")], ids=str)
-def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source, tmp_path, words):
+def test_a_table_of_16_bits_starts_from_one_of_32_and_the_other_way_round(source, tmp_path):
+    words = ("red", "blue", "violet")
+
     def make(storage, names):
         column = features.Categorical(names=["word"], dimension=2, storage=storage)
-        made = tiny.make(splits=_words(*names), columns=[column], train_steps=1)
-        return dataclasses.replace(made, run=dataclasses.replace(made.run, checkpoint_steps=1))
+        return tiny.make(splits=_words(*names), columns=[column], train_steps=1, checkpoint_steps=1)
 
-    here = tmp_path / "half"
     half = _with(make("bfloat16", words), source=str(source), include=["^features/"])
-    values, _ = _start(half, here)
-    order = (source / "statistics" / "vocabulary_categorical_word.txt").read_text().split()
-    old, rows = tiny.variables(source)[WORDS], [w for w in words if w in order]
+    values, _ = _start(half, tmp_path / "half")
+    old, order = tiny.variables(source)[WORDS], _order(source)
     assert values[WORDS].dtype == tf.bfloat16.as_numpy_dtype
-    for word in rows:
+    for row, word in enumerate(words[:2]):
         expected = old[order.index(word)].astype(values[WORDS].dtype)
-        np.testing.assert_array_equal(values[WORDS][words.index(word)], expected)
-    if len(rows) < 3:
-        return
+        np.testing.assert_array_equal(values[WORDS][row], expected)
     trained = tmp_path / "trained"
-    tiny.train(make("bfloat16", words), trained)
+    saved = tiny.train(make("bfloat16", words), trained)[WORDS].astype(np.float32)
     back = _with(make("float32", words[::-1]), source=str(trained), include=["^features/"])
     values, _ = _start(back, tmp_path / "back")
-    np.testing.assert_array_equal(
-        values[WORDS][:3], tiny.variables(trained)[WORDS][:3][::-1].astype(np.float32)
-    )
+    np.testing.assert_array_equal(values[WORDS][:3], saved[:3][::-1])
 
 
 def _small_tables(splits=None, dimension=3, **settings):
@@ -272,19 +288,20 @@ def test_names_of_rows_can_be_given(source, tmp_path):
 ODD = [f"a{odd}b" for odd in "\u2028\u2029\x85\v\f\x1c\x1d\x1e"]
 
 
-@pytest.mark.parametrize("given", ["fitted", "file", "list"])
-def test_names_that_python_would_cut_into_lines(tmp_path, given):
-    """Weights and slots of tokens and classes, in another order and with a new one."""
+def test_names_that_python_would_cut_into_lines(tmp_path):
+    """Weights and slots of tokens and classes, in another order and with a new one.
+
+    The names of tokens are fitted, in a file, or listed.
+    """
     words = {"source": [*ODD, "plain"], "run": ["new", "plain", *ODD[::-1]]}
     made = {}
     for where, names in words.items():
         (tmp_path / where).mkdir()
         path = tmp_path / where / "words.txt"
         path.write_text("\n".join(names) + "\n", encoding="utf-8", newline="\n")
-        vocabulary = {"fitted": None, "file": str(path), "list": names}[given]
         columns = [
-            features.Numeric(names=["x"]),
-            features.Categorical(names=["word"], dimension=2, vocabulary=vocabulary),
+            features.Categorical(names=["word"], dimension=2, vocabulary=own, prefix=kind)
+            for kind, own in (("fitted", None), ("file", str(path)), ("list", names))
         ]
         classes = [f"{name}!" for name in names]
         heads_ = [heads.Binary(name="sign"), heads.MultiClass(name="kind", classes=classes)]
@@ -297,18 +314,21 @@ def test_names_that_python_would_cut_into_lines(tmp_path, given):
     values, plain = _start(warmed, tmp_path / "run")
     saved = tiny.variables(tmp_path / "source")
 
-    orders = dict(words)
-    if given == "fitted":
-        for where in words:
-            path = tmp_path / where / "statistics" / "vocabulary_categorical_word.txt"
-            orders[where] = path.read_bytes().decode().split("\n")[:-1]
-            assert sorted(orders[where]) == sorted(words[where])
-    for slot in ("", "/Adam", "/Adam_1"):
+    fitted = {}
+    for where in words:
+        path = tmp_path / where / "statistics" / "vocabulary_fitted_word.txt"
+        fitted[where] = path.read_bytes().decode().split("\n")[:-1]
+        assert sorted(fitted[where]) == sorted(words[where])
+    for kind, slot in itertools.product(("fitted", "file", "list"), ("", "/Adam", "/Adam_1")):
+        table, orders = (
+            f"features/{kind}_word/embedding{slot}",
+            fitted if kind == "fitted" else words,
+        )
         for row, word in enumerate(orders["run"]):
-            source = saved[WORDS + slot]
             known = word in orders["source"]
-            old = source[orders["source"].index(word)] if known else plain[WORDS + slot][row]
-            np.testing.assert_array_equal(values[WORDS + slot][row], old, err_msg=repr(word))
+            old = saved[table][orders["source"].index(word)] if known else plain[table][row]
+            np.testing.assert_array_equal(values[table][row], old, err_msg=f"{kind}: {word!r}")
+    for slot in ("", "/Adam", "/Adam_1"):
         for place, name in enumerate(words["run"]):
             known = name in words["source"]
             there = saved[KIND + slot], words["source"].index(name) if known else None
@@ -365,6 +385,16 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
     assert tiny.train(longer, runs)["global_step"] == 2
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A graph of training with a new task, and the names of its rows."""
+    heads_ = [heads.Binary(name="sign"), heads.Binary(name="new", label="sign")]
+    made = tiny.make()
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, heads=heads_))
+    with _building(made, tmp_path_factory.mktemp("built")) as named:
+        return tf1.get_default_graph(), named
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -388,11 +418,10 @@ def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):
         ),
     ],
 )
-def test_a_pattern_without_a_match(source, tmp_path, settings, message):
-    with_new = [heads.Binary(name="sign"), heads.Binary(name="new", label="sign")]
-    made = _with(tiny.make(), with_new, source=str(source), **settings)
-    with pytest.raises(checks.UserError, match=message):
-        _start(made, tmp_path)
+def test_a_pattern_without_a_match(source, built, settings, message):
+    graph, named = built
+    with graph.as_default(), pytest.raises(checks.UserError, match=message):
+        transfer.WarmStart(source=str(source), **settings).plan(tf1.global_variables(), named)
 
 
 def test_another_shape(source, tmp_path):
@@ -406,26 +435,30 @@ def test_another_shape(source, tmp_path):
         _start(made, tmp_path)
 
 
-def test_no_source(source, tmp_path):
+def test_no_source(source, tmp_path, built):
+    graph, named = built
     missing = str(source / "model.ckpt-21")
     message = (
         r"source must be a checkpoint, a model_dir or a SavedModel, got .*21'. Did you mean 'm"
     )
-    with pytest.raises(checks.UserError, match=message):
-        _start(_with(tiny.make(), source=missing), tmp_path)
-    with pytest.raises(checks.UserError, match="holds no checkpoint"):
-        _start(_with(tiny.make(), source=str(tmp_path)), tmp_path)
+    with graph.as_default():
+        with pytest.raises(checks.UserError, match=message):
+            transfer.WarmStart(source=missing).plan(tf1.global_variables(), named)
+        with pytest.raises(checks.UserError, match="holds no checkpoint"):
+            transfer.WarmStart(source=str(tmp_path)).plan(tf1.global_variables(), named)
 
 
-def test_a_damaged_source(source, tmp_path):
+def test_a_damaged_source(source, tmp_path, built):
+    graph, named = built
     copy = pathlib.Path(shutil.copytree(source, tmp_path / "copy"))
     path = copy / "model.ckpt-20.data-00000-of-00001"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
-    made = _with(tiny.make(), source=str(copy), slots=True)
-    with pytest.raises(checks.UserError, match="model.ckpt-20 is damaged: '.*' cannot be read"):
-        _start(made, tmp_path)
+    start = transfer.WarmStart(source=str(copy), slots=True)
+    says = "model.ckpt-20 is damaged: '.*' cannot be read"
+    with graph.as_default(), pytest.raises(checks.UserError, match=says):
+        _warm(start, named, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -204,26 +204,32 @@ def read_masks(
       UserError: the checkpoint is of another model, or has masks that do not fit the parts.
     """
     initial = _build_initial(experiment, model_dir)
-    reader = tf.train.load_checkpoint(checkpoint)
-    saved = reader.get_variable_to_shape_map()
+    saved = dict(tf.train.list_variables(checkpoint))
     mismatch.require_same(
         checkpoint,
         {name: shape for name, shape in saved.items() if not pruned.is_of_pruning(name)},
         {name: v.shape for name, v in initial.items() if not pruned.is_of_pruning(name)},
     )
     masks = {name: initial[pruned.mask_name(name)] for name in initial if _is_cut(name, initial)}
-    for name in filter(lambda one: _is_cut(one, saved), saved):
+    for name, mask in load_masks(checkpoint).items():
         rule = f"choose all that is cut in {checkpoint}, and {name!r} is"
         chosen = [list(part.patterns) for part in experiment.model.pruning]
         # What is left out would grow again, as a mask is all that holds it at 0.
         checks.require(name in masks, "Pruning.patterns", rule, chosen)
-        mask = reader.get_tensor(pruned.mask_name(name))
         rule = f"cut as {checkpoint} has it, whose mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
         fits = mask.shape == masks[name].shape
         checks.require(fits, "Pruning.granularity", rule, part.granularity)
         masks[name] = mask
     return masks
+
+
+def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
+    """Return {variable: its mask} of what is pruned in a checkpoint."""
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = reader.get_variable_to_shape_map()
+    cut = [name for name in names if _is_cut(name, names)]
+    return {name: reader.get_tensor(pruned.mask_name(name)) for name in cut}
 
 
 def _is_cut(name: str, names: Collection[str]) -> bool:

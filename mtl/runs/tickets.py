@@ -171,8 +171,7 @@ def _train(
     on_start: Callable[[str], None],
 ) -> Ticket:
     metrics, _ = training.Training(experiment, folder, lambda: on_start(folder)).run()
-    checkpoint = run_directory.checkpoint_path(folder, "latest")
-    masks = finished_pruning.read_masks(experiment, folder, checkpoint)
+    masks = finished_pruning.load_masks(run_directory.checkpoint_path(folder, "latest"))
     return Ticket(name, folder, finished_pruning.Cut(masks, {}).sparsity, metrics)
 
 

@@ -19,7 +19,7 @@ from mtl.data import sampling
 from mtl.runs import verbs
 from tests import input_tuning, tiny
 
-STEPS = 40
+STEPS = 20
 
 
 def make(sampler=None, train_steps=STEPS):
@@ -27,6 +27,7 @@ def make(sampler=None, train_steps=STEPS):
     made = tiny.make(
         train_steps=train_steps,
         checkpoint_steps=10,
+        keep_checkpoints=2,
         summary_steps=2,
         steps_per_call=7,
         best=checkpoints.Best(patience=50),

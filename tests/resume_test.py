@@ -106,7 +106,7 @@ def _curves(folder):
 
 def test_summaries_have_no_holes(whole):
     assert [step for step, _ in _curves(whole)["loss"]] == ALL_STEPS
-    assert [step for step, _ in _curves(whole / "eval")["average_loss"]] == [10, 20, 30, 40]
+    assert [step for step, _ in _curves(whole / "eval")["average_loss"]] == [10, 20]
 
 
 def test_a_run_that_is_killed_goes_on_to_the_bit(member, whole, tmp_path):
@@ -116,7 +116,7 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(member, whole, tmp_path):
         _kill_when(member.start(model_dir), model_dir, pattern)
         assert member.wait() == -signal.SIGKILL
         assert list(model_dir.glob(pattern)), "it was killed too late"
-    for number in range(8):
+    for number in range(4):
         pid = member.start(model_dir)
         time.sleep(draw.uniform(0.2, 3))
         with contextlib.suppress(ProcessLookupError):
@@ -132,31 +132,30 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(member, whole, tmp_path):
 def test_a_resampled_run_that_is_stopped_goes_on_to_the_bit(member, tmp_path):
     """SIGTERM: saved after the step in progress, and a code that says `start again`."""
     expected, model_dir = tmp_path / "sampled_whole", tmp_path / "sampled"
-    short = resource.RLIM_INFINITY, 40
-    assert member.train(expected, *short) == 0, member.said
-    pid = member.start(model_dir, *short)
+    assert member.train(expected) == 0, member.said
+    pid = member.start(model_dir)
     end = time.monotonic() + 60
     while not list(model_dir.glob("model.ckpt-10.index")) and time.monotonic() < end:
         time.sleep(0.01)
     os.kill(pid, signal.SIGTERM)
     assert member.wait() == 128 + signal.SIGTERM, member.said
     assert "Stopped by SIGTERM" in member.said
-    assert max(tiny.checkpoint_steps(model_dir)) < 40
-    assert member.train(model_dir, *short) == 0
+    assert max(tiny.checkpoint_steps(model_dir)) < resume_member.STEPS
+    assert member.train(model_dir) == 0
     _assert_same(model_dir, expected)
 
 
 @pytest.mark.parametrize("part", ["index", "data-00000-of-00001", "checkpoint"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_used(member, whole, tmp_path, part):
     model_dir = pathlib.Path(shutil.copytree(whole, tmp_path / "run"))
-    path = model_dir / ("checkpoint" if part == "checkpoint" else f"model.ckpt-40.{part}")
+    path = model_dir / ("checkpoint" if part == "checkpoint" else f"model.ckpt-20.{part}")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content[: len(content) // 2 + 1] if part == "checkpoint" else content)
     assert member.train(model_dir) == 0, member.said
     if part != "checkpoint":
-        assert f"Checkpoint {model_dir}/model.ckpt-40 is damaged: " in member.said
-        assert f"Going back to {model_dir}/model.ckpt-30." in member.said
+        assert f"Checkpoint {model_dir}/model.ckpt-20 is damaged: " in member.said
+        assert f"Going back to {model_dir}/model.ckpt-10." in member.said
     _assert_same(model_dir, whole)
 
 

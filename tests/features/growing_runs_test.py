@@ -28,9 +28,9 @@ def _splits():
     return {"train": train, "test": test}
 
 
-def _make(column=None, averages=False, **settings):
+def _make(column=None, averages=False, beside=(), **settings):
     given = {"names": ["word"], "capacity": 16, "dimension": 4, "eviction": "age", **(column or {})}
-    columns = [features.Numeric(names=["x"]), features.Growing(**given)]
+    columns = [features.Numeric(names=["x"]), features.Growing(**given), *beside]
     made = tiny.make(splits=_splits(), columns=columns, **settings)
     if averages:
         own = dataclasses.replace(made.model.update, average=averaging.ExponentialAverage())
@@ -38,30 +38,65 @@ def _make(column=None, averages=False, **settings):
     return made
 
 
-def _held(model_dir):
-    keys = tiny.variables(model_dir)["features/growing_word/keys"]
+def _held(model_dir, table="growing_word"):
+    keys = tiny.variables(model_dir)[f"features/{table}/keys"]
     return keys[keys > 0]
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
-    settings = {"column": {"min_count": 2, "admission_rate": 0.9}, "averages": True}
-    whole = tiny.train(_make(**settings), tmp_path / "whole")
-    tiny.train(_make(**settings, train_steps=20), tmp_path / "parts")
-    assert len(_held(tmp_path / "whole")) > 8
-    for name, value in tiny.train(_make(**settings), tmp_path / "parts").items():
-        np.testing.assert_array_equal(value, whole[name], err_msg=name)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of 40 steps, with averages, and a table beside it that is frozen."""
+    frozen = features.Growing(
+        names=["word"], capacity=16, dimension=4, prefix="frozen", trainable=False
+    )
+    column = {"min_count": 2, "admission_rate": 0.9, "capacity": 12}
+    made = _make(column, averages=True, beside=[frozen], checkpoint_steps=20)
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    tiny.train(made, directory)
+    return made, directory
 
 
-def test_an_export_knows_the_rows_that_the_run_has(tmp_path):
+def test_a_run_that_was_stopped_goes_on_to_the_bit(whole, tmp_path):
+    assert len(_held(whole[1])) > 8
+    tiny.assert_same_from(*whole, tmp_path / "parts", 20)
+
+
+def test_what_is_frozen_keeps_its_keys(whole):
+    assert len(_held(whole[1], "frozen_word")) == 0
+
+
+def test_a_run_shows_what_its_table_does(whole):
+    _, directory = whole
+    found = tiny.scalars(directory)
+    kinds = ("size", "new", "evicted", "without_place", "unknown_share")
+    last = {kind: found[(40, f"table/growing_word/{kind}")] for kind in kinds}
+    assert last["size"] == len(_held(directory)) and 0 <= last["unknown_share"] <= 1
+    assert any(value for (_, tag), value in found.items() if tag.endswith("growing_word/evicted"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A run with a table of 16 bits beside it, whose export was compared with the Estimator."""
+    half = features.Growing(
+        names=["word"], capacity=16, dimension=4, eviction="age", prefix="half", storage="bfloat16"
+    )
+    optimizer = optimizers.RowWiseAdagrad(learning_rate=0.05, initial_accumulator=1e-3)
+    steps = {"train_steps": 20, "checkpoint_steps": 20}
+    made = _make(beside=[half], optimizer=optimizer, check_rows=48, **steps)
+    directory = tmp_path_factory.mktemp("served") / "run"
+    verbs.train(made, str(directory))
+    return made, directory
+
+
+def test_an_export_knows_the_rows_that_the_run_has(served):
     """The export's own check compares known and unknown words with the Estimator."""
-    made = _make(check_rows=48, train_steps=20, checkpoint_steps=20)
-    verbs.train(made, str(tmp_path))
-    (version,) = (tmp_path / "export" / "latest").iterdir()
-    served = tf.saved_model.load(str(version)).signatures["raw"]
+    made, directory = served
+    (version,) = (directory / "export" / "latest").iterdir()
+    signature = tf.saved_model.load(str(version)).signatures["raw"]
     rows = made.data.source.splits["test"]
     given = {"x": tf.constant(rows["x"]), "word": tf.constant(rows["word"])}
-    predictions = served(**given)
-    expected = list(verbs.predict(made, str(tmp_path)))
+    predictions = signature(**given)
+    expected = list(verbs.predict(made, str(directory)))
     for key in ("sign/probability", "size/value"):
         np.testing.assert_allclose(
             predictions[key], [row[key] for row in expected], rtol=1e-5, atol=1e-6
@@ -70,6 +105,18 @@ def test_an_export_knows_the_rows_that_the_run_has(tmp_path):
     assert "features/growing_word/keys" in names
     # What only training needs stays out of it.
     assert not names & {"features/growing_word/last_seen", "features/growing_word/size"}
+
+
+def test_tables_of_16_bits_with_state_by_row_grow_too(served):
+    """A row that came last has the state of one step, whoever had it before."""
+    _, directory = served
+    found = tiny.variables(directory)
+    state = found["features/half_word/embedding/RowWiseAdagrad"]
+    table = found["features/half_word/embedding"]
+    assert table.dtype == tf.bfloat16.as_numpy_dtype and state.shape == (17,)
+    assert np.isfinite(table.astype(np.float32)).all() and (state >= 0.999e-3).all()
+    is_new = found["features/half_word/last_seen"] == 20
+    assert len(_held(directory, "half_word")) == 16 and is_new.any()
 
 
 @pytest.mark.slow
@@ -86,34 +133,7 @@ def test_slices_and_replicas_grow_as_the_whole_batch_does(tmp_path):
     assert expected["features/growing_word/size"] == len(_held(tmp_path / "whole")) > 8
 
 
-def test_tables_of_16_bits_with_state_by_row_grow_too(tmp_path):
-    """A row that came last has the state of one step, whoever had it before."""
-    optimizer = optimizers.RowWiseAdagrad(learning_rate=0.05, initial_accumulator=1e-3)
-    made = _make({"storage": "bfloat16"}, optimizer=optimizer, check_rows=48)
-    verbs.train(made, str(tmp_path))
-    found = tiny.variables(tmp_path)
-    state = found["features/growing_word/embedding/RowWiseAdagrad"]
-    table = found["features/growing_word/embedding"]
-    assert table.dtype == tf.bfloat16.as_numpy_dtype and state.shape == (17,)
-    assert np.isfinite(table.astype(np.float32)).all() and (state >= 0.999e-3).all()
-    is_new = found["features/growing_word/last_seen"] == 40
-    assert len(_held(tmp_path)) == 16 and is_new.any()
-
-
-def test_what_is_frozen_keeps_its_keys(tmp_path):
-    tiny.train(_make({"trainable": False}, train_steps=8), tmp_path)
-    assert len(_held(tmp_path)) == 0
-
-
-def test_a_run_shows_what_its_table_does(tmp_path):
-    tiny.train(_make(), tmp_path)
-    found = tiny.scalars(tmp_path)
-    kinds = ("size", "new", "evicted", "without_place", "unknown_share")
-    last = {kind: found[(40, f"table/growing_word/{kind}")] for kind in kinds}
-    assert last["size"] == len(_held(tmp_path)) and 0 <= last["unknown_share"] <= 1
-    assert any(value for (_, tag), value in found.items() if tag.endswith("/evicted"))
-
-
+@tiny.without_exports()
 def test_a_run_goes_on_with_more_rows(tmp_path):
     verbs.train(_make(averages=True, train_steps=20), str(tmp_path))
     before = tiny.variables(tmp_path)
@@ -144,34 +164,41 @@ def _predict(made, model_dir, which="latest"):
     return [row["size/value"] for row in verbs.predict(made, str(model_dir), checkpoint=which)]
 
 
-def test_a_warm_start_takes_keys_and_rows_together(tmp_path):
-    source = tiny.train(_make(train_steps=20), tmp_path / "source")
-    for capacity in (16, 40):
-        start = transfer.WarmStart(source=str(tmp_path / "source"), include=["embedding"])
-        made = _make({"capacity": capacity}, train_steps=1)
-        made = dataclasses.replace(made, warm_start=start)
-        folder = tmp_path / str(capacity)
-        tiny.train(made, folder)
-        started = tiny.variables(folder, 0)
-        keys = started["features/growing_word/keys"].ravel()
-        own = source["features/growing_word/keys"].ravel()
+def test_a_warm_start_takes_keys_and_rows_together(whole, tmp_path):
+    """Into tables of the same size and of a larger one."""
+    _, directory = whole
+    source = tiny.variables(directory)
+    own = source["features/growing_word/keys"].ravel()
+    rename = {f"^features/{name}_word/": "features/growing_word/" for name in ("same", "larger")}
+    start = transfer.WarmStart(source=str(directory), include=["embedding$"], rename=rename)
+    columns = [
+        features.Growing(names=["word"], capacity=size, dimension=4, prefix=name, eviction="age")
+        for name, size in (("same", 12), ("larger", 40))
+    ]
+    made = tiny.make(splits=_splits(), columns=columns, train_steps=1)
+    tiny.train(dataclasses.replace(made, warm_start=start), tmp_path / "run")
+    started = tiny.variables(tmp_path / "run", 0)
+    for table in ("same_word", "larger_word"):
+        keys = started[f"features/{table}/keys"].ravel()
         assert sorted(keys[keys > 0]) == sorted(own[own > 0])
         for row in np.flatnonzero(keys):
             (there,) = np.flatnonzero(own == keys[row])
-            for name in ("embedding", "last_seen"):
-                here, old = (of[f"features/growing_word/{name}"] for of in (started, source))
-                np.testing.assert_array_equal(here[row], old[there])
-    other = features.Growing(names=["word"], capacity=16, dimension=4, prefix="hashed")
-    hashed = features.Hashed(names=["word"], num_buckets=17, dimension=4)
+            np.testing.assert_array_equal(
+                started[f"features/{table}/embedding"][row],
+                source["features/growing_word/embedding/average"][there],
+            )
+            np.testing.assert_array_equal(
+                started[f"features/{table}/last_seen"][row],
+                source["features/growing_word/last_seen"][there],
+            )
+    plain = features.Hashed(names=["word"], num_buckets=13, dimension=4, prefix="growing")
+    made = tiny.make(splits=_splits(), columns=[plain], train_steps=1)
+    start = transfer.WarmStart(source=str(directory))
     with pytest.raises(checks.UserError, match="Only one of the two is a table that grows"):
-        for columns in ([hashed], [other]):
-            made = tiny.make(splits=_splits(), columns=columns, train_steps=1)
-            start = transfer.WarmStart(source=str(tmp_path / "hashed"))
-            is_second = columns == [other]
-            made = dataclasses.replace(made, warm_start=start if is_second else None)
-            tiny.train(made, tmp_path / ("second" if is_second else "hashed"))
+        tiny.train(dataclasses.replace(made, warm_start=start), tmp_path / "plain")
 
 
+@tiny.without_exports()
 def test_a_run_says_that_its_table_is_full(tmp_path):
     made = _make({"capacity": 8, "eviction": None})
     metrics, _ = verbs.train(made, str(tmp_path))

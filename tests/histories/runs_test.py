@@ -24,7 +24,7 @@ ENCODERS = {
 }
 
 
-def _make(*names, shows_weights=False, **settings):
+def _make(*names, shows_weights=(), **settings):
     """With a history for each of the encoders."""
     token = {"dimension": 4, "table": "token", "min_count": 1}
     word = features.Categorical(names=["word"], **token)
@@ -35,28 +35,42 @@ def _make(*names, shows_weights=False, **settings):
             encoder=ENCODERS[name],
             target=["categorical_word"],
             last=6,
-            shows_weights=shows_weights,
+            shows_weights=name in shows_weights,
         )
         for name in names
     ]
     columns = [features.Numeric(names=["x"]), *made, word]
     made = tiny.make(splits=tiny.TAGGED_SPLITS, columns=columns, **settings)
-    return dataclasses.replace(made, data=dataclasses.replace(made.data, spec=tiny.TAGGED_SPEC))
+    return dataclasses.replace(
+        made,
+        data=dataclasses.replace(made.data, spec=tiny.TAGGED_SPEC),
+        model=dataclasses.replace(made.model, heads=made.model.heads[:2]),
+    )
 
 
-# Three at a time: what takes most of the time is the rest of a run.
-@pytest.mark.parametrize(
-    "names", [("gru", "convolution", "target"), ("hashed", "evolution", "bst")], ids=" ".join
-)
-def test_ragged_and_padded_rows_are_served_alike(names, tmp_path):
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A run with all encoders, whose export was compared with the Estimator."""
+    directory = tmp_path_factory.mktemp("served") / "run"
+    made = _make(*ENCODERS, check_rows=32, train_steps=8, checkpoint_steps=4)
+    tiny.train(made, directory)
+    verbs.export(made, str(directory), str(directory / "export" / "latest"))
+    return made, directory
+
+
+def test_ragged_and_padded_rows_are_served_alike(served):
     """The export's own check compares rows of tf.Examples with the Estimator."""
-    verbs.train(_make(*names, check_rows=32, train_steps=8), str(tmp_path))
-    variables = tiny.variables(tmp_path)
+    made, directory = served
+    variables = tiny.variables(directory)
     assert variables["features/token/embedding"].shape == (3 + 4 + 1, 4)
     assert not [n for n in variables if "categorical_" in n or "_event" in n]
     rows = {key: values[:8] for key, values in tiny.TAGGED_SPLITS["test"].items()}
     given = {name: rows[name] for name in ("x", "word", "tags")}
-    padding.assert_padding_changes_nothing(_make(*names), tmp_path, given, {"tags": b"b"})
+    padding.assert_padding_changes_nothing(made, directory, given, {"tags": b"b"})
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(served, tmp_path):
+    tiny.assert_same_from(*served, tmp_path / "parts", 4)
 
 
 @pytest.mark.slow
@@ -74,19 +88,11 @@ def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
     tiny.assert_trains_in_parts(make, tmp_path, 5)
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
-    whole = tiny.train(_make("evolution"), tmp_path / "whole")
-    tiny.train(_make("evolution", train_steps=20), tmp_path / "parts")
-    for name, value in tiny.train(_make("evolution"), tmp_path / "parts").items():
-        np.testing.assert_array_equal(value, whole[name], err_msg=name)
-
-
-def test_predictions_show_how_much_each_event_counts(tmp_path):
+def test_predictions_show_how_much_each_event_counts(served):
+    made, directory = served
     names = ["target", "hashed", "evolution", "bst"]
-    made = _make(*names, train_steps=4)
-    tiny.train(made, tmp_path)
-    plain = list(verbs.predict(made, str(tmp_path)))
-    shown = list(verbs.predict(_make(*names, shows_weights=True), str(tmp_path)))
+    plain = list(verbs.predict(made, str(directory)))
+    shown = list(verbs.predict(_make(*ENCODERS, shows_weights=names), str(directory)))
     assert plain[0].keys() == shown[0].keys() - {f"{name}/attention" for name in names}
     assert len(shown[0]) == len(plain[0]) + len(names)
     for row, (before, after) in zip(

@@ -17,10 +17,14 @@ FROM = ("--model_dir", "run", "--output_dir")
 
 @pytest.fixture(scope="module")
 def directory(launch_in, tmp_path_factory):
-    """A folder with a run of 20 steps."""
+    """A folder with a run of 20 steps, which is exported once, as it was trained."""
     path = tmp_path_factory.mktemp("prune")
     toy.write(path)
-    result = launch_in(path, "train", "--gin_file", "toy.gin", "--model_dir", "run")
+    args = ["--gin_file", "toy.gin", "--model_dir", "run"]
+    exported = ("Serving.check_rows = 0", "Serving.optimized = @serving.AsTrained()")
+    for param in ("Run.checkpoint_steps = 20", *exported):
+        args += ["--gin_param", param]
+    result = launch_in(path, "train", *args)
     assert result.code == 0, result
     return path
 

@@ -1,6 +1,7 @@
 """Ranking and retrieval in whole runs: slices, replicas, a stop, evaluation, export."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -44,11 +45,7 @@ def test_slices_and_replicas_train_as_the_whole_batch_does(tmp_path):
 
 def test_a_run_that_stops_goes_on_to_the_bit(tmp_path):
     sizes = np.random.default_rng(0).permutation(np.tile([2, 6, 3, 5], 6))
-    expected = tiny.train(make(sizes, train_steps=14, checkpoint_steps=7), tmp_path / "one")
-    tiny.train(make(sizes, train_steps=7, checkpoint_steps=7), tmp_path / "two")
-    found = tiny.train(make(sizes, train_steps=14, checkpoint_steps=7), tmp_path / "two")
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    tiny.assert_goes_on(functools.partial(make, sizes), tmp_path, 7)
 
 
 def make_towers(check_rows=0, settings=None, **run):
@@ -79,14 +76,10 @@ STREAMED = {**DRAWN, "frequency": heads.StreamedFrequency(buckets=100)}
 
 
 def test_drawn_items_and_frequencies_are_the_same_after_a_stop_and_in_parts(tmp_path):
-    expected = tiny.train(make_towers(settings=STREAMED, train_steps=8), tmp_path / "one")
-    tiny.train(make_towers(settings=STREAMED, train_steps=4), tmp_path / "two")
-    found = tiny.train(make_towers(settings=STREAMED, train_steps=8), tmp_path / "two")
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    expected = tiny.assert_goes_on(functools.partial(make_towers, settings=STREAMED), tmp_path, 4)
     cut = make_towers(settings=STREAMED, train_steps=8, micro_batches=2)
     two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    parts = tiny.train(dataclasses.replace(cut, distribution=two), tmp_path / "parts")
+    parts = tiny.train(dataclasses.replace(cut, distribution=two), tmp_path / "replicas")
     state = [name for name in expected if "frequency" in name]
     assert len(state) == 3
     for name in state:

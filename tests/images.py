@@ -63,26 +63,44 @@ def build_step(made, results=None, slices=1, rows=slice(None), labels=LABELS):
     ).train_op
 
 
+class Step:
+    """One training step in a graph, which any number of sessions take from the start."""
+
+    def __init__(self, made, slices=1, labels=LABELS):
+        results = []
+        with tf.Graph().as_default() as graph:
+            graph.seed = 1
+            tf1.train.create_global_step()
+            self._op = build_step(made, results, slices, labels=labels)
+            self._initializer = tf1.global_variables_initializer()
+            self._variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        self._graph, (self._result,) = graph, results
+
+    def compute(self, fetches):
+        """What tensors of the graph are before the first step."""
+        with tf1.Session(graph=self._graph) as session:
+            session.run(self._initializer)
+            return session.run(fetches)
+
+    def follow(self, steps=2, feed=None):
+        """Yields ({name: value} of every variable, monitors): at first, and after every step."""
+        with tf1.Session(graph=self._graph) as session:
+            session.run(self._initializer)
+            yield session.run(self._variables), {}
+            for _ in range(steps):
+                _, values = session.run([self._op, self._result.values], feed)
+                monitors = dict(zip(self._result.names, values, strict=True))
+                yield session.run(self._variables), monitors
+
+    def take(self, steps=2, feed=None):
+        """Returns the last of what `follow` yields."""
+        *_, last = self.follow(steps, feed)
+        return last
+
+
 def take_steps(made, slices=1, steps=2, labels=LABELS):
     """{name: value} of every variable after some steps, and the monitors of the last one."""
-    *_, last = follow_steps(made, slices, steps, labels)
-    return last
-
-
-def follow_steps(made, slices=1, steps=2, labels=LABELS):
-    """Yields what `take_steps` returns: at first, without monitors, and after every step."""
-    with tf.Graph().as_default() as graph:
-        graph.seed = 1
-        tf1.train.create_global_step()
-        results = []
-        train_op = build_step(made, results, slices, labels=labels)
-        variables = {variable.op.name: variable for variable in tf1.global_variables()}
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            yield session.run(variables), {}
-            for _ in range(steps):
-                _, values = session.run([train_op, results[0].values])
-                yield session.run(variables), dict(zip(results[0].names, values, strict=True))
+    return Step(made, slices, labels).take(steps)
 
 
 def take_steps_on_replicas(made, slices=1, steps=2):

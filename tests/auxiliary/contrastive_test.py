@@ -184,18 +184,6 @@ def test_centre_loss_and_its_gradients_equal_numpy():
     np.testing.assert_allclose(at_centres, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.medium
-def test_centres_of_slices_and_replicas_are_those_of_the_whole_batch():
-    made = images.make_model(auxiliary_losses=[auxiliary.CentreLoss(head="kind", weight=0.1)])
-    whole = images.take_steps(made, steps=3)[0]
-    assert np.abs(whole["auxiliary/centre_loss/centres"]).max() > 0
-    cut = images.take_steps(made, slices=4, steps=3)[0]
-    replicas = images.take_steps_on_replicas(made, steps=3)
-    for name, value in whole.items():
-        for other in (cut, replicas):
-            np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize("kind", [auxiliary.SupervisedContrastive, auxiliary.CentreLoss])
 def test_a_head_without_one_class_a_row_is_refused(kind):
     with pytest.raises(checks.UserError, match=f"{kind.__name__}.head must be one of kind, size"):

@@ -130,17 +130,17 @@ def test_surgery_sees_the_reversed_gradient():
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("at", ["shared", "size"])
-def test_slices_and_replicas_are_the_whole_batch(at):
+def test_slices_and_replicas_are_the_whole_batch():
+    """At a tower, by a schedule; the table of auxiliary losses has the shared vectors."""
     # A label in two rows of three.
     head = heads.MultiClass(name="of_kind", label="kind", classes=3)
     made = images.make_model(
-        auxiliary_losses=[_reversal(head=head, at=at, reversal=schedules.Sigmoid(rise_steps=3))]
+        auxiliary_losses=[_reversal(head=head, at="size", reversal=schedules.Sigmoid(rise_steps=3))]
     )
     whole = images.take_steps(made)[0]
-    for other in (images.take_steps(made, slices=4)[0], images.take_steps_on_replicas(made)):
-        for name, value in whole.items():
-            np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    other = images.take_steps_on_replicas(made, slices=2)
+    for name, value in whole.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_domains_that_cannot_be_are_refused_in_one_line():

@@ -85,16 +85,9 @@ def test_it_trains_and_learns_to_decode(replacement):
     assert last["reconstruction/loss"] < 0.9 * first["reconstruction/loss"]
 
 
-@pytest.mark.medium
-def test_zeros_in_slices_and_on_replicas_are_those_of_the_whole_batch():
-    part = auxiliary.Reconstruction(replacement="zero", layers=[3], share=0.5)
-    assert part.are_rows_apart
+def test_zeros_leave_rows_apart():
+    assert auxiliary.Reconstruction(replacement="zero").are_rows_apart
     assert not auxiliary.Reconstruction().are_rows_apart
-    made = images.make_model(auxiliary_losses=[part])
-    whole = images.take_steps(made)[0]
-    for other in (images.take_steps(made, slices=4)[0], images.take_steps_on_replicas(made)):
-        for name, value in whole.items():
-            np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_columns_that_are_not_there_are_refused():

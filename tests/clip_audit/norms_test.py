@@ -152,22 +152,32 @@ def measured(network, make_batch):
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(3)
         batch = make_batch()
-
-        def losses_of(rows):
-            with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
-                return network(rows)
-
-        def weigh(losses):
-            return {task: 0.5 + index for index, task in enumerate(losses)}
-
-        found = [norms.measure(losses_of, batch, weigh, by_row) for by_row in (False, True)]
-        session.run(tf1.global_variables_initializer())
-        for variable in tf1.global_variables():
-            if variable.shape.rank == 1:
-                low = 0.5 if "moving" in variable.name else -1
-                variable.load(np.linspace(low, 1.5, variable.shape[0]), session)
+        found = [measure(network, batch, by_row) for by_row in (False, True)]
+        initialize(session)
         values = session.run([of._replace(unknown=()) for of in found])
         return *values, found[0].unknown
+
+
+def measure(network, batch, by_row=False):
+    """`Norms` of a batch, by the variables of the graph."""
+
+    def losses_of(rows):
+        with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+            return network(rows)
+
+    def weigh(losses):
+        return {task: 0.5 + index for index, task in enumerate(losses)}
+
+    return norms.measure(losses_of, batch, weigh, by_row)
+
+
+def initialize(session):
+    """Give all variables values that differ."""
+    session.run(tf1.global_variables_initializer())
+    for variable in tf1.global_variables():
+        if variable.shape.rank == 1:
+            low = 0.5 if "moving" in variable.name else -1
+            variable.load(np.linspace(low, 1.5, variable.shape[0]), session)
 
 
 @pytest.mark.medium

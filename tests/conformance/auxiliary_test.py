@@ -1,6 +1,10 @@
 """What every auxiliary loss must do, on each row of `tests.conformance.auxiliary`."""
 
+import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ pytestmark = pytest.mark.medium
 
 tf1 = tf.compat.v1
 ModeKeys = compat.estimator.ModeKeys
+_SURGERY = surgery.Combine(method=methods.PCGrad())
 
 
 @pytest.fixture(params=LOSSES, ids=lambda row: row.name, scope="module")
@@ -24,10 +29,45 @@ def row(request):
     return request.param
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Built:
+    """A step with the loss, on the whole batch.
+
+    Attributes:
+      weights: {whose: the weight of the loss}, which a session may feed.
+      constants: tensors that are constant to gradients, see `_record`.
+    """
+
+    step: images.Step
+    weights: Mapping[str, tf.Tensor]
+    constants: Mapping[str, list]
+
+
+class _Fed:
+    """A schedule of 1, or of what a session feeds."""
+
+    def __call__(self, step):
+        self.value = tf1.placeholder_with_default(1.0, [])
+        return self.value
+
+
 @pytest.fixture(scope="module")
-def trained(row):
-    """Variables and monitors after two steps with the loss, on the whole batch."""
-    return images.take_steps(_make_model(row))
+def built(row):
+    fed = {"the balancing": _Fed(), "a schedule": _Fed()}
+    weight = 1.0 if row.emits else fed["a schedule"]
+    weights = dict.fromkeys(_make_model(row).loss_names, 1.0)
+    weights[row.loss_name] = fed["the balancing"]
+    with _record(row) as constants:
+        made = _make_model(row, weight, weighting=weighting.Scheduled(weights=weights))
+        step = images.Step(made)
+    tensors = {whose: part.value for whose, part in fed.items() if hasattr(part, "value")}
+    return _Built(step=step, weights=tensors, constants=constants)
+
+
+@pytest.fixture(scope="module")
+def trained(built):
+    """Variables and monitors at first, and after each of two steps."""
+    return list(built.step.follow())
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +78,7 @@ def without():
 
 @pytest.fixture
 def plain(row, without):
-    """The same without the loss."""
+    """Variables and monitors after two steps without the loss."""
     made = _make_model(row, weight=None)
     return _remember(without, ("steps", made), lambda: images.take_steps(made))
 
@@ -70,7 +110,7 @@ def _assert_close(row, actual, expected):
 
 
 def test_it_is_balanced_and_shown_as_a_task_and_moves_the_network(row, trained, plain):
-    variables, monitors = trained
+    variables, monitors = trained[-1]
     name = row.loss_name
     assert np.isfinite(monitors[f"{name}/loss"])
     assert monitors[f"weight/{name}"] == 1
@@ -80,74 +120,77 @@ def test_it_is_balanced_and_shown_as_a_task_and_moves_the_network(row, trained, 
     assert all(np.isfinite(value).all() for value in variables.values())
 
 
-def test_a_seed_repeats_it(row, trained):
-    _assert_equal(images.take_steps(_make_model(row))[0], trained[0])
+def test_a_seed_repeats_it(row, built, trained):
+    """A graph of its own would say more of the draws of slices alone: others are added up below."""
+    step = images.Step(_make_model(row)) if row.is_of_slice else built.step
+    _assert_equal(step.take()[0], trained[-1][0])
 
 
-@pytest.mark.parametrize("how", ["its own", "of the balancing", "of a schedule"])
-def test_a_weight_of_0_is_a_run_without_it(row, plain, how):
-    name = row.loss_name
-    if row.emits and how != "of the balancing":
-        pytest.skip("its weight is a number, and with 0 there is the same network")
-    weights = {task: float(task != name) for task in _make_model(row).loss_names}
-    made = {
-        "its own": lambda: _make_model(row, weight=0.0),
-        "of the balancing": lambda: _make_model(row, weighting=weighting.Fixed(weights=weights)),
-        "of a schedule": lambda: _make_model(
-            row, weight=lambda step: 0.0 * tf.cast(step, tf.float32)
-        ),
-    }[how]()
-    variables, monitors = images.take_steps(made)
+@pytest.mark.parametrize("whose", ["the balancing", "a schedule"])
+def test_a_weight_of_0_is_a_run_without_it(row, built, plain, whose):
+    if row.emits and whose == "a schedule":
+        pytest.skip("its weight is a number")
+    variables, monitors = built.step.take(feed={built.weights[whose]: 0.0})
     _assert_equal(variables, plain[0], row.state)
     assert monitors["loss"] == plain[1]["loss"]
-    if how == "its own":
-        assert set(variables) == set(plain[0])
-        assert f"{name}/loss" not in monitors
 
 
-@pytest.mark.parametrize("mode", [ModeKeys.EVAL, ModeKeys.PREDICT])
-def test_graphs_that_do_not_train_hold_no_op_more(row, mode, without):
-    plain = _make_model(row, weight=None)
+@pytest.mark.parametrize(
+    ("mode", "weight"), [(ModeKeys.EVAL, 1.0), (ModeKeys.PREDICT, 1.0), (ModeKeys.TRAIN, 0.0)]
+)
+def test_graphs_that_do_not_train_with_it_hold_no_op_more(row, mode, weight, without):
+    plain, made = _make_model(row, weight=None), _make_model(row, weight)
+    if made == plain:
+        pytest.skip("the network of weight 0 is the network without it")
     expected = _remember(without, (mode, plain), lambda: images.build_graph(plain, mode))
-    assert images.build_graph(_make_model(row), mode) == expected
+    assert images.build_graph(made, mode) == expected
 
 
 def test_slices_on_replicas_add_up_to_the_whole_batch(row, trained):
     if row.is_of_slice:
         pytest.skip(row.is_of_slice)
-    _assert_close(row, images.take_steps_on_replicas(_make_model(row), slices=2), trained[0])
+    _assert_close(row, images.take_steps_on_replicas(_make_model(row), slices=2), trained[-1][0])
 
 
-def test_surgery_takes_it_for_a_task(row):
-    made = _make_model(row, surgery=surgery.Combine(method=methods.PCGrad()))
-    variables, monitors = images.take_steps(made)
+@pytest.fixture(scope="module")
+def changed(row):
+    """The same as `trained` under surgery, of a network that normalises and has a frozen kernel."""
+    made = _make_model(row, surgery=_SURGERY, freezing=freezing.Freezing(frozen=[row.kernel]))
+    made = dataclasses.replace(made, network=_normalise(made.network))
+    return list(images.Step(made).follow())
+
+
+def test_surgery_takes_it_for_a_task(row, changed):
+    variables, monitors = changed[-1]
     assert all(np.isfinite(value).all() for value in variables.values())
     assert np.isfinite(monitors[f"{row.loss_name}/loss"])
-    if row.is_of_slice is None:
-        sliced, of_slices = images.take_steps(made, slices=4)
-        name = f"{row.loss_name}/loss"
-        assert of_slices[name] == pytest.approx(monitors[name], rel=row.rtol)
-        _assert_close(row, sliced, variables)
 
 
-def test_frozen_parts_stay(row):
-    layer = row.kernel.rpartition("/")[0]
-    made = _make_model(row, freezing=freezing.Freezing(frozen=[layer]))
-    start, _, second = (variables[row.kernel] for variables, _ in images.follow_steps(made))
+# One that runs the network again, one with variables of its own, one with state that is emitted:
+# the gradients of the slices of any loss are taken, and added up, by the same code.
+@pytest.mark.parametrize("name", ["fgm", "gradient_reversal", "rbm"])
+def test_surgery_of_slices_is_that_of_the_whole_batch(name):
+    row = next(row for row in LOSSES if row.name == name)
+    made = _make_model(row, surgery=_SURGERY)
+    (expected, monitors), (sliced, of_slices) = (images.take_steps(made, n) for n in (1, 2))
+    name = f"{row.loss_name}/loss"
+    assert of_slices[name] == pytest.approx(monitors[name], rel=row.rtol)
+    _assert_close(row, sliced, expected)
+
+
+def test_frozen_parts_stay(row, changed):
+    start, _, second = (variables[row.kernel] for variables, _ in changed)
     np.testing.assert_array_equal(second, start)
 
 
-def test_averages_of_normalisations_move_by_the_plain_pass_alone(row, without):
-    plain, made = (
-        dataclasses.replace(found, network=_normalise(found.network))
-        for found in (_make_model(row, weight=None), _make_model(row))
-    )
+def test_averages_of_normalisations_move_by_the_plain_pass_alone(row, changed, without):
+    plain = _make_model(row, weight=None)
+    plain = dataclasses.replace(plain, network=_normalise(plain.network))
     expected, _ = _remember(without, ("step", plain), lambda: images.take_steps(plain, steps=1))
-    found, _ = images.take_steps(made, steps=1)
     names = [name for name in expected if "/moving_" in name and not name.endswith("average")]
     assert len(names) == 2
     for name in names:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(changed[1][0][name], expected[name], err_msg=name)
 
 
 def _normalise(part):
@@ -159,67 +202,66 @@ def _normalise(part):
     return dataclasses.replace(part, trunk=_normalise(part.trunk))
 
 
-@pytest.mark.parametrize("row", [r for r in LOSSES if r.held], ids=lambda row: row.name)
-def test_a_step_with_what_is_held_fed_as_a_constant_is_the_same_step(row, monkeypatch):
-    (owner, name), kept = row.held, []
-    compute = getattr(owner, name)
-
-    def record(self, *args):
-        kept.append(compute(self, *args))
-        return kept[-1]
-
-    monkeypatch.setattr(owner, name, record)
-    first, values = _first_step(_make_model(row), lambda: kept)
-    (held,) = values
-
-    def feed(self, *args):
-        compute(self, *args)  # What it leaves for later steps.
-        return tf.nest.map_structure(tf.constant, held)
-
-    monkeypatch.setattr(owner, name, feed)
-    fed, _ = _first_step(_make_model(row), lambda: ())
-    for variable, value in first.items():
-        np.testing.assert_allclose(fed[variable], value, rtol=1e-6, err_msg=variable)
-
-
-def test_no_gradient_goes_through_what_inputs_are_moved_by(row, trained, monkeypatch):
-    """A step with the perturbations, and what a teacher says, fed as constants is the same step."""
-    run, moves, teachers = activations_lib.Activations.run, [], []
-
-    def record(self, inputs, **settings):
-        found = run(self, inputs, **settings)
-        moves.append({name: inputs[name] - self.inputs[name] for name in inputs})
-        teachers.append(found.logits if settings.get("replace") else {})
-        return found
-
-    monkeypatch.setattr(activations_lib.Activations, "run", record)
-    first = _first_step(_make_model(row), lambda: (moves, teachers))
-    if not moves:
+def test_a_step_with_what_is_constant_to_gradients_fed_is_the_same_step(row, built, trained):
+    """Of what inputs are moved by, what a teacher says, and what a row says is held."""
+    if not any(built.constants.values()):
         pytest.skip("it does not run the network again")
-    values, called = first[1], iter(range(len(moves)))
-
-    def feed(self, inputs, **settings):
-        index = next(called)
-        given = {name: self.inputs[name] + values[0][index][name] for name in inputs}
-        found = run(self, given, **settings)
-        held = {task: tf.constant(value) for task, value in values[1][index].items()}
-        return dataclasses.replace(found, logits=held or found.logits)
-
-    monkeypatch.setattr(activations_lib.Activations, "run", feed)
-    fed = _first_step(_make_model(row), lambda: ())
-    for name, value in first[0].items():
-        np.testing.assert_allclose(fed[0][name], value, rtol=2e-5, atol=1e-6, err_msg=name)
+    with _feed(row, built.step.compute(built.constants)):
+        fed, _ = images.Step(_make_model(row)).take(steps=1)
+    tolerance = {"rtol": 1e-6} if row.held else {"rtol": 2e-5, "atol": 1e-6}
+    for name, value in trained[1][0].items():
+        np.testing.assert_allclose(fed[name], value, err_msg=name, **tolerance)
 
 
-def _first_step(made, fetches):
-    """The variables after a step, and the values of fetches before it."""
-    with tf.Graph().as_default() as graph:
-        graph.seed = 1
-        tf1.train.create_global_step()
-        train_op = images.build_step(made)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            values = session.run(fetches())
-            session.run(train_op)
-            variables = {variable.op.name: variable for variable in tf1.global_variables()}
-            return session.run(variables), values
+@contextlib.contextmanager
+def _record(row):
+    """Yields what is constant to gradients in the steps that are built within it."""
+    found: dict[str, list[Any]] = {"moves": [], "teachers": [], "held": []}
+    run = activations_lib.Activations.run
+
+    def record_run(self, inputs, **settings):
+        again = run(self, inputs, **settings)
+        found["moves"].append({name: inputs[name] - self.inputs[name] for name in inputs})
+        found["teachers"].append(again.logits if settings.get("replace") else {})
+        return again
+
+    def record_held(compute, self, *args):
+        found["held"].append(compute(self, *args))
+        return found["held"][-1]
+
+    with _replace_calls(row, record_run, record_held):
+        yield found
+
+
+def _feed(row, values):
+    """Has steps that are built within it take these values, as `_record` yields tensors of them."""
+    run, called = (
+        activations_lib.Activations.run,
+        zip(values["moves"], values["teachers"], strict=True),
+    )
+    held = iter(values["held"])
+
+    def feed_run(self, inputs, **settings):
+        moves, teacher = next(called)
+        given = {name: self.inputs[name] + moves[name] for name in inputs}
+        again = run(self, given, **settings)
+        logits = {task: tf.constant(value) for task, value in teacher.items()}
+        return dataclasses.replace(again, logits=logits or again.logits)
+
+    def feed_held(compute, self, *args):
+        compute(self, *args)  # What it leaves for later steps.
+        return tf.nest.map_structure(tf.constant, next(held))
+
+    return _replace_calls(row, feed_run, feed_held)
+
+
+@contextlib.contextmanager
+def _replace_calls(row, run, hold):
+    """Has networks run again by `run(self, ...)`, and the row by `hold(its method, self, ...)`."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(activations_lib.Activations, "run", run))
+        if row.held:
+            compute = getattr(*row.held)
+            held = mock.patch.object(*row.held, lambda *args: hold(compute, *args))
+            stack.enter_context(held)
+        yield

@@ -29,40 +29,41 @@ TARGETS = {task: RANDOM.normal(size=[8, 1])[IDS].astype(np.float32) for task in 
 UNTRAINED = {task: np.var(TARGETS[task]) for task in TASKS}
 
 
-def _ids(row):
-    return row.name
-
-
-class Built:
+class Trained:
     """What a balancer leaves in the graph of a step, and the losses after training."""
 
     def __init__(self, row):
         self.row = row
+        # In the loop, as runs train.
+        self.losses = training.train(self._build, 150, looped=True).monitors
 
-    def train(self):
-        """The losses after training in the loop, as runs train."""
-        return training.train(self.build, 150, looped=True).monitors
-
-    def build(self, step):
+    def _build(self, step):
         del step
         losses, batch = _losses()
         before = {variable.op.name for variable in tf1.global_variables()}
-        self.weighted, self.gradients, self.variables = _balance(self.row, losses, batch)
-        self.graph = tf1.get_default_graph()
+        weighted, gradients, variables = _balance(self.row, losses, batch)
         self.state = {variable.op.name for variable in tf1.global_variables()} - before
+        self.gradients = {v.op.name: g for v, g in zip(variables, gradients, strict=True)}
         optimizer = optimizers.LazyAdam(learning_rate=0.02)
-        train_op, _ = update.Update(optimizer=optimizer)(self.gradients, self.variables, losses)
-        return train_op, losses
+        train_op, _ = update.Update(optimizer=optimizer)(gradients, variables, losses)
+        return train_op, losses | self._compare_heads(weighted, variables)
+
+    def _compare_heads(self, weighted, variables):
+        """How far gradients of heads are off those of their own weighted loss, beside 1e-6."""
+        found = {}
+        for task in TASKS:
+            own = [v for v in variables if v.op.name.startswith(f"head/{task}/")]
+            for variable, wanted in zip(own, tf.gradients(weighted[task], own), strict=True):
+                name = variable.op.name
+                off = tf.abs(self.gradients[name] - wanted) - 1e-6 * tf.abs(wanted)
+                found[name] = tf.reduce_max(off)
+        return found
 
 
-# One graph for all that is asked of it: to build it is what takes time.
-@pytest.fixture(scope="module", params=balancers.ROWS, ids=_ids)
-def built(request):
-    with tf.Graph().as_default():
-        tf1.train.get_or_create_global_step()
-        made = Built(request.param)
-        made.build(0)
-    return made
+# One run for all that is asked of it: to build its graph is what takes time.
+@pytest.fixture(scope="module", params=balancers.ROWS, ids=lambda row: row.name)
+def trained(request):
+    return Trained(request.param)
 
 
 def _losses():
@@ -111,40 +112,23 @@ def test_every_method_has_a_row():
     assert {type(part.method).__name__ for part in combined} == set(methods.__all__)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("row", balancers.ROWS, ids=_ids)
-def test_every_task_gets_better(row):
-    losses = Built(row).train()
+def test_every_task_gets_better(trained):
     for task in TASKS:
-        assert losses[task] < 0.7 * UNTRAINED[task], (task, losses)
+        assert trained.losses[task] < 0.7 * UNTRAINED[task], (task, trained.losses)
 
 
-@pytest.mark.medium
-def test_one_gradient_per_variable_of_its_kind(built):
-    kinds = {
-        variable.op.name: gradient
-        for variable, gradient in zip(built.variables, built.gradients, strict=True)
-    }
-    assert isinstance(kinds["features/table"], tf.IndexedSlices)
-    assert kinds["network/unused"] is None
+def test_one_gradient_per_variable_of_its_kind(trained):
+    assert isinstance(trained.gradients["features/table"], tf.IndexedSlices)
+    assert trained.gradients["network/unused"] is None
     for task in TASKS:
-        assert isinstance(kinds[f"head/{task}/output/kernel"], tf.Tensor)
+        assert isinstance(trained.gradients[f"head/{task}/output/kernel"], tf.Tensor)
 
 
-@pytest.mark.medium
-def test_a_head_gets_the_gradient_of_its_own_weighted_loss(built):
-    with built.graph.as_default(), tf1.Session() as session:
-        pairs = {}
-        for variable, gradient in zip(built.variables, built.gradients, strict=True):
-            if variable.op.name.startswith("head/"):
-                task = variable.op.name.split("/")[1]
-                own = tf.gradients(built.weighted[task], variable)[0]
-                pairs[variable.op.name] = (gradient, own)
-        session.run(tf1.global_variables_initializer())
-        for name, pair in session.run(pairs).items():
-            np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=name)
+def test_a_head_gets_the_gradient_of_its_own_weighted_loss(trained):
+    for task in TASKS:
+        for name in ("kernel", "bias"):
+            assert trained.losses[f"head/{task}/output/{name}"] <= 0
 
 
-@pytest.mark.medium
-def test_state_is_in_its_scope(built):
-    assert built.state == {f"balancing/{name}" for name in built.row.state}
+def test_state_is_in_its_scope(trained):
+    assert trained.state == {f"balancing/{name}" for name in trained.row.state}

@@ -10,6 +10,8 @@ from mtl.optimization import optimizers, schedules, update
 from tests.conformance import optimizers as rows
 from tests.optimization import references, training
 
+tf1 = tf.compat.v1
+
 STEPS = 12
 RANDOM = np.random.default_rng(0)
 KERNEL = RANDOM.normal(size=[3, 2])
@@ -22,8 +24,10 @@ ROW_GRADIENTS = RANDOM.normal(size=[STEPS, 11, 2])
 
 
 def _step_fn(optimizer):
-    def step_fn(step):
-        with tf.compat.v1.variable_scope("network"):
+    def step_fn(batch):
+        del batch
+        step = tf1.train.get_global_step().read_value()
+        with tf1.variable_scope("network"):
             kernel = training.variable("kernel", KERNEL)
             table = training.variable("table", TABLE)
         rows = tf.gather(table, tf.gather(tf.constant(IDS), step))
@@ -42,8 +46,30 @@ def _rates():
     return 0.05 * 0.5 ** (steps / 4) * np.minimum(1, (steps + 1) / 3)
 
 
-def _ids(row):
-    return row.name
+# Of the module, so that tests of one row follow each other and share its runs.
+@pytest.fixture(scope="module", params=rows.ROWS, ids=lambda row: row.name)
+def row(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(row):
+    """Its variables after all steps, in the loop."""
+    return training.train(_step_fn(row.optimizer), STEPS, looped=True).variables
+
+
+@pytest.fixture(scope="module")
+def first(row, tmp_path_factory):
+    """Its variables after the first step, and the checkpoint of them."""
+    path = str(tmp_path_factory.mktemp("first") / "model.ckpt")
+    return training.train(_step_fn(row.optimizer), 1, looped=True, save=path).variables, path
+
+
+@pytest.fixture(scope="module")
+def resumed(row, first):
+    """Its variables after all steps, of which those after the first are taken one by one."""
+    step_fn = _step_fn(row.optimizer)
+    return training.train(step_fn, STEPS - 1, looped=False, restore=first[1]).variables
 
 
 def test_every_optimizer_has_a_row():
@@ -56,10 +82,9 @@ def test_every_optimizer_has_a_row():
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("looped", training.LOOPED)
-@pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
-def test_equals_numpy(row, looped):
-    result = training.train(_step_fn(row.optimizer), STEPS, looped).variables
+@pytest.mark.parametrize("run", ["whole", "resumed"])
+def test_equals_numpy(row, run, request):
+    result = request.getfixturevalue(run)
     kernel_steps = [(np.arange(3), gradient) for gradient in KERNEL_GRADIENTS]
     kernel = references.train(row.of_dense, KERNEL, kernel_steps, _rates(), True)
     table_steps = list(zip(IDS, ROW_GRADIENTS, strict=True))
@@ -70,37 +95,21 @@ def test_equals_numpy(row, looped):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
-def test_rows_that_are_not_looked_up_stay(row):
-    result = training.train(_step_fn(row.optimizer), STEPS, looped=True).variables
-    np.testing.assert_array_equal(result["network/table"][0], TABLE[0].astype(np.float32))
-    after_first = training.train(_step_fn(row.optimizer), 1, looped=True).variables
-    stayed = result["network/table"][1] == after_first["network/table"][1]
+def test_rows_that_are_not_looked_up_stay(row, whole, first):
+    np.testing.assert_array_equal(whole["network/table"][0], TABLE[0].astype(np.float32))
+    stayed = whole["network/table"][1] == first[0]["network/table"][1]
     assert stayed.all() if row.sparse_rows else not stayed.any()
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
-def test_state_names(row):
-    result = training.train(_step_fn(row.optimizer), 1, looped=True).variables
+def test_state_names(row, whole):
     state = {f"network/{name}/{slot}" for name in ("kernel", "table") for slot in row.slots}
     state |= {"beta1_power", "beta2_power"} if "Adam" in row.slots else set()
-    assert set(result) == {"network/kernel", "network/table", "global_step"} | state
+    assert set(whole) == {"network/kernel", "network/table", "global_step"} | state
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("row", rows.ROWS, ids=_ids)
-def test_a_restored_run_goes_on_as_if_it_had_not_stopped(row, tmp_path):
-    step_fn = _step_fn(row.optimizer)
-
-    def from_global_step(batch):
-        del batch
-        return step_fn(tf.compat.v1.train.get_global_step().read_value())
-
-    path = str(tmp_path / "model.ckpt")
-    training.train(from_global_step, 5, looped=True, save=path)
-    resumed = training.train(from_global_step, STEPS - 5, looped=True, restore=path).variables
-    whole = training.train(from_global_step, STEPS, looped=True).variables
+def test_a_restored_run_goes_on_as_if_it_had_not_stopped(whole, resumed):
     for name, value in whole.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
@@ -120,7 +129,7 @@ def test_adam_w_decays_neither_biases_nor_norms():
 
     def step_fn(step):
         del step
-        with tf.compat.v1.variable_scope("network"):
+        with tf1.variable_scope("network"):
             variables = [training.variable(name, [2.0]) for name in names]
         zeros = [tf.zeros([1]) for _ in variables]
         optimizer = optimizers.AdamW(learning_rate=0.1, weight_decay=0.5)

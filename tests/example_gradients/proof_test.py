@@ -15,37 +15,49 @@ from mtl.compat import keras as compat_keras
 from mtl.example_gradients import proof, uses
 from tests.clip_audit import norms_test
 from tests.conformance import heads as heads_table
+from tests.conformance import heads_test
 
 pytestmark = pytest.mark.medium
 
 tf1 = tf.compat.v1
 
 UNITS, CLASSES = 3, 2
-ROWS, STEPS = 4, 4  # Alike, so that no size tells which axis is which.
+# Rows and steps: alike, so that no size tells which axis is which; that divide each other, or not;
+# and single ones, which may tell nothing.
+ALIKE = (4, 4)
+UNEVEN = ((2, 4), (6, 3), (3, 2))
+SINGLE = ((1, 3), (1, 1), (3, 1))
 
 
-def make_batch(is_known, rows=ROWS, steps=STEPS):
-    """Tensors whose sizes are known while the graph is built, or that of none but the last axis."""
+def draw_values(rows, steps):
     rng = np.random.default_rng(0)
-    lists = [[3, 3, 1], [], [0], [2, 2, 2, 1], [1]]
-    values = {
+    return {
         "x": rng.normal(size=[rows, steps, UNITS]).astype(np.float32),
         "ids": rng.integers(0, 3, [rows, steps]),
         "image": rng.normal(size=[rows, 8, 6, 5]).astype(np.float32),
         "label": rng.integers(0, CLASSES, rows),
+        "list": tf1.ragged.constant_value(
+            [([3, 3, 1], [], [0], [2, 2, 2, 1], [1])[n % 5] for n in range(rows)], np.int64
+        ),
     }
 
-    def placed(name, value):
-        if is_known:
-            return tf.constant(value)
-        shape = [None] * value.ndim
-        if name in ("x", "image"):
-            shape[-1] = value.shape[-1]
-        return tf1.placeholder_with_default(value, shape)
 
-    batch = {name: placed(name, value) for name, value in values.items()}
-    batch["list"] = tf.ragged.constant([lists[n % 5] for n in range(rows)], dtype=tf.int64)
+def hold_batch(values):
+    """Placeholders of the values, of which no size is known but that of the last axis."""
+    batch = {"list": tf1.ragged.placeholder(tf.int64, 1, [])}
+    for name in ("x", "ids", "image", "label"):
+        shape = [None] * values[name].ndim
+        if name in ("x", "image"):
+            shape[-1] = values[name].shape[-1]
+        batch[name] = tf1.placeholder(values[name].dtype, shape)
     return batch
+
+
+def make_batch(values):
+    """Tensors of the values, whose sizes are known while the graph is built."""
+    values = dict(values)
+    ragged = tf.ragged.constant(values.pop("list").to_list(), tf.int64)
+    return {**{name: tf.constant(value) for name, value in values.items()}, "list": ragged}
 
 
 def losses(hidden, batch):
@@ -272,60 +284,58 @@ NEEDS_KERAS_2 = pytest.mark.skipif(
 )
 
 
-def measured(network, is_known, **sizes):
-    fast, slow, unknown = norms_test.measured(network, lambda: make_batch(is_known, **sizes))
-    norms_test.assert_same(fast, slow)
-    return unknown
+def assert_measured(network, is_proved, sizes=(ALIKE,)):
+    """Compare one pass with a pass for each example, where sizes are known and where they are not.
+
+    All are built in one graph, which shares the variables and the passes for single examples.
+    """
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(3)
+        of_sizes = {size: draw_values(*size) for size in sizes}
+        held = hold_batch(of_sizes[sizes[0]])
+        unknown, slow = (norms_test.measure(network, held, by_row) for by_row in (False, True))
+        known = {size: norms_test.measure(network, make_batch(v)) for size, v in of_sizes.items()}
+        for found in (unknown, *(known[size] for size in sizes if size not in SINGLE)):
+            assert (not found.unknown) == is_proved
+        norms_test.initialize(session)
+        for size, values in of_sizes.items():
+            fetches = [each._replace(unknown=()) for each in (slow, unknown, known[size])]
+            feed = {held[name]: value for name, value in values.items()}
+            expected, *others = session.run(fetches, feed)
+            for found in others:
+                norms_test.assert_same(found, expected)
 
 
-IS_KNOWN = pytest.mark.parametrize("is_known", [True, False], ids=["sizes known", "not known"])
+SIZES = {
+    steps_first: (ALIKE, *UNEVEN, *SINGLE),
+    ids_flat: (ALIKE, *UNEVEN, *SINGLE),
+    two_copies: (ALIKE, *UNEVEN),
+    on_steps: (ALIKE, *SINGLE),
+    looped: (ALIKE, *SINGLE),
+}
 
 
-@IS_KNOWN
 @pytest.mark.parametrize("network", FAST, ids=lambda network: network.__name__)
-def test_one_pass_where_the_layout_is_proved(network, is_known):
-    assert measured(network, is_known) == []
+def test_one_pass_where_the_layout_is_proved(network):
+    assert_measured(network, is_proved=True, sizes=SIZES.get(network, (ALIKE,)))
 
 
-@IS_KNOWN
 @pytest.mark.parametrize("network", SLOW, ids=lambda network: network.__name__)
-def test_a_pass_for_each_example_where_it_is_not(network, is_known):
-    assert measured(network, is_known)
-
-
-@IS_KNOWN
-@pytest.mark.parametrize(("rows", "steps"), [(2, 4), (6, 3), (3, 2)])
-def test_sizes_that_divide_each_other(rows, steps, is_known):
-    for network in (steps_first, ids_flat, two_copies):
-        assert measured(network, is_known, rows=rows, steps=steps) == []
-
-
-@IS_KNOWN
-@pytest.mark.parametrize(("rows", "steps"), [(1, 3), (1, 1), (3, 1)])
-def test_a_batch_of_one_and_a_single_step(rows, steps, is_known):
-    for network in (steps_first, ids_flat, on_steps, looped):
-        measured(network, is_known, rows=rows, steps=steps)
+def test_a_pass_for_each_example_where_it_is_not(network):
+    assert_measured(network, is_proved=False, sizes=SIZES.get(network, (ALIKE,)))
 
 
 @NEEDS_KERAS_2
-@IS_KNOWN
 @pytest.mark.parametrize("name", KERAS_FAST)
-def test_keras_layers_in_one_pass(name, is_known):
-    assert measured(keras_layers(KERAS_FAST[name]), is_known) == []
+def test_keras_layers_in_one_pass(name):
+    assert_measured(keras_layers(KERAS_FAST[name]), is_proved=True)
 
 
 @NEEDS_KERAS_2
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KERAS_SLOW)
 def test_keras_layers_that_take_a_pass_for_each_example(name):
-    assert measured(keras_layers(KERAS_SLOW[name]), is_known=name == "gru")
-
-
-def label_of(row):
-    if row.dtype.startswith("ragged "):
-        dtype = tf.as_dtype(row.dtype.removeprefix("ragged "))
-        return tf.ragged.constant(row.labels, dtype, ragged_rank=1, row_splits_dtype=tf.int64)
-    return tf1.placeholder(row.dtype, [None, *np.shape(row.labels[0])])
+    assert_measured(keras_layers(KERAS_SLOW[name]), is_proved=False)
 
 
 @pytest.mark.parametrize("name", heads_table.ROWS)
@@ -336,7 +346,7 @@ def test_every_head_is_taken_apart(name):
         pytest.skip("its rows are compared, or its logits are those of others")
     with tf.Graph().as_default():
         tower = tf1.placeholder(tf.float32, [None, *row.places, 4])
-        batch = {"tower": tower, "label": label_of(row)}
+        batch = {"tower": tower, "label": heads_test.hold_label(row)}
         batch |= {other: tf1.placeholder(tf.int64, [None]) for other in row.others}
         fields = {head.field: batch["label"], **{other: batch[other] for other in row.others}}
         examples = head.examples(head.logits(tower), fields)

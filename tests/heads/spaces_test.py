@@ -81,11 +81,11 @@ def test_classes_and_lists_have_a_space(name):
     count = len(row.labels)
     # Twice the rows; those of an unknown place have other labels.
     labels = [*row.labels, *row.labels[::-1]]
-    logits = conformance.random_logits(row, row.make(), 2 * count)
-    space = {"click": np.array([1] * count + [-1] * count)}
-    head = row.make(within="click")
-    alone = conformance.loss_and_gradient(row.make(), row, row.labels, logits[:count])
-    found = conformance.loss_and_gradient(head, row, labels, logits, **space)
+    plain = conformance.Built(row, row.make())
+    within = conformance.Built(row, row.make(within="click"), click="int64")
+    logits = conformance.random_logits(row, plain.head, 2 * count)
+    alone = plain.loss_and_gradient(row.labels, logits[:count])
+    found = within.loss_and_gradient(labels, logits, click=[1] * count + [-1] * count)
     np.testing.assert_allclose(found[0], alone[0], rtol=1e-6)
     np.testing.assert_array_equal(found[1][count:], 0)
 

@@ -204,12 +204,9 @@ def test_slices_and_replicas_draw_the_samples_of_the_whole_batch():
     made = _model(steps=2)
     whole = images.take_steps(made)[0]
     assert np.abs(whole["network/trunk/stacked_1/visible/bias"]).max() > 0
-    for other in (
-        images.take_steps(made, slices=4)[0],
-        images.take_steps_on_replicas(made, slices=2),
-    ):
-        for name, value in whole.items():
-            np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    other = images.take_steps_on_replicas(made, slices=2)
+    for name, value in whole.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.medium

@@ -1,14 +1,17 @@
 """Every head and every network of the conformance tables serves what the Estimator predicts."""
 
 import dataclasses
+import functools
 import os
 import textwrap
+from collections.abc import Sequence
 
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from mtl import features, heads, histories, networks, spec
+from mtl import features, heads, histories, networks, serving, spec, types
 from mtl.features import tokenizers
 from mtl.serving import loaded
 from tests.conformance import heads as head_rows
@@ -17,6 +20,9 @@ from tests.serving import exports
 
 _CONFIGS = os.path.join(os.path.dirname(__file__), "..", "..", "gin_configs")
 NUM_ROWS = 20
+TOGETHER = 8  # Networks in one model: the ops of many are slower to run than those of some.
+
+tf1 = tf.compat.v1
 
 
 def served(path, examples):
@@ -138,53 +144,88 @@ def test_a_model_of_one_text_serves_it_as_it_is(tmp_path):
         assert_equal(found["raw", name], wanted)
 
 
-@pytest.fixture
-def network(row):
+@dataclasses.dataclass(frozen=True)
+class SideBySide(types.Network):
+    """The networks of rows, each on its own columns and for its own tasks: {its row: it}."""
+
+    networks: Sequence[tuple[network_rows.Network, types.Network]]
+
+    def __call__(self, inputs, tasks, training):
+        towers = {}
+        for row, network in self.networks:
+            own = {column: inputs[f"{column}_{row.name}"] for column in row.inputs}
+            with tf1.variable_scope(row.name):
+                found = network(own, row.tasks, training)
+            towers |= {f"{row.name}_{task}": tower for task, tower in found.items()}
+        return types.Towers(towers)
+
+
+def configure(row):
+    """The network of a row, built by gin."""
     gin.clear_config()
     if row.gin.endswith(".gin"):
         gin.parse_config_file(os.path.join(_CONFIGS, row.gin))
     else:
         header = "from __gin__ import dynamic_registration\nfrom mtl import networks\n"
         gin.parse_config(header + textwrap.dedent(row.gin))
-    yield gin.get_configurable(getattr(networks, row.configurable))()
+    network = gin.get_configurable(getattr(networks, row.configurable))()
     gin.clear_config()
+    return network
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", network_rows.NETWORKS, ids=lambda row: row.name)
-def test_a_network_serves_what_it_predicts(row, network, tmp_path):
+def make_column(row, name):
     """Columns are named as the table names them: image_* stay images, the rest are vectors."""
-    images = [name.removeprefix("image_") for name in row.inputs if name.startswith("image_")]
-    vectors = [name for name in row.inputs if not name.startswith("image_")]
+    prefix, _, field = f"{name}_{row.name}".partition("_")
+    if prefix != "image":
+        return features.Numeric(names=[field], normalization="none", prefix=prefix)
     # A deep ResNet without the moments of its data multiplies by a million; outputs as large
     # as that round by more than an export may be off. On some processors so do those of a convnet.
     large = {"shared_bottom_resnet": 1e6, "shared_bottom_convnet": 10.0}
-    greatest = large.get(row.name, 1.0)
-    columns = [
-        *[features.Image(names=[name], greatest=greatest) for name in images],
-        *[
-            features.Numeric(names=[name.partition("_")[2]], normalization="none", prefix=prefix)
-            for name in vectors
-            for prefix in [name.partition("_")[0]]
-        ],
-    ]
-    shapes = {name.partition("_")[2]: shape for name, shape in row.inputs.items()}
+    return features.Image(names=[field], greatest=large.get(row.name, 1.0))
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory):
+    """`_export_networks`, once for each group of rows."""
+    return functools.cache(functools.partial(_export_networks, tmp_path_factory))
+
+
+def _export_networks(tmp_path_factory, first):
+    """What one model with the networks of some rows predicts, and what its export serves."""
+    rows = network_rows.NETWORKS[first : first + TOGETHER]
+    fields = {
+        f"{column.partition('_')[2]}_{row.name}": network_rows.draw_column(column, shape, NUM_ROWS)
+        for row in rows
+        for column, shape in row.inputs.items()
+    }
     made = exports.Untrained(
-        directory=str(tmp_path / "run"),
-        columns=columns,
-        network=network,
+        directory=str(tmp_path_factory.mktemp("networks")),
+        columns=[make_column(row, column) for row in rows for column in row.inputs],
+        network=SideBySide([(row, configure(row)) for row in rows]),
         heads=[
-            (heads.Normals if len(row.shape) == 3 else heads.Regression)(name=task)
+            (heads.Normals if len(row.shape) == 3 else heads.Regression)(name=f"{row.name}_{task}")
+            for row in rows
             for task in row.tasks
         ],
         spec=spec.Spec(
-            features={name: ("float32", shape) for name, shape in shapes.items()}, labels={}
+            features={name: ("float32", value.shape[1:]) for name, value in fields.items()},
+            labels={},
         ),
-        values={
-            column.partition("_")[2]: network_rows.draw_column(column, shape, NUM_ROWS)
-            for column, shape in row.inputs.items()
-        },
+        values=fields,
+        settings=serving.Serving(check_rows=0),  # The test does the same.
     )
-    found = served(made.export(tmp_path / "export"), examples(made))
-    for name, wanted in made.predictions().items():
-        assert_equal(found["serving_default", name], wanted)
+    path = made.export(tmp_path_factory.mktemp("exports"))
+    return made.predictions(), served(path, examples(made))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "index", range(len(network_rows.NETWORKS)), ids=lambda index: network_rows.NETWORKS[index].name
+)
+def test_a_network_serves_what_it_predicts(side_by_side, index):
+    row = network_rows.NETWORKS[index]
+    predicted, found = side_by_side(index - index % TOGETHER)
+    for task in row.tasks:
+        output = "normal" if len(row.shape) == 3 else "value"
+        name = f"{row.name}_{task}/{output}"
+        assert_equal(found["serving_default", name], predicted[name])

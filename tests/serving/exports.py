@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import compat, features, model, serving, types
 from mtl import spec as spec_lib
 from mtl.optimization import update
+from tests.optimization import training
 
 tf1 = tf.compat.v1
 
@@ -70,15 +71,17 @@ class Untrained:
             batch = tf1.data.make_one_shot_iterator(self.dataset()).get_next()
             self.estimator.model_fn(batch, None, "infer", self.estimator.config)
             session.run(tf1.global_variables_initializer())
-            for variable in tf1.global_variables():
-                if variable is not step:
-                    noise = random.uniform(0.8, 1.2, variable.shape) + 0.1 * (
-                        variable.shape.rank == 1
-                    )
-                    value = session.run(variable) * noise + 0.01 * noise
-                    if variable.shape.rank > 1:
-                        value *= random.random(variable.shape) >= self.zeros
-                    variable.load(value, session)
+            variables = {v.op.name: v for v in tf1.global_variables() if v is not step}
+            values = session.run(variables)
+
+            def draw(variable: tf.Variable) -> np.ndarray:
+                noise = random.uniform(0.8, 1.2, variable.shape) + 0.1 * (variable.shape.rank == 1)
+                value = values[variable.op.name] * noise + 0.01 * noise
+                if variable.shape.rank > 1:
+                    value *= random.random(variable.shape) >= self.zeros
+                return value
+
+            training.load(session, variables.values(), draw)
             return tf1.train.Saver().save(session, f"{self.directory}/model.ckpt", step)
 
     def export(self, folder: str, before: Callable[[str], None] = lambda written: None) -> str:

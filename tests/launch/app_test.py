@@ -22,7 +22,7 @@ for line in sys.stdin:
         os.wait()
         continue
     module, *sys.argv[1:] = json.loads(line)
-    output = io.StringIO()
+    code, output = 0, io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -22,7 +22,7 @@ import functools
 import json
 import math
 import os
-import resource
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -284,9 +284,19 @@ def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int
     """Print the MiB that steps take at most, beyond what this process has held before them."""
     part = {(own, of): part for own, of, part in parts([name] * (name != "Sum"))}[name, way]
     steps = build_steps(network, num_tasks, way, part, threads)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _read_peak()
     steps(5)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(_read_peak() - before)
+
+
+def _read_peak() -> float:
+    """Return the MiB that this process has held at most.
+
+    `getrusage` would count what its parent held, too.
+    """
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
 def peaks(

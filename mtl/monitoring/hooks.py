@@ -30,12 +30,12 @@ _SKIPPED_SHARE = 0.1
 _FULL_SHARE = 0.95
 
 
-class StepHook(tf.compat.v1.train.SessionRunHook):
+class StepHook:
     """Calls `on_step` after every session call that made a step, with the values of its last one.
 
-    `secs` is the time spent in session calls: what happens between them, such as an evaluation,
-    does not count as training. `waited_secs` is the part of it in which steps waited for their
-    batches; it is None where that is not known.
+    It works within `StepHooks`. `secs` is the time spent in session calls: what happens between
+    them, such as an evaluation, does not count as training. `waited_secs` is the part of it in
+    which steps waited for their batches; it is None where that is not known.
     """
 
     def __init__(self, result: training_loop.StepResult):
@@ -44,13 +44,14 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
         self.waited_secs = None if result.waited is None else 0.0
         self._reached: int | None = None
 
-    def before_run(self, run_context):
-        self._called = time.perf_counter()
-        return tf1.train.SessionRunArgs([_list_fetches(self._result), self.choose_more()])
+    def begin(self) -> None:
+        """Get ready, as `SessionRunHook.begin`."""
 
-    def after_run(self, run_context, run_values):
-        common, more = run_values.results
-        self.take(run_context, time.perf_counter() - self._called, common, more)
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
+        """Look at the restored variables, as `SessionRunHook.after_create_session`."""
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Act at the end of training, as `SessionRunHook.end`."""
 
     def take(self, run_context, secs: float, common: Sequence[Any], more: Sequence[Any]) -> None:
         """Count a session call, and act on the step that it made."""
@@ -73,13 +74,16 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
 
 
 class StepHooks(tf.compat.v1.train.SessionRunHook):
-    """Several step hooks of one result, in their order, which is fetched once for all.
+    """Runs step hooks in their order, and fetches once what all of them look at.
 
-    To prepare a fetch takes a session call longer than most steps of a small network need for it.
+    Fetches of a hook each would cost a session call as much time as a small network needs for a
+    tenth of its step.
     """
 
     def __init__(self, result: training_loop.StepResult, hooks: Sequence[StepHook]):
-        self._result, self._hooks = result, hooks
+        self._hooks = hooks
+        waited = [] if result.waited is None else [result.waited]
+        self._common = [result.step, result.values, *waited]
 
     def begin(self):
         for hook in self._hooks:
@@ -93,22 +97,17 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         more = [hook.choose_more() for hook in self._hooks]
         self._counts = [len(chosen) for chosen in more]
         self._called = time.perf_counter()
-        fetches = [*_list_fetches(self._result), *itertools.chain(*more)]
-        return tf1.train.SessionRunArgs(fetches)
+        return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
-        secs, fetched = time.perf_counter() - self._called, iter(run_values.results)
-        common = list(itertools.islice(fetched, len(_list_fetches(self._result))))
-        for hook, count in zip(self._hooks, self._counts, strict=True):
-            hook.take(run_context, secs, common, list(itertools.islice(fetched, count)))
+        secs, count = time.perf_counter() - self._called, len(self._common)
+        common, fetched = run_values.results[:count], iter(run_values.results[count:])
+        for hook, own in zip(self._hooks, self._counts, strict=True):
+            hook.take(run_context, secs, common, list(itertools.islice(fetched, own)))
 
     def end(self, session):
         for hook in self._hooks:
             hook.end(session)
-
-
-def _list_fetches(result: training_loop.StepResult) -> list[tf.Tensor]:
-    return [result.step, result.values, *([] if result.waited is None else [result.waited])]
 
 
 class Summaries(StepHook):

@@ -4,6 +4,7 @@ import time
 
 import tensorflow as tf
 
+from mtl.monitoring import hooks
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
@@ -47,7 +48,10 @@ def run(make_hook, num_steps, steps_per_call=1, others=(), step=None, prepare=No
                 step or take_step, iterator, steps_per_call, num_steps, ()
             )
         stop = tf1.train.StopAtStepHook(last_step=num_steps)
-        used = [make_hook(result), stop, _Pausing(), *others]
+        hook = make_hook(result)
+        if isinstance(hook, hooks.StepHook):
+            hook = hooks.StepHooks(result, [hook])
+        used = [hook, stop, _Pausing(), *others]
         with tf1.train.MonitoredSession(hooks=used) as session:
             while not session.should_stop():
                 session.run(result.step)

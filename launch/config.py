@@ -12,14 +12,14 @@ import functools
 import os
 import pathlib
 import pprint
-import re
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gin
 
-from launch import gin_files, gin_names, gin_usage, outlines, trust
+from launch import early_building, gin_errors, gin_files, gin_names, gin_usage, outlines, trust
 from mtl import checks, deferred
 from mtl.files import atomic, checksums, storage
 
@@ -30,8 +30,6 @@ with deferred.imports():
 
 _FILE = "config.gin"
 _SEAL = b"# checksum of the lines below: "
-_CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
-_MISSING = re.compile(r"missing \d+ required .*")
 
 
 def load(
@@ -53,24 +51,24 @@ def load(
         gin.finalize()
         made = gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
-        raise checks.UserError(_explained(error, bindings)) from error
+        raise checks.UserError(gin_errors.explain(error, bindings)) from error
     except SystemExit as error:
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
     try:
         trusted.check_built(made)
     except checks.UserError as error:
-        place = _place(str(error), str(error).partition(".")[0], None, bindings)
-        raise checks.UserError(f"{place}: {error}" if place else str(error)) from error
+        part = str(error).partition(".")[0]
+        raise checks.UserError(gin_errors.put_place(str(error), part, None, bindings)) from error
     return made
 
 
 def check(
     files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
 ) -> None:
-    """Refuse files for names that `mtl` does not have, within a second or so.
+    """Refuse files for names that `mtl` does not have and values its parts refuse, in a second.
 
-    Nothing is imported or built: `load` finds the same, and the rest. It is as fast as this once
+    TensorFlow is not imported: `load` finds the same, and the rest. It is as fast as this once
     TensorFlow is there.
 
     Raises:
@@ -78,12 +76,28 @@ def check(
     """
     if "tensorflow" not in sys.modules:
         try:
-            find_bindings(files, params, trusted, outlines.Outlines())
+            build_outline(outlines.Outlines(), files, params, trusted)
         except checks.UserError:
             raise
         except Exception:
             # What is unclear, or wrong in a source, shows when the modules are imported.
             return
+
+
+def build_outline(
+    modules: outlines.Outlines,
+    files: Sequence[str],
+    params: Sequence[str],
+    trusted: trust.Trusted = trust.EVERYTHING,
+) -> Any:
+    """Return the experiment, built of outlines; `outlines.UNCLEAR` where they tell only a part.
+
+    Raises:
+      UserError: as `load` does.
+      UnclearError: outlines do not tell.
+    """
+    _, used = find_bindings(files, params, trusted, modules)
+    return early_building.build(used, modules.get(modules.load("mtl.experiment"), "Experiment"))
 
 
 def find_bindings(
@@ -226,55 +240,3 @@ def _in_order() -> Iterator[None]:
         yield
     finally:
         gin.config.pprint = theirs
-
-
-def _explained(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """Return what went wrong while gin built the experiment, after the place of the setting."""
-    message = str(error).splitlines()[0]
-    call = _CALL.search(str(error))
-    if call is None:
-        return message
-    name, scope = call.group(1), call.group(2) or ""
-    missing = _MISSING.search(message)
-    if missing and isinstance(error, TypeError):
-        return _lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
-    if not isinstance(error, checks.UserError):
-        # Python's own words, such as "'NoneType' object is not iterable", name no part.
-        message = f"{name} cannot be built: {type(error).__name__}: {message}"
-    place = _place(message, name, scope, bindings)
-    return f"{place}: {message}" if place else message
-
-
-def _lacking(
-    name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
-) -> str:
-    """Return what to bind for a class that is built without settings that have no default."""
-    places = {
-        (use.target.__name__, use.scope): (binding.place, use)
-        for binding in bindings
-        for use in binding.uses
-        if isinstance(use, gin_files.Reference)
-    }
-    place, use = places.get((name, scope), (None, name))
-    key = repr(use).strip("@()'")
-    listed = " and ".join(f"{key}.{setting}" for setting in settings)
-    return f"{place}: {use!r} needs a binding of {listed}." if place else f"bind {listed}."
-
-
-def _place(
-    message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
-) -> gin_files.Place | None:
-    """Return where the setting stands that a message is about, if a file or parameter sets it."""
-    of_class = [
-        binding
-        for binding in bindings
-        if binding.target and binding.selector.rpartition(".")[2] == name
-        if scope is None or gin_usage.covers(binding.scope, scope)
-    ]
-    setting = re.match(rf"{name}\.(\w+)", message)
-    named = [binding for binding in of_class if setting and binding.parameter == setting.group(1)]
-    if not named:
-        word = re.search(r"'[^']*'", message)
-        named = [binding for binding in of_class if word and word.group() in repr(binding.value)]
-    innermost = sorted(named, key=lambda binding: len(binding.scope))
-    return innermost[-1].place if named else None

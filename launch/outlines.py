@@ -2,33 +2,63 @@
 
 modules = outlines.Outlines()
 heads = modules.load("mtl.heads")
-binary = modules.get(heads, "Binary")         # has the name and the settings of the class
+binary = modules.get(heads, "Binary")         # with the settings and the checks of the class
 
-A gin file is checked by them first: a misspelt name shows at once, and not after the seconds that
-TensorFlow takes. Where sources do not settle it, as for code of a user, they raise an UnclearError,
-and the modules themselves decide. Tests hold all outlines against what they stand for.
+A gin file is checked by them first: a mistake shows at once, and not after the seconds that
+TensorFlow takes. A class or function is executed from its source as soon as something reads its
+name. All that TensorFlow or another package would have to tell is `UNCLEAR`. Where sources do not
+settle it, as for code of a user, they raise an UnclearError, and the modules themselves decide.
+Tests hold all outlines against what they stand for.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
+import importlib
 import importlib.machinery
 import importlib.util
 import pathlib
 import re
+import sys
 import types
-import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 from launch import gin_names
 
 # Its modules take the names that the installed TensorFlow has.
 _MOVING = "mtl.compat."
-# Bases that bring no settings.
-_NEUTRAL = ("Protocol", "abc.ABC", "Generic")
-_DATACLASS = "dataclasses.dataclass"
-_MAKERS = ("__init__", "__new__", "__init_subclass__", "__class_getitem__")
+# These import nothing that takes time, and their exceptions have to be the real ones.
+_REAL = ("mtl.checks",)
+_TEXTS_AND_ORDER = {"__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__"}
+_TEXTS_AND_ORDER |= {"__repr__", "__str__"}
+# All that Python may ask of a value.
+_OPERATORS = {name for kind in (int, dict, str) for name in dir(kind) if name.startswith("__")}
+_OPERATORS -= set(dir(object)) - _TEXTS_AND_ORDER
+_OPERATORS |= {"__call__", "__enter__", "__instancecheck__", "__mro_entries__", "__next__"}
+_OPERATORS |= {"__subclasscheck__"}
+
+
+class _Unclear:
+    """What only an import tells: `is None` is no, its attributes are unclear, all else raises."""
+
+    def __getattr__(self, name: str) -> "_Unclear":
+        return self
+
+    @property  # type: ignore[misc]
+    def __class__(self):  # isinstance asks for it.
+        _raise_unclear(self)
+
+
+def _raise_unclear(*values: Any) -> NoReturn:
+    raise gin_names.UnclearError
+
+
+for _name in _OPERATORS:
+    setattr(_Unclear, _name, _raise_unclear)
+
+UNCLEAR = _Unclear()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +69,37 @@ class _From:
     name: str
 
 
+class _Module(types.ModuleType):
+    """The outline of a module; its names come into being when they are read."""
+
+    __names__: "_Names"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self.__names__[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class _Names(dict):
+    """The globals of a module, in which `find` makes what is missing."""
+
+    def __init__(self, module: str, find: Any):
+        super().__init__(__name__=module, __unclear_setting__=_make_unclear_setting)
+        self._find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self._find(self["__name__"], name)
+
+
 class Outlines(gin_names.Modules):
     """Stand-ins of the modules of `mtl`, and of the classes in them."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, types.ModuleType] = {}
-        self._find = functools.cache(self._find_anew)
+        self._modules: dict[str, _Module] = {}
+        self._making: set[tuple[str, str]] = set()
         self._source = functools.cache(self._read_source)
         self._class_names = functools.cache(self._scan_classes)
         self._statements = functools.cache(self._parse)
@@ -65,8 +120,8 @@ class Outlines(gin_names.Modules):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         if not _is_own(name) or not (spec.origin or "").endswith(".py"):
             raise gin_names.UnclearError(name)
-        module = types.ModuleType(name)
-        module.__file__ = spec.origin
+        module = _Module(name)
+        module.__file__, module.__names__ = spec.origin, _Names(name, self._find)
         if spec.submodule_search_locations is not None:
             module.__path__ = spec.submodule_search_locations
         self._modules[name] = module
@@ -82,14 +137,13 @@ class Outlines(gin_names.Modules):
         Raises:
           gin_names.UnclearError: it is something else.
         """
-        if attribute.startswith("_"):
-            raise gin_names.UnclearError(attribute)
         if found is None:
             return None
-        if not isinstance(found, types.ModuleType):
+        if attribute.startswith("_") or not isinstance(found, _Module):
             raise gin_names.UnclearError(attribute)
-        value = self._find(found.__name__, attribute)
-        if isinstance(value, type) and not dataclasses.is_dataclass(value):
+        value = getattr(found, attribute, None)
+        is_module = isinstance(value, types.ModuleType)
+        if value is not None and not is_module and not dataclasses.is_dataclass(value):
             raise gin_names.UnclearError(attribute)
         return value
 
@@ -112,19 +166,55 @@ class Outlines(gin_names.Modules):
                 return True
         return False
 
-    def _find_anew(self, module: str, name: str) -> Any:
-        """Return what a name of a module stands for; None where there is no such name."""
-        match self._statements(module).get(name):
-            case ast.ClassDef() as node:
-                return self._make(module, node)
+    def _find(self, module: str, name: str) -> Any:
+        """Return what a name of a module stands for, `UNCLEAR` where the source does not tell.
+
+        Raises:
+          KeyError: the module has no such name.
+        """
+        names, key = self._modules[module].__names__, (module, name)
+        statement = self._statements(module).get(name)
+        if statement is None and not self._has_module(module, name):
+            raise KeyError(name)
+        if key in self._making:
+            raise gin_names.UnclearError(f"{module}.{name}")
+        self._making.add(key)
+        try:
+            names[name] = self._make(module, name, statement)
+        except Exception:  # It may come from what is unclear.
+            names[name] = UNCLEAR
+        finally:
+            self._making.remove(key)
+        return names[name]
+
+    def _has_module(self, package: str, name: str) -> bool:
+        is_package = hasattr(self.load(package), "__path__")
+        return is_package and self._spec_of(f"{package}.{name}") is not None
+
+    def _make(self, module: str, name: str, statement: ast.stmt | _From | None) -> Any:
+        match statement:
             case _From(origin, named) if _is_own(origin):
-                whole = f"{origin}.{named}"
-                return self.load(whole) if self._spec_of(whole) else self._find(origin, named)
-            case None if self._spec_of(f"{module}.{name}") is None:
-                return None
-            case None if f"{module}.{name}" in self._modules:
-                return self._modules[f"{module}.{name}"]
-        raise gin_names.UnclearError(f"{module}.{name}")
+                return self._import(f"{origin}.{named}", origin, named)
+            case _From(origin, named) if _is_standard(origin):
+                return getattr(importlib.import_module(origin), named)
+            case ast.Import(names=[ast.alias(name=origin, asname=alias)]) if _is_standard(origin):
+                imported = importlib.import_module(origin)
+                return imported if alias else sys.modules[origin.partition(".")[0]]
+            case ast.ClassDef() | ast.FunctionDef() | ast.Assign() | ast.AnnAssign() as node:
+                names = self._modules[module].__names__
+                _execute(node, names, str(self.load(module).__file__))
+                return names[name]
+            case None:
+                return self._modules.get(f"{module}.{name}", UNCLEAR)
+        return UNCLEAR
+
+    def _import(self, whole: str, origin: str, name: str) -> Any:
+        """Return what `from origin import name` gives, whose whole name is given."""
+        if whole in _REAL:
+            return importlib.import_module(whole)
+        if origin in _REAL:
+            return getattr(importlib.import_module(origin), name)
+        return self.load(whole) if self._spec_of(whole) else getattr(self.load(origin), name)
 
     def _spec_of(self, name: str) -> Any:
         parent = name.rpartition(".")[0]
@@ -147,6 +237,8 @@ class Outlines(gin_names.Modules):
                 case ast.ImportFrom(module=str() as origin, level=0):
                     for alias in node.names:
                         found[alias.asname or alias.name] = _From(origin, alias.name)
+                case ast.Assign(targets=[ast.Subscript() | ast.Attribute(), *_]):
+                    raise gin_names.UnclearError(f"{module} line {node.lineno}")
                 case ast.Import() | ast.Assign() | ast.AnnAssign() | ast.If() | ast.With():
                     stored = (n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.alias)))
                     for name in stored:
@@ -154,54 +246,89 @@ class Outlines(gin_names.Modules):
                             found[name.asname or name.name.partition(".")[0]] = node
                         elif isinstance(name.ctx, ast.Store):
                             found[name.id] = node
-                case ast.Expr():  # It binds no name.
+                case ast.Expr(value=ast.Constant()):  # The docstring of a module, or of a name.
                     pass
-                case _:
+                case ast.Expr() if ast.unparse(node).startswith("os.environ."):
+                    pass
+                case _:  # It may change what a name stands for.
                     raise gin_names.UnclearError(f"{module} line {node.lineno}")
         return found
 
-    def _make(self, module: str, node: ast.ClassDef) -> type:
-        """Return a class with the settings of the one that a statement defines."""
-        bases = [self._base(module, base) for base in node.bases]
-        names: dict[str, Any] = {"__module__": module, "__qualname__": node.name}
-        names["__annotations__"] = {}
-        for statement in node.body:
-            match statement:
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    names["__annotations__"][name] = _kind(statement.annotation)
-                    if statement.value is not None:
-                        names[name] = _default(statement.value)
-                case ast.FunctionDef(name=name) if name in _MAKERS:
-                    raise gin_names.UnclearError(f"{module}.{node.name}.{name}")
-                case ast.FunctionDef() | ast.Assign() | ast.Expr() | ast.Pass():
-                    pass
-                case _:
-                    raise gin_names.UnclearError(f"{module} line {statement.lineno}")
-        if node.keywords:
-            raise gin_names.UnclearError(f"{module}.{node.name}")
-        made = type(node.name, tuple(base for base in bases if base), names)
-        for decorator in node.decorator_list:
-            made = _decorated(made, decorator)
-        return made
 
-    def _base(self, module: str, node: ast.expr) -> type | None:
-        """Return the outline of a base; None for one without settings."""
-        text = ast.unparse(node)
-        if text.partition("[")[0] in _NEUTRAL:
-            return None
-        first, *rest = text.split(".")
-        found = self._find(module, first)
-        for name in rest:
-            if not isinstance(found, types.ModuleType):
-                raise gin_names.UnclearError(text)
-            found = self._find(found.__name__, name)
-        if not isinstance(found, type):
-            raise gin_names.UnclearError(text)
-        return found
+def _execute(node: ast.stmt, names: _Names, file: str) -> None:
+    """Have Python bind what a statement of a module binds."""
+    if isinstance(node, ast.ClassDef):
+        for place, statement in enumerate(node.body):
+            if isinstance(statement, ast.AnnAssign):
+                node.body[place] = _without_annotation(statement, names)
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef):
+            part.returns = None
+        elif isinstance(part, ast.arg):
+            part.annotation = None
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        node = ast.Assign([node.target], node.value)
+    _read(node, names)
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(node, node)], []))
+    exec(compile(module, file, "exec"), names)
+
+
+def _without_annotation(statement: ast.AnnAssign, names: _Names) -> ast.stmt:
+    """Return the statement of a setting, or of what a ClassVar is, as it is without its type."""
+    text = ast.unparse(statement.annotation)
+    if "InitVar" in text or "KW_ONLY" in text:
+        raise gin_names.UnclearError(text)
+    if re.match(r"(typing\.)?ClassVar\b", text):
+        value = statement.value
+        return ast.Assign([statement.target], value, lineno=0) if value else ast.Pass()
+    statement.annotation = ast.Name("object", ast.Load())
+    if statement.value is not None and _is_unclear_default(statement.value, names):
+        statement.value = ast.Call(ast.Name("__unclear_setting__", ast.Load()), [], [])
+    return statement
+
+
+def _is_unclear_default(value: ast.expr, names: _Names) -> bool:
+    if isinstance(value, ast.Constant):
+        return False
+    _read(value, names)
+    try:
+        return eval(compile(ast.Expression(value), "", "eval"), names) is UNCLEAR
+    except gin_names.UnclearError:
+        return True
+
+
+def _make_unclear_setting() -> Any:
+    """Return the field of a dataclass whose default is unclear; it cannot be a default itself."""
+    return dataclasses.field(default_factory=lambda: UNCLEAR)
+
+
+def _read(node: ast.AST, names: _Names) -> None:
+    """Make the names that Python reads as it executes a statement.
+
+    Only in functions does it ask a dict such as `_Names` for what is missing.
+    """
+    for name in _names_read(node):
+        with contextlib.suppress(KeyError):  # It is built in, or bound in the statement itself.
+            names[name]
+
+
+def _names_read(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    inner: Iterator[Any] = ast.iter_child_nodes(node)
+    if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+        decorators = getattr(node, "decorator_list", [])
+        inner = filter(None, [*decorators, *node.args.defaults, *node.args.kw_defaults])
+    for part in inner:
+        yield from _names_read(part)
 
 
 def _is_own(name: str) -> bool:
     return f"{name}.".startswith("mtl.") and not f"{name}.".startswith(_MOVING)
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 @functools.cache
@@ -217,41 +344,3 @@ def _find_spec(name: str, path: Any) -> Any:
         return importlib.util.find_spec(name)
     except ValueError as error:  # Such as of `__main__`.
         raise gin_names.UnclearError(name) from error
-
-
-def _kind(annotation: ast.expr) -> Any:
-    """Return an annotation that makes of a dataclass's name what the real one does."""
-    text = ast.unparse(annotation)
-    if "InitVar" in text or "KW_ONLY" in text:
-        raise gin_names.UnclearError(text)
-    return typing.ClassVar if re.match(r"(typing\.)?ClassVar\b", text) else object
-
-
-def _default(value: ast.expr) -> Any:
-    if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "dataclasses.field"):
-        return None
-    given = _constants(value.keywords, ("init", "kw_only"))
-    if any(keyword.arg in ("default", "default_factory") for keyword in value.keywords):
-        given["default"] = None
-    return dataclasses.field(**given)
-
-
-def _decorated(made: type, decorator: ast.expr) -> type:
-    text = ast.unparse(decorator)
-    if text == "runtime_checkable":
-        return made
-    if text.partition("(")[0] != _DATACLASS:
-        raise gin_names.UnclearError(text)
-    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-    given = _constants(keywords, ("init", "kw_only"))
-    return dataclasses.dataclass(**given, eq=False, repr=False)(made)
-
-
-def _constants(keywords: list[ast.keyword], names: tuple[str, ...]) -> dict[str, Any]:
-    found = {}
-    for keyword in keywords:
-        if keyword.arg in names:
-            if not isinstance(keyword.value, ast.Constant):
-                raise gin_names.UnclearError(ast.unparse(keyword))
-            found[keyword.arg] = keyword.value.value
-    return found

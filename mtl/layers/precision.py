@@ -7,6 +7,7 @@ precision.Precision.xla = True
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ class Precision:
         checks.is_a("Precision.xla", self.xla, bool, "be True or False")
         where, scale = "Precision.initial_scale", self.initial_scale
         checks.at_least(where, scale, 1)
-        checks.require(np.frexp(scale)[0] == 0.5, where, "be a power of 2", scale)
+        checks.require(math.frexp(scale)[0] == 0.5, where, "be a power of 2", scale)
         checks.is_a("Precision.growth_steps", self.growth_steps, int, "be a number of steps")
         checks.at_least("Precision.growth_steps", self.growth_steps, 1)
         fix = "This TensorFlow is built without XLA: set Precision.xla = False."

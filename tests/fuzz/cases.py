@@ -61,7 +61,7 @@ def refused(error: checks.UserError) -> str:
     """The line of an error; fails unless it is one clear line."""
     line = str(error)
     assert line.strip() and len(line.splitlines()) == 1 and "\n" not in line, repr(line)
-    assert len(line) < _LONGEST, line
+    assert len(line) <= _LONGEST, line
     internal = _INTERNAL.search(line)
     assert not internal, f"says {internal.group()!r}: {line}"
     return line

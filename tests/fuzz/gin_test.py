@@ -7,7 +7,7 @@ import re
 import gin
 import pytest
 
-from launch import config, gin_names, outlines, trust
+from launch import config, gin_names, outlines
 from mtl import checks
 from tests.fuzz import cases
 
@@ -119,7 +119,7 @@ def _refused_by(modules, files, params):
     """What outlines of `mtl` say, without TensorFlow; "" where they leave it to the modules."""
     names = [str(file) for file in files]
     try:
-        config.find_bindings(names, params, trust.EVERYTHING, modules)
+        config.build_outline(modules, names, params)
     except checks.UserError as error:
         return str(error)
     except gin_names.UnclearError:
@@ -182,4 +182,4 @@ def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
             gin.clear_config()
 
     outcomes = cases.run("gin", 60, case)
-    assert outcomes["right"] and outcomes["refused"] and any(fast)
+    assert outcomes["right"] and outcomes["refused"] and sum(fast) > len(fast) / 2

@@ -1,0 +1,68 @@
+"""Builds the parts of a run from outlines, so that their checks refuse it before any import.
+
+early_building.build(bindings, modules.get(modules.load("mtl.experiment"), "Experiment"))
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from launch import gin_errors, gin_files, gin_usage, outlines
+from mtl import checks
+
+
+def build(bindings: Sequence[gin_files.Binding], root: Any) -> Any:
+    """Return what gin would build for `root`, where bindings name outlines.
+
+    A part whose checks are unclear is `outlines.UNCLEAR`, also within the part that holds it.
+
+    Raises:
+      UserError: as gin's building would, with file and line.
+    """
+    return _Building(bindings).build(root, "")
+
+
+class _Building:
+    """The parts that were built, by outline and scope."""
+
+    def __init__(self, bindings: Sequence[gin_files.Binding]):
+        self._bindings = bindings
+        self._macros = {b.name: b for b in bindings if not b.parameter}
+        self._built: dict[tuple[Any, str], Any] = {}
+
+    def build(self, target: Any, scope: str) -> Any:
+        """Return the part that gin builds in a scope."""
+        if (target, scope) not in self._built:
+            self._built[target, scope] = self._build_anew(target, scope)
+        return self._built[target, scope]
+
+    def _build_anew(self, target: Any, scope: str) -> Any:
+        held = gin_usage.find_bindings(self._bindings, target, scope)
+        given = {name: self._find_value(b.value, scope) for name, b in held.items()}
+        name, signature = target.__name__, inspect.signature(target)
+        required = [p.name for p in signature.parameters.values() if p.default is p.empty]
+        lacking = [parameter for parameter in required if parameter not in given]
+        if lacking:
+            line = gin_errors.tell_lacking(name, scope, lacking, self._bindings)
+            raise checks.UserError(line)
+        try:
+            return target(**given)
+        except checks.UserError as error:
+            line = gin_errors.put_place(str(error), name, scope, self._bindings)
+            raise checks.UserError(line) from error
+        except Exception:  # Of an outline it may come from what is unclear.
+            return outlines.UNCLEAR
+
+    def _find_value(self, value: Any, scope: str) -> Any:
+        """Return the value of a binding, with the parts and macros in it."""
+        if isinstance(value, gin_files.Reference):
+            if not value.called:
+                return outlines.UNCLEAR
+            return self.build(value.target, value.scope or scope)
+        if isinstance(value, gin_files.Macro):
+            return self._find_value(self._macros[value.name].value, value.name)
+        if isinstance(value, dict):
+            return {key: self._find_value(item, scope) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._find_value(item, scope) for item in value)
+        return value

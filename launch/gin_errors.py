@@ -1,0 +1,65 @@
+"""Mistakes that show when the parts of a run are built, with the place of the setting.
+
+raise checks.UserError(gin_errors.explain(error, bindings))
+# train.gin line 12: MLP.activation must be one of relu, tanh, got 'rleu'. Did you mean 'relu'?
+"""
+
+import re
+from collections.abc import Sequence
+
+from launch import gin_files, gin_usage
+from mtl import checks
+
+_CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
+_MISSING = re.compile(r"missing \d+ required .*")
+
+
+def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
+    """Return what went wrong while gin built an experiment, after the place of the setting."""
+    message = str(error).splitlines()[0]
+    call = _CALL.search(str(error))
+    if call is None:
+        return message
+    name, scope = call.group(1), call.group(2) or ""
+    missing = _MISSING.search(message)
+    if missing and isinstance(error, TypeError):
+        return tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
+    if not isinstance(error, checks.UserError):
+        # Python's own words, such as "'NoneType' object is not iterable", name no part.
+        message = f"{name} cannot be built: {type(error).__name__}: {message}"
+    return put_place(message, name, scope, bindings)
+
+
+def tell_lacking(
+    name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
+) -> str:
+    """Return what to bind for a class that is built without settings that have no default."""
+    places = {
+        (use.target.__name__, use.scope): (binding.place, use)
+        for binding in bindings
+        for use in binding.uses
+        if isinstance(use, gin_files.Reference)
+    }
+    place, use = places.get((name, scope), (None, name))
+    key = repr(use).strip("@()'")
+    listed = " and ".join(f"{key}.{setting}" for setting in settings)
+    return f"{place}: {use!r} needs a binding of {listed}." if place else f"bind {listed}."
+
+
+def put_place(
+    message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
+) -> str:
+    """Return a message about a class, after the file and line that set it, if one does."""
+    of_class = [
+        binding
+        for binding in bindings
+        if binding.target and binding.selector.rpartition(".")[2] == name
+        if scope is None or gin_usage.covers(binding.scope, scope)
+    ]
+    setting = re.match(rf"{name}\.(\w+)", message)
+    named = [binding for binding in of_class if setting and binding.parameter == setting.group(1)]
+    if not named:
+        word = re.search(r"'[^']*'", message)
+        named = [binding for binding in of_class if word and word.group() in repr(binding.value)]
+    innermost = sorted(named, key=lambda binding: len(binding.scope))
+    return f"{innermost[-1].place}: {message}" if named else message

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import features
-from mtl.monitoring import doubts
+from mtl.monitoring import doubts, repeated_calls
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
@@ -90,6 +90,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
             hook.begin()
 
     def after_create_session(self, session, coord):
+        repeated_calls.prepare(session)
         for hook in self._hooks:
             hook.after_create_session(session, coord)
 

@@ -6,6 +6,7 @@ surgery.Combine.method = @methods.PCGrad()
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -334,12 +335,23 @@ class Combine(types.Surgery):
         """Return a gradient for each leaf, by the tasks that are present."""
         present, chosen = decision.find_present(gramian), []
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
-            # The zeros of an absent task would count as values, in a trimmed mean for one.
-            there = tf.gather(present, leaf.tasks)
-            own = own if own is None else tf.boolean_mask(own, there)
-            seed = draws.make_balancing_seed(index)
-            values = self._choosing(tf.boolean_mask(leaf.rows, there), own, seed)
+            there, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
+            values = self._choose_among(there, leaf.rows, own, seed)
             # A gradient that is not finite is left out of the choice; the update has to see it.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             chosen.append(leaf.to_gradient(values))
         return chosen
+
+    def _choose_among(
+        self, there: tf.Tensor, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor
+    ) -> tf.Tensor:
+        """Choose from the rows [S, ...] of the tasks that are there, [S] bool."""
+
+        def choose_some() -> tf.Tensor:
+            # The zeros of an absent task would count as values, in a trimmed mean for one.
+            own = evidence if evidence is None else tf.boolean_mask(evidence, there)
+            return self._choosing(tf.boolean_mask(rows, there), own, seed)
+
+        # Where no task is absent nothing is copied, and it is known how many rows there are.
+        choose_all = functools.partial(self._choosing, rows, evidence, seed)
+        return tf.cond(tf.reduce_all(there), choose_all, choose_some)

@@ -7,6 +7,7 @@ surgery.Combine.method = @methods.TrimmedMean()
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -71,17 +72,36 @@ class TrimmedMean(method.CoordinateMethod):
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
         """Average the gradients without the extremes at each coordinate, [S, ...] -> [...]."""
         del evidence, seed
+        if rows.shape[0] is not None:
+            values = tf.unstack(rows)
+            for _ in range(min(self.trim, (len(values) - 1) // 2)):
+                values = _drop(tf.minimum, tf.maximum, _drop(tf.maximum, tf.minimum, values))
+            return tf.add_n(values) / len(values)
         for _ in range(self.trim):
             is_enough = tf.shape(rows)[0] > 2
             rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda kept=rows: kept)
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))
 
 
+_Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Drop what wins at each coordinate; a third of the time of sorting.
+
+    What a new value and the winner so far leave behind is the other one of both.
+    """
+    winner, left = values[0], list[tf.Tensor]()
+    for value in values[1:]:
+        left.append(leave(winner, value))
+        winner = choose(winner, value)
+    return left
+
+
 def _cut(rows: tf.Tensor) -> tf.Tensor:
     """Drop the greatest and the least value at each coordinate, [S, ...] -> [S - 2, ...].
 
-    A third of the time of sorting: what a new value and the greatest so far leave behind is the
-    lesser of both.
+    As `_drop` does, where it shows only in a step how many rows there are.
     """
     rows = tf.minimum(tf.scan(tf.maximum, rows)[:-1], rows[1:])
     return tf.maximum(tf.scan(tf.minimum, rows)[:-1], rows[1:])

@@ -37,47 +37,53 @@ class StackedPasses:
           columns: N times T gradients, None where a task does not reach a variable.
         """
         self._columns = columns
+        self._parts = list(map(_take_apart, columns))
         self._inputs: dict[_Names, _Inputs] = {}
         self._stacks: dict[_Names, tf.Tensor] = {}
-        self._replaced: set[tf.Operation] = set()
-        self._single: list[tf.Tensor] = []
-        # From the last layer on, which passes to the others go through: no recursion goes deep.
-        for column in reversed(columns):
-            self._find(_take_apart(column)[0])
-        self._are_stacked = self._replaced.isdisjoint(_list_ancestors(self._single))
+        single: list[tf.Tensor] = []
+        replaced: set[tf.Operation] = set()
+        left = [tensors for tensors, _ in self._parts]
+        while left:
+            tensors = left.pop()
+            if _name(tensors) in self._inputs:
+                continue
+            inputs = self._inputs[_name(tensors)] = _find_inputs(tensors)
+            if inputs:
+                replaced.update(tensor.op for tensor in tensors)
+                left += _find_own(inputs).values()
+            else:
+                single += tensors
+        saves_products = any(op.type == "MatMul" for op in replaced)
+        self._are_stacked = saves_products and replaced.isdisjoint(_list_ancestors(single))
 
     def build(self, index: int) -> _Column:
-        """Build the T gradients by one variable; begin with the last one."""
-        column = self._columns[index]
-        tensors, factor = _take_apart(column)
+        """Build the T gradients by one variable."""
+        column, (tensors, factor) = self._columns[index], self._parts[index]
         if not self._are_stacked or not self._inputs[_name(tensors)]:
             return column
         parts = iter(tf.unstack(self._stack(tensors)))
         return [own if own is None else _replace(own, factor, next(parts)) for own in column]
 
-    def _find(self, tensors: _Tensors) -> None:
-        """Go back through the ops that are stacked."""
-        names = _name(tensors)
-        if names in self._inputs:
-            return
-        inputs = self._inputs[names] = _find_inputs(tensors)
-        if inputs:
-            self._replaced.update(tensor.op for tensor in tensors)
-        else:
-            self._single += tensors
-        for place in _find_own(inputs):
-            self._find(inputs[place])
-
     def _stack(self, tensors: _Tensors) -> tf.Tensor:
-        names = _name(tensors)
-        if names not in self._stacks:
-            inputs = [
-                self._stack(given) if isinstance(given, tuple) else given
-                for given in self._inputs[names]
-            ]
-            build = _RULES[tensors[0].op.type].build if inputs else None
-            self._stacks[names] = build(tensors[0], inputs) if build else tf.stack(tensors)
-        return self._stacks[names]
+        left = [tensors]
+        while left:  # No recursion: networks may be deep.
+            current = left.pop()
+            if _name(current) in self._stacks:
+                continue
+            inputs = self._inputs[_name(current)]
+            own = _find_own(inputs).values()
+            missing = [given for given in own if _name(given) not in self._stacks]
+            if missing:
+                left += [current, *missing]
+            else:
+                self._stacks[_name(current)] = self._build_stack(current, inputs)
+        return self._stacks[_name(tensors)]
+
+    def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
+        if not inputs:
+            return tf.stack(tensors)
+        given = [self._stacks[_name(own)] if isinstance(own, tuple) else own for own in inputs]
+        return _RULES[tensors[0].op.type].build(tensors[0], given)
 
 
 class _Rule(NamedTuple):
@@ -96,9 +102,10 @@ class _Rule(NamedTuple):
 
 def _multiply(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, weight = inputs
-    rows = tf.reshape(stacked, [-1, stacked.shape[-1]])
+    count, size, width = stacked.shape
+    rows = tf.reshape(stacked, [count * size, width])
     product = tf.linalg.matmul(rows, weight, transpose_b=one.op.get_attr("transpose_b"))
-    return tf.reshape(product, [-1, *one.shape])
+    return tf.reshape(product, [count, *one.shape])
 
 
 def _scale(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -118,7 +125,7 @@ def _add(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _reshape(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.reshape(inputs[0], [-1, *one.shape])
+    return tf.reshape(inputs[0], [inputs[0].shape[0], *one.shape])
 
 
 def _slice(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -137,8 +144,14 @@ def _sum_rows(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_sum(inputs[0], list(range(1, inputs[0].shape.rank - 1)))
 
 
-def _is_by_inputs(op: tf.Operation) -> bool:
-    # In 16 bits it shows in what order a product is added up.
+def _tile(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del one
+    stacked, multiples = inputs
+    return tf.tile(stacked, tf.concat([[1], multiples], 0))
+
+
+def _is_of_rows(op: tf.Operation) -> bool:
+    # In 16 bits it would show that a product is added up in another order.
     return op.get_attr("T") == tf.float32 and not op.get_attr("transpose_a")
 
 
@@ -149,12 +162,13 @@ def _is_channels_last(op: tf.Operation) -> bool:
 _RULES = {
     "AddN": _Rule(_add, None),
     "BiasAddGrad": _Rule(_sum_rows, suits=_is_channels_last),
-    "MatMul": _Rule(_multiply, suits=_is_by_inputs),
+    "MatMul": _Rule(_multiply, suits=_is_of_rows),
     "Reshape": _Rule(_reshape),
     "Slice": _Rule(_slice),
     "Sum": _Rule(_sum),
+    "Tile": _Rule(_tile),
     **dict.fromkeys(["EluGrad", "ReluGrad", "SeluGrad"], _Rule(_scale)),
-    **dict.fromkeys(["SigmoidGrad", "TanhGrad"], _Rule(_scale, 1)),
+    **dict.fromkeys(["RsqrtGrad", "SigmoidGrad", "TanhGrad"], _Rule(_scale, 1)),
     **dict.fromkeys(
         ["AddV2", "Cast", "Identity", "Mul", "Neg", "RealDiv", "SelectV2", "Sub"],
         _Rule(_broadcast, None),
@@ -177,9 +191,9 @@ def _name(tensors: _Tensors) -> _Names:
     return tuple(tensor.name for tensor in tensors)
 
 
-def _find_own(inputs: _Inputs) -> list[int]:
-    """Return the places at which tasks have inputs of their own."""
-    return [place for place, given in enumerate(inputs) if isinstance(given, tuple)]
+def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
+    """Return the inputs of which tasks have their own, by their places."""
+    return {place: given for place, given in enumerate(inputs) if isinstance(given, tuple)}
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
@@ -193,9 +207,10 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
     op = values[0].op
     if op.type == "MatMul" and op.get_attr("transpose_a"):
         inputs = _match_inputs(values)
-        places = _find_own(inputs)
-        if len(places) == 1:
-            return inputs[places[0]], places[0]
+        own = _find_own(inputs)
+        if len(own) == 1:
+            ((factor, cotangents),) = own.items()
+            return cotangents, factor
     return values, None
 
 
@@ -219,14 +234,13 @@ def _find_inputs(tensors: _Tensors) -> _Inputs:
     if rule is None or not rule.suits(one.op):
         return []
     inputs = _match_inputs(tensors)
-    places = _find_own(inputs)
-    if not all(map(_are_alike, [tensors, *(inputs[place] for place in places)])):
+    own = _find_own(inputs)
+    if not own or not all(map(_are_alike, [tensors, *own.values()])):
         return []
     if rule.place is not None:
-        return inputs if places == [rule.place] else []
+        return inputs if list(own) == [rule.place] else []
     # Of other ranks, axes of one task would meet the axis of all.
-    has_rank = all(inputs[place][0].shape.rank == one.shape.rank for place in places)
-    return inputs if places and has_rank else []
+    return inputs if all(given[0].shape.rank == one.shape.rank for given in own.values()) else []
 
 
 def _are_alike(tensors: _Tensors) -> bool:
@@ -257,7 +271,9 @@ def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
     """Return whether two tensors are the same, as far as so many ops tell."""
     if one.name == other.name:
         return True
-    if depth == 0 or one.op.op_def.is_stateful or _describe(one) != _describe(other):
+    # A branch of tf.cond holds placeholders for all that comes from outside.
+    is_open = one.op.op_def.is_stateful or one.op.type.startswith("Placeholder")
+    if depth == 0 or is_open or _describe(one) != _describe(other):
         return False
     pairs = zip(one.op.inputs, other.op.inputs, strict=True)
     return all(_are_equal(*pair, depth - 1) for pair in pairs)

@@ -184,7 +184,8 @@ class TaskGradients:
         """Return the leaves of the variables with these indices, or of a representation."""
         if self.representation:
             return self._at_representation
-        return build_leaves([self.at_variables[n] for n in compared])
+        passes = stacked_passes.StackedPasses([self.at_variables[n] for n in compared])
+        return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
         """Multiply the gradients by these variables: [T, T], and leaves of those it has built.

@@ -15,16 +15,16 @@ _Column = Sequence[types.Gradient]
 _Tensors = Sequence[tf.Tensor]
 _Names = tuple[str, ...]
 _Inputs = Sequence[tf.Tensor | tuple[tf.Tensor, ...]]
-"""What S ops of one kind are given: one tensor, where it is the same for all, or S."""
+"""What is given to S ops that do the same: for each input one tensor, if all have it, or S."""
 
 
 class StackedPasses:
-    """Gradients of T tasks by N variables, by one op where T ops differ in a cotangent alone.
+    """Gradients of T tasks by N variables, of passes that go back through shared layers together.
 
     Below its head the pass of each task has the same ops, with the same weights, of a cotangent
-    [B, H] of its own. Those of all tasks are stacked, [T, B, H], and go back together: a product
-    of [T B, H] takes less time than T of [B, H]. The ops tell where that begins, since every head
-    has a weight of its own.
+    [B, H] of its own. Those of all tasks are stacked, [T, B, H], and one op takes them further: a
+    product of [T B, H] takes less time than T of [B, H]. The ops tell where that begins, since
+    every head has a weight of its own.
 
     Passes are stacked where each op below the heads has a rule here. Any other one would take the
     passes of single tasks, beside the stacked one.
@@ -54,7 +54,7 @@ class StackedPasses:
             else:
                 single += tensors
         saves_products = any(op.type == "MatMul" for op in replaced)
-        self._are_stacked = saves_products and replaced.isdisjoint(_list_ancestors(single))
+        self._are_stacked = saves_products and replaced.isdisjoint(_list_needed(single))
 
     def build(self, index: int) -> _Column:
         """Build the T gradients by one variable."""
@@ -133,10 +133,22 @@ def _slice(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.slice(stacked, tf.concat([[0], begin], 0), [stacked.shape[0], *one.shape])
 
 
+def _split(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stacked, sizes, axis = inputs
+    along = tf.one_hot(_shift(axis, stacked), stacked.shape.rank, dtype=sizes.dtype)
+    begin = tf.reduce_sum(sizes[: one.value_index]) * along
+    return tf.slice(stacked, begin, [stacked.shape[0], *one.shape])
+
+
 def _sum(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, axes = inputs
-    axes = tf.where(axes < 0, axes, axes + 1)
-    return tf.reduce_sum(stacked, axes, keepdims=one.op.get_attr("keep_dims"))
+    keep = one.op.get_attr("keep_dims")
+    return tf.reduce_sum(stacked, _shift(axes, stacked), keepdims=keep)
+
+
+def _shift(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
+    """Turn axes of one task's tensor into those of the stack."""
+    return axes % (stacked.shape.rank - 1) + 1
 
 
 def _sum_rows(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -165,6 +177,7 @@ _RULES = {
     "MatMul": _Rule(_multiply, suits=_is_of_rows),
     "Reshape": _Rule(_reshape),
     "Slice": _Rule(_slice),
+    "SplitV": _Rule(_split),
     "Sum": _Rule(_sum),
     "Tile": _Rule(_tile),
     **dict.fromkeys(["EluGrad", "ReluGrad", "SeluGrad"], _Rule(_scale)),
@@ -249,7 +262,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
-    """Return what is given to S ops of one kind; nothing if they are of several."""
+    """Return what is given to S ops that do the same; nothing if they do not."""
     one, *others = tensors
     if any(_describe(one) != _describe(other) for other in others):
         return []
@@ -261,7 +274,7 @@ def _match_inputs(tensors: _Tensors) -> _Inputs:
 
 
 def _describe(tensor: tf.Tensor) -> tuple[Any, ...]:
-    """Return what tells ops of one kind that have the same inputs apart."""
+    """Return what a tensor is, but for the inputs of its op."""
     op = tensor.op
     settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
     return op.type, settings, len(op.inputs), tensor.value_index
@@ -279,7 +292,7 @@ def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
     return all(_are_equal(*pair, depth - 1) for pair in pairs)
 
 
-def _list_ancestors(tensors: _Tensors) -> set[tf.Operation]:
+def _list_needed(tensors: _Tensors) -> set[tf.Operation]:
     """Return the ops that have to run for these tensors."""
     found: set[tf.Operation] = set()
     left = [tensor.op for tensor in tensors]

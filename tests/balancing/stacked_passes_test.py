@@ -24,6 +24,11 @@ def _multiply(hidden):
     return tf.linalg.matmul(hidden, tf1.get_variable("kernel", [WIDTH] * 2), transpose_b=True)
 
 
+def _join(hidden):
+    """Of so many parts TensorFlow goes back by another op than of few."""
+    return layers.dense(tf.concat([hidden + part for part in range(20)], -1), WIDTH, "joined")
+
+
 def _halve(hidden):
     half = [tf.cast(own, tf.bfloat16) for own in (hidden, tf1.get_variable("kernel", [WIDTH] * 2))]
     return tf.cast(tf.linalg.matmul(*half), tf.float32)
@@ -40,7 +45,12 @@ STACKED = [
         **{name: _layer(activation=name) for name in ("elu", "relu", "selu", "sigmoid")},
     },
     {name: _layer(activation=name) for name in ("gelu", "swish", "swiglu", "tanh")},
-    {"dropout": _layer(dropout=0.5), "residual": _layer(residual=True), "turned": _multiply},
+    {
+        "dropout": _layer(dropout=0.5),
+        "parts": _join,
+        "residual": _layer(residual=True),
+        "turned": _multiply,
+    },
     {name: _layer(**{name: True}) for name in ("batch_norm", "layer_norm")},
 ]
 

@@ -7,7 +7,6 @@ surgery.Combine.method = @methods.PCGrad()
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -214,26 +213,31 @@ class Combine(types.Surgery):
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
         tasks = batch_gradients.sum_gradients()
         compared = self._list_compared(tasks)
-        # What is kept over steps are the gradients themselves; else their products may do.
-        short = {} if self._keeps_gradients else tasks.shorten(compared)
-        built = [n for n in compared if n not in short]
-        names = [patterns.variable_name(tasks.variables[n]) for n in built]
-        leaves = tasks.list_leaves(built)
+        if self._keeps_gradients:
+            leaves, gramian, judged = self._track(tasks, compared, len(losses))
+        else:
+            gramian, leaves = tasks.multiply(compared)
+            judged = gramian
+        weights = self._decide(lambda: judged, losses)
+        combined = [leaf.combine(weights) for leaf in leaves.values()]
+        return batch_gradients.complete(tasks, list(leaves), combined, weights), weights, gramian
+
+    def _track(
+        self, tasks: task_gradients.TaskGradients, compared: Sequence[int], num_tasks: int
+    ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
+        """Return leaves of what is kept over steps, and the products that are shown and judged."""
+        names = [patterns.variable_name(tasks.variables[n]) for n in compared]
+        leaves = tasks.list_leaves(compared)
         if self._weighing.tracking_rate < 1:
             leaves = tracking.track_gradients(
-                leaves, names, len(losses), self._weighing.tracking_rate
+                leaves, names, num_tasks, self._weighing.tracking_rate
             )
-        # `gramian` is shown by the monitors; a method that preconditions judges by other products.
-        gramian = judged = task_gradients.compute_gramian(
-            [*leaves, *itertools.chain(*short.values())], len(losses)
-        )
+        gramian = judged = task_gradients.compute_gramian(leaves, num_tasks)
         if self._weighing.preconditions:
             judged = task_gradients.compute_gramian(
-                tracking.precondition_gradients(leaves, names), len(losses)
+                tracking.precondition_gradients(leaves, names), num_tasks
             )
-        weights = self._decide(lambda: judged, losses)
-        combined = [leaf.combine(weights) for leaf in leaves]
-        return batch_gradients.complete(tasks, built, combined, weights), weights, gramian
+        return dict(zip(compared, leaves, strict=True)), gramian, judged
 
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors

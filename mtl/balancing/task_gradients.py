@@ -12,7 +12,7 @@ from typing import Any, cast
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.balancing import factors, short_gradients
+from mtl.balancing import factors, short_gradients, stacked_passes
 from mtl.step import gradients as gradients_lib
 from mtl.step import replicas, whole_batch
 from mtl.variables import patterns
@@ -184,16 +184,18 @@ class TaskGradients:
         """Return the leaves of the variables with these indices, or of a representation."""
         if self.representation:
             return self._at_representation
-        return build_leaves([self.at_variables[n] for n in compared])
+        passes = stacked_passes.StackedPasses([self.at_variables[n] for n in compared])
+        return build_leaves([passes.build(place) for place in range(len(compared))])
 
-    def shorten(self, compared: Sequence[int]) -> dict[int, list[Leaf]]:
-        """Return what stands in for some of these variables in inner products: {index: leaves}.
+    def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
+        """Multiply the gradients by these variables: [T, T], and leaves of those it has built.
 
-        Their gradients are not built: a pass of the weighted losses has to give the sum of them.
+        A pass of the weighted losses has to give the sum of the others.
         """
+        columns = [self.at_variables[n] for n in compared]
         # That pass goes through each layer and to its weight.
-        found = {n: shorten_gradients(self.at_variables[n], products_elsewhere=2) for n in compared}
-        return {n: leaves for n, leaves in found.items() if leaves is not None}
+        gramian, built = multiply_columns(columns, len(self.losses), products_elsewhere=2)
+        return gramian, {compared[place]: leaf for place, leaf in built.items()}
 
     @replicas.once
     def _at_representation(self) -> list[Leaf]:
@@ -325,9 +327,9 @@ class BatchGradients:
             rule = "be 1 where replicas decide together"
             fix = f'Or set {where}.on = "representation", where they need to exchange little.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
-            return lambda: multiply_columns(self.sum(anew), count)
+            return lambda: multiply_columns(self.sum(anew), count)[0]
         if is_one:
-            return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count))
+            return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count)[0])
         # Every replica has its own products when they are due; all meet at every step.
         own = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = own.rare_gramian(where, every_steps, compared, deciding), [count, count]
@@ -355,12 +357,32 @@ def shorten_gradients(
     return None if blocks is None else [Leaf(tuple(dense), rows) for rows in blocks]
 
 
-def multiply_columns(columns: Columns, num_tasks: int) -> tf.Tensor:
-    """Add up the inner products of N times T gradients that nothing else needs: [T, T] float64."""
-    leaves: list[Leaf] = []
-    for column in columns:
-        leaves += shorten_gradients(column) or build_leaves([column])
-    return compute_gramian(leaves, num_tasks)
+def multiply_columns(
+    columns: Columns, num_tasks: int, products_elsewhere: int = 0
+) -> tuple[tf.Tensor, dict[int, Leaf]]:
+    """Add up the inner products of N times T gradients, building few of them.
+
+    Args:
+      columns: the gradients.
+      num_tasks: T.
+      products_elsewhere: what it costs not to build one, as of `short_gradients`.
+
+    Returns:
+      [T, T] float64, and leaves of the gradients that are built, by their places among the N.
+    """
+    passes = stacked_passes.StackedPasses(columns)
+    total, built = tf.zeros([num_tasks, num_tasks], tf.float64), {}
+    for place in reversed(range(len(columns))):
+        # The pass waits for the products of a layer before it goes on: nothing needs its
+        # cotangents after that, and those of one layer at a time are held.
+        with tf.control_dependencies([total]):
+            column = passes.build(place)
+        leaves = shorten_gradients(column, products_elsewhere)
+        if leaves is None:
+            leaves = build_leaves([column])
+            built[place] = leaves[0]
+        total += compute_gramian(leaves, num_tasks)
+    return total, built
 
 
 def differentiate_tasks(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import layers
-from mtl.balancing import methods, short_gradients, surgery, task_gradients
+from mtl.balancing import methods, short_gradients, stacked_passes, surgery, task_gradients
 from mtl.balancing.methods import method as method_lib
 from mtl.step import whole_batch
 from tests.balancing import surgery_methods
@@ -133,21 +133,27 @@ def test_only_of_products_with_the_same_inputs_and_only_where_it_is_cheaper():
         assert short_gradients.shorten_gradients(apart) is None
 
 
-def _losses(rows, present):
-    """Losses of a table, layers of all kinds, and heads; and those of samples of the rows."""
+def _losses(rows, present, is_stacked):
+    """Losses of a table, layers of all kinds, and heads; and those of samples of the rows.
+
+    `is_stacked` leaves out the layers that passes do not go through together.
+    """
     with tf1.variable_scope("features"):
         given = layers.embedding(rows, 20, 40, "table")
     with tf1.variable_scope("network"):
         hidden = layers.dense(given, 40, "frozen", tf.tanh)
         hidden = layers.dense(hidden, 40, "hidden", tf.tanh)
-        for _ in range(2):
+        for _ in range(0 if is_stacked else 2):
             with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
                 hidden = layers.dense(hidden, 40, "twice", tf.tanh)
         turned = tf1.get_variable("turned/kernel", [30, 40])
-        # Nothing else lies below it: a pass of a sum rounds otherwise than the sum of passes.
-        pair = [tf.stop_gradient(given), tf1.get_variable("half/kernel", [40, 30])]
-        half = tf.cast(tf.linalg.matmul(*[tf.cast(own, tf.bfloat16) for own in pair]), tf.float32)
-        tower = tf.tanh(half + tf.linalg.matmul(hidden, turned, transpose_b=True))
+        sums = tf.linalg.matmul(hidden, turned, transpose_b=True)
+        if not is_stacked:
+            # Nothing else lies below it: a pass of a sum rounds otherwise than the sum of passes.
+            pair = [tf.stop_gradient(given), tf1.get_variable("half/kernel", [40, 30])]
+            half = tf.linalg.matmul(*[tf.cast(own, tf.bfloat16) for own in pair])
+            sums += tf.cast(half, tf.float32)
+        tower = tf.tanh(sums)
     squares = {}
     for index, task in enumerate(balancers.TASKS):
         with tf1.variable_scope(f"head/{task}"):
@@ -162,7 +168,7 @@ def _losses(rows, present):
     return samples(1)[0], samples
 
 
-def _batches(graph_of):
+def _batches(graph_of, is_stacked):
     """Yield what `graph_of(losses, samples, variables)` gives for some batches, training on."""
     random = np.random.default_rng(0)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -170,7 +176,7 @@ def _batches(graph_of):
         step = tf1.train.get_or_create_global_step()
         rows = tf1.placeholder(tf.int32, [6])
         present = tf1.placeholder(tf.float32, [3])
-        losses, samples = _losses(rows, present)
+        losses, samples = _losses(rows, present, is_stacked)
         variables = [own for own in tf1.trainable_variables() if "frozen" not in own.name]
         found = graph_of(losses, samples, variables)
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
@@ -192,17 +198,23 @@ WEIGHING["PCD"] = methods.PCD()  # Tasks have no names here.
 
 
 @pytest.mark.medium
-def test_every_method_decides_as_by_gradients_that_are_built():
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_every_method_decides_as_by_gradients_that_are_built(is_stacked):
     """By those of a table, a weight that is read twice, 16 bits; a layer is frozen."""
 
     def rows(losses, samples, variables):
         one, other = samples(2)
         columns = task_gradients.differentiate_tasks([*one.values(), *other.values()], variables)
         shared = [column for column in columns if sum(own is not None for own in column) > 2]
-        short = [task_gradients.shorten_gradients(column) for column in shared]
+        passes = stacked_passes.StackedPasses(shared)
+        stacked = [passes.build(place) for place in range(len(shared))]
+        pairs = zip(stacked, shared, strict=True)
+        assert all((one is not other) == is_stacked for one, other in pairs)
+        short = [task_gradients.shorten_gradients(column) for column in stacked]
         assert sum(leaves is not None for leaves in short) == 2
+        others = zip(task_gradients.build_leaves(stacked), short, strict=True)
+        short = [leaf for own, leaves in others for leaf in leaves or [own]]
         built = task_gradients.build_leaves(shared)
-        short = [leaf for own, leaves in zip(built, short, strict=True) for leaf in leaves or [own]]
         flat = [
             tf.concat([tf.reshape(leaf.rows, [6, -1]) for leaf in leaves], 1)
             for leaves in (short, built)
@@ -210,7 +222,7 @@ def test_every_method_decides_as_by_gradients_that_are_built():
         return [*flat, tf.stack([*one.values()])]
 
     states = {}
-    for *sides, losses in _batches(rows):
+    for *sides, losses in _batches(rows, is_stacked):
         there = losses != 0
         for name, method in WEIGHING.items():
             weights = []
@@ -238,8 +250,9 @@ PARTS = [
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("is_stacked", [False, True])
 @pytest.mark.parametrize("part", PARTS, ids=["every step", "every 2 steps", "samples"])
-def test_updates_are_those_of_gradients_that_are_built(part):
+def test_updates_are_those_of_gradients_that_are_built(part, is_stacked):
     def balance(losses, samples, variables):
         batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses, samples=samples))
         with tf1.variable_scope("short"):
@@ -247,6 +260,7 @@ def test_updates_are_those_of_gradients_that_are_built(part):
         with (
             tf1.variable_scope("built"),
             mock.patch.object(short_gradients, "shorten_gradients", return_value=None),
+            mock.patch.dict(stacked_passes._RULES, clear=True),
         ):
             built = part(losses, variables, batch)
         assert [type(own) for own in short[0]] == [type(own) for own in built[0]]
@@ -255,7 +269,7 @@ def test_updates_are_those_of_gradients_that_are_built(part):
             for side in (short, built)
         ]
 
-    for (gradients, monitors), (expected, others) in _batches(balance):
+    for (gradients, monitors), (expected, others) in _batches(balance, is_stacked):
         assert set(monitors) == set(others)
         for name, value in others.items():
             np.testing.assert_allclose(monitors[name], value, rtol=1e-6, err_msg=name)

@@ -1,0 +1,304 @@
+"""The tasks' passes back through the layers that they share, as one pass.
+
+passes = stacked_passes.StackedPasses(columns)       # N times T gradients
+gradients = passes.build(n)                          # the T by one variable, of the same values
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl import types
+
+_Column = Sequence[types.Gradient]
+_Tensors = Sequence[tf.Tensor]
+_Names = tuple[str, ...]
+_Inputs = Sequence[tf.Tensor | tuple[tf.Tensor, ...]]
+"""What is given to S ops that do the same: for each input one tensor, if all have it, or S."""
+
+
+class StackedPasses:
+    """Gradients of T tasks by N variables, of passes that go back through shared layers together.
+
+    Below its head the pass of each task has the same ops, with the same weights, of a cotangent
+    [B, H] of its own. Those of all tasks are stacked, [T, B, H], and one op takes them further: a
+    product of [T B, H] takes less time than T of [B, H]. The ops tell where that begins, since
+    every head has a weight of its own.
+
+    Passes are stacked where each op below the heads has a rule here. Any other one would take the
+    passes of single tasks, beside the stacked one.
+    """
+
+    def __init__(self, columns: Sequence[_Column]):
+        """Find the ops that are stacked, and build none.
+
+        Args:
+          columns: N times T gradients, None where a task does not reach a variable.
+        """
+        self._columns = columns
+        self._parts = list(map(_take_apart, columns))
+        self._inputs: dict[_Names, _Inputs] = {}
+        self._stacks: dict[_Names, tf.Tensor] = {}
+        single: list[tf.Tensor] = []
+        replaced: set[tf.Operation] = set()
+        left = [tensors for tensors, _ in self._parts]
+        while left:
+            tensors = left.pop()
+            if _name(tensors) in self._inputs:
+                continue
+            inputs = self._inputs[_name(tensors)] = _find_inputs(tensors)
+            if inputs:
+                replaced.update(tensor.op for tensor in tensors)
+                left += _find_own(inputs).values()
+            else:
+                single += tensors
+        saves_products = any(op.type == "MatMul" for op in replaced)
+        self._are_stacked = saves_products and replaced.isdisjoint(_list_needed(single))
+
+    def build(self, index: int) -> _Column:
+        """Build the T gradients by one variable."""
+        column, (tensors, factor) = self._columns[index], self._parts[index]
+        if not self._are_stacked or not self._inputs[_name(tensors)]:
+            return column
+        parts = iter(tf.unstack(self._stack(tensors)))
+        return [own if own is None else _replace(own, factor, next(parts)) for own in column]
+
+    def _stack(self, tensors: _Tensors) -> tf.Tensor:
+        left = [tensors]
+        while left:  # No recursion: networks may be deep.
+            current = left.pop()
+            if _name(current) in self._stacks:
+                continue
+            inputs = self._inputs[_name(current)]
+            own = _find_own(inputs).values()
+            missing = [given for given in own if _name(given) not in self._stacks]
+            if missing:
+                left += [current, *missing]
+            else:
+                self._stacks[_name(current)] = self._build_stack(current, inputs)
+        return self._stacks[_name(tensors)]
+
+    def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
+        if not inputs:
+            return tf.stack(tensors)
+        given = [self._stacks[_name(own)] if isinstance(own, tuple) else own for own in inputs]
+        return _RULES[tensors[0].op.type].build(tensors[0], given)
+
+
+class _Rule(NamedTuple):
+    """How ops of one type are stacked.
+
+    Attributes:
+      build: a tensor of one task, and inputs, stacked where tasks have their own -> [S, ...].
+      place: the one input of which tasks have their own; None where they may of any.
+      suits: whether the rule holds for an op.
+    """
+
+    build: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]
+    place: int | None = 0
+    suits: Callable[[tf.Operation], bool] = lambda op: True
+
+
+def _multiply(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stacked, weight = inputs
+    count, size, width = stacked.shape
+    rows = tf.reshape(stacked, [count * size, width])
+    product = tf.linalg.matmul(rows, weight, transpose_b=one.op.get_attr("transpose_b"))
+    return tf.reshape(product, [count, *one.shape])
+
+
+def _scale(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Multiply by the derivative of an activation: these ops do not broadcast."""
+    (place,) = (n for n, given in enumerate(inputs) if given.shape.rank > one.shape.rank)
+    ones = [tf.ones(one.shape) if n == place else given for n, given in enumerate(inputs)]
+    return inputs[place] * _apply(one.op, ones)
+
+
+def _broadcast(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return _apply(one.op, inputs)
+
+
+def _add(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del one
+    return sum(inputs[1:], inputs[0])
+
+
+def _reshape(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reshape(inputs[0], [inputs[0].shape[0], *one.shape])
+
+
+def _slice(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stacked, begin, _ = inputs
+    return tf.slice(stacked, tf.concat([[0], begin], 0), [stacked.shape[0], *one.shape])
+
+
+def _split(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stacked, sizes, axis = inputs
+    along = tf.one_hot(_shift(axis, stacked), stacked.shape.rank, dtype=sizes.dtype)
+    begin = tf.reduce_sum(sizes[: one.value_index]) * along
+    return tf.slice(stacked, begin, [stacked.shape[0], *one.shape])
+
+
+def _sum(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stacked, axes = inputs
+    keep = one.op.get_attr("keep_dims")
+    return tf.reduce_sum(stacked, _shift(axes, stacked), keepdims=keep)
+
+
+def _shift(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
+    """Turn axes of one task's tensor into those of the stack."""
+    return axes % (stacked.shape.rank - 1) + 1
+
+
+def _sum_rows(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del one
+    return tf.reduce_sum(inputs[0], list(range(1, inputs[0].shape.rank - 1)))
+
+
+def _tile(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del one
+    stacked, multiples = inputs
+    return tf.tile(stacked, tf.concat([[1], multiples], 0))
+
+
+def _is_of_rows(op: tf.Operation) -> bool:
+    # In 16 bits it would show that a product is added up in another order.
+    return op.get_attr("T") == tf.float32 and not op.get_attr("transpose_a")
+
+
+def _is_channels_last(op: tf.Operation) -> bool:
+    return op.get_attr("data_format") == b"NHWC"
+
+
+_RULES = {
+    "AddN": _Rule(_add, None),
+    "BiasAddGrad": _Rule(_sum_rows, suits=_is_channels_last),
+    "MatMul": _Rule(_multiply, suits=_is_of_rows),
+    "Reshape": _Rule(_reshape),
+    "Slice": _Rule(_slice),
+    "SplitV": _Rule(_split),
+    "Sum": _Rule(_sum),
+    "Tile": _Rule(_tile),
+    **dict.fromkeys(["EluGrad", "ReluGrad", "SeluGrad"], _Rule(_scale)),
+    **dict.fromkeys(["RsqrtGrad", "SigmoidGrad", "TanhGrad"], _Rule(_scale, 1)),
+    **dict.fromkeys(
+        ["AddV2", "Cast", "Identity", "Mul", "Neg", "RealDiv", "SelectV2", "Sub"],
+        _Rule(_broadcast, None),
+    ),
+}
+
+
+def _apply(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Build an op once more, with other inputs."""
+    arguments = op.op_def.input_arg
+    inferred = {argument.type_attr for argument in arguments}
+    named = {argument.name: given for argument, given in zip(arguments, inputs, strict=True)}
+    for attribute in op.op_def.attr:
+        if attribute.name not in inferred:
+            named[attribute.name] = op.get_attr(attribute.name)
+    return getattr(tf.raw_ops, op.type)(**named)
+
+
+def _name(tensors: _Tensors) -> _Names:
+    return tuple(tensor.name for tensor in tensors)
+
+
+def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
+    """Return the inputs of which tasks have their own, by their places."""
+    return {place: given for place, given in enumerate(inputs) if isinstance(given, tuple)}
+
+
+def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
+    """Return what is stacked of the gradients by a variable, and which factor of them it is.
+
+    Those of a weight are products with inputs that all tasks share, where cotangents are stacked:
+    `short_gradients` knows them by that. All others are stacked as they are.
+    """
+    there = [own for own in column if own is not None]
+    values = [own.values if isinstance(own, tf.IndexedSlices) else own for own in there]
+    op = values[0].op
+    if op.type == "MatMul" and op.get_attr("transpose_a"):
+        inputs = _match_inputs(values)
+        own = _find_own(inputs)
+        if len(own) == 1:
+            ((factor, cotangents),) = own.items()
+            return cotangents, factor
+    return values, None
+
+
+def _replace(
+    gradient: tf.Tensor | tf.IndexedSlices, factor: int | None, part: tf.Tensor
+) -> tf.Tensor | tf.IndexedSlices:
+    """Return a gradient with another value of what `_take_apart` has found."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(part, gradient.indices, gradient.dense_shape)
+    if factor is None:
+        return part
+    inputs = list(gradient.op.inputs)
+    inputs[factor] = part
+    return _apply(gradient.op, inputs)
+
+
+def _find_inputs(tensors: _Tensors) -> _Inputs:
+    """Return what is given to S ops that are stacked; nothing if they are not."""
+    one = tensors[0]
+    rule = _RULES.get(one.op.type)
+    if rule is None or not rule.suits(one.op):
+        return []
+    inputs = _match_inputs(tensors)
+    own = _find_own(inputs)
+    if not own or not all(map(_are_alike, [tensors, *own.values()])):
+        return []
+    if rule.place is not None:
+        return inputs if list(own) == [rule.place] else []
+    # Of other ranks, axes of one task would meet the axis of all.
+    return inputs if all(given[0].shape.rank == one.shape.rank for given in own.values()) else []
+
+
+def _are_alike(tensors: _Tensors) -> bool:
+    shape = tensors[0].shape
+    return shape.is_fully_defined() and all(tensor.shape == shape for tensor in tensors)
+
+
+def _match_inputs(tensors: _Tensors) -> _Inputs:
+    """Return what is given to S ops that do the same; nothing if they do not."""
+    one, *others = tensors
+    if any(_describe(one) != _describe(other) for other in others):
+        return []
+    columns = zip(*[tensor.op.inputs for tensor in tensors], strict=True)
+    return [
+        column[0] if all(_are_equal(column[0], other) for other in column[1:]) else column
+        for column in columns
+    ]
+
+
+def _describe(tensor: tf.Tensor) -> tuple[Any, ...]:
+    """Return what a tensor is, but for the inputs of its op."""
+    op = tensor.op
+    settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
+    return op.type, settings, len(op.inputs), tensor.value_index
+
+
+def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
+    """Return whether two tensors are the same, as far as so many ops tell."""
+    if one.name == other.name:
+        return True
+    # A branch of tf.cond holds placeholders for all that comes from outside.
+    is_open = one.op.op_def.is_stateful or one.op.type.startswith("Placeholder")
+    if depth == 0 or is_open or _describe(one) != _describe(other):
+        return False
+    pairs = zip(one.op.inputs, other.op.inputs, strict=True)
+    return all(_are_equal(*pair, depth - 1) for pair in pairs)
+
+
+def _list_needed(tensors: _Tensors) -> set[tf.Operation]:
+    """Return the ops that have to run for these tensors."""
+    found: set[tf.Operation] = set()
+    left = [tensor.op for tensor in tensors]
+    while left:
+        op = left.pop()
+        if op not in found:
+            found.add(op)
+            left += [given.op for given in op.inputs]
+    return found

@@ -6,10 +6,12 @@ All sides of a table take turns in one run, with the same number of threads; a r
 a round, and the table shows the median and the range over the rounds, beside a peer's ratio its
 time in times of ours. T exact backward passes cost (1 + 2T)/3 by arithmetic: that is "all built",
 with a gradient of each task for every variable, where "exact" leaves out those that cost more than
-their inner products. --memory adds the peak memory of a step, each in a process of its own.
+their inner products. In "single passes" the passes of the tasks go back one by one. --memory adds
+the peak memory of a step, each in a process of its own.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "all built" --memory
+    python -m benchmarks.balancing_speed --tasks 16 --ways exact "single passes"
 
 The peers run in a Python of their own (`pip install torch torchjd[full] && pip install --no-deps
 LibMTL`); without it only this project is measured, and the run says so.
@@ -35,18 +37,25 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import heads, model, networks, types
-from mtl.balancing import methods, short_gradients, surgery
+from mtl.balancing import methods, short_gradients, stacked_passes, surgery
 from mtl.optimization import optimizers, update
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1
 
-BUILT, AUTOGRAM = "all built", "autogram"
+BUILT, SINGLE, AUTOGRAM = "all built", "single passes", "autogram"
 WAYS = {
     "exact": {},
     BUILT: {},
+    SINGLE: {},
     "representation": {"on": "representation"},
     "every 10 steps": {"every_steps": 10},
+}
+LEFT_OUT = {
+    BUILT: functools.partial(
+        mock.patch.object, short_gradients, "shorten_gradients", return_value=None
+    ),
+    SINGLE: functools.partial(mock.patch.dict, stacked_passes._RULES, clear=True),
 }
 PEER_WAYS = {
     "LibMTL": ("exact", "representation"),
@@ -148,9 +157,7 @@ def build_steps(network: str, num_tasks: int, way: str, part: types.Surgery, thr
     """Return the steps of one side."""
     own = a_model(network, num_tasks, part)
     batches = functools.partial(noise, network, num_tasks)
-    if way != BUILT:
-        return Steps(own, batches, threads)
-    with mock.patch.object(short_gradients, "shorten_gradients", return_value=None):
+    with LEFT_OUT.get(way, contextlib.nullcontext)():
         return Steps(own, batches, threads)
 
 

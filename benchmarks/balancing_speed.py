@@ -38,6 +38,7 @@ import tensorflow as tf
 
 from mtl import heads, model, networks, types
 from mtl.balancing import methods, short_gradients, stacked_passes, surgery
+from mtl.layers import precision as precision_lib
 from mtl.optimization import optimizers, update
 from mtl.step import training_loop
 
@@ -98,6 +99,7 @@ class Steps:
         a_model: model.MultiTaskModel,
         batches: Callable[[], tf.data.Dataset],
         threads: int = 2,
+        precision: precision_lib.Precision = precision_lib.PLAIN,
     ):
         self._step = 0
         with tf.Graph().as_default():
@@ -106,9 +108,8 @@ class Steps:
             self._until = tf1.placeholder(tf.int64, [])
             iterator = tf1.data.make_initializable_iterator(batches())
             steps = {"steps_per_call": 10_000, "last_step": self._until, "due_every": (10_000,)}
-            a_model.model_fn(
-                iterator, None, "train", statistics={}, loop=steps, training_hooks=self._fetch
-            )
+            hooks: dict[str, Any] = {"training_hooks": self._fetch, "precision": precision}
+            a_model.model_fn(iterator, None, "train", statistics={}, loop=steps, **hooks)
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads

@@ -48,7 +48,7 @@ class Precision:
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
-      xla: whether XLA compiles the network; worth its while on GPUs, and for many small layers.
+      xla: whether XLA compiles the network; for GPUs; few steps gain on a CPU.
       initial_scale: of float16, at least 1; a power of 2, so that scaling is exact.
       growth_steps: of float16; 2,000 as in `tf.keras.mixed_precision.LossScaleOptimizer`.
     """

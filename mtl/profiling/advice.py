@@ -104,7 +104,7 @@ def _of_small_ops(found: profile.Profile, settings: Settings) -> list[str]:
         return []
     fix = "a larger Pipeline.batch_size makes more of each"
     if not settings.xla:
-        fix += ", and Precision.xla = True compiles the ops of the network into few"
+        fix += ", and on a GPU Precision.xla = True compiles the ops of the network into few"
     return [
         f"A step runs {count / found.steps:.0f} ops of {1e6 * mean:.1f} us each, and starting them "
         f"takes {session:.0%}: {fix}."

@@ -37,10 +37,11 @@ class _Building:
         return self._built[target, scope]
 
     def _build_anew(self, target: Any, scope: str) -> Any:
-        held = gin_usage.find_bindings(self._bindings, target, scope)
+        held = gin_usage.select_holding(self._bindings, target, scope)
         given = {name: self._find_value(b.value, scope) for name, b in held.items()}
-        name, signature = target.__name__, inspect.signature(target)
-        required = [p.name for p in signature.parameters.values() if p.default is p.empty]
+        name, parameters = target.__name__, inspect.signature(target).parameters.values()
+        many = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        required = [p.name for p in parameters if p.default is p.empty and p.kind not in many]
         lacking = [parameter for parameter in required if parameter not in given]
         if lacking:
             line = gin_errors.tell_lacking(name, scope, lacking, self._bindings)

@@ -57,10 +57,10 @@ def covers(outer: str, inner: str) -> bool:
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
-def find_bindings(
+def select_holding(
     bindings: Iterable[gin_files.Binding], target: Any, scope: str
 ) -> dict[str, gin_files.Binding]:
-    """Return {parameter of `target`: the binding that holds in a scope}; inner ones come first."""
+    """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
     holding = [b for b in bindings if b.target is target and covers(b.scope, scope)]
     inner_last = sorted(holding, key=lambda binding: len(binding.scope))
     return {binding.parameter: binding for binding in inner_last}
@@ -80,7 +80,7 @@ class _Walk:
         """Go through the settings of `target`, as gin finds them in `scope`."""
         if (target, scope) in self.built:
             return
-        holds = find_bindings(self._bindings, target, scope)
+        holds = select_holding(self._bindings, target, scope)
         names = [selector, *(binding.selector for binding in holds.values()), target.__name__]
         self.built[target, scope] = Built(target, scope, next(filter(None, names)), holds)
         self._within.append((target, scope))

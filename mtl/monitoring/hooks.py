@@ -53,16 +53,23 @@ class StepHook:
     def end(self, session: tf.compat.v1.Session) -> None:
         """Act at the end of training, as `SessionRunHook.end`."""
 
-    def take(self, run_context, secs: float, common: Sequence[Any], more: Sequence[Any]) -> None:
+    def take(
+        self,
+        run_context,
+        secs: float,
+        waited: Sequence[float],
+        step: int,
+        values: np.ndarray,
+        more: Sequence[Any],
+    ) -> None:
         """Count a session call, and act on the step that it made."""
-        step, values, *waited = common
         self.secs += secs
         if self.waited_secs is not None:
             self.waited_secs += waited[0]
         # The last call of a run may make no step: its values are none.
         if step != self._reached:
-            self._reached = int(step)
-            self.on_step(run_context, int(step), values, *more)
+            self._reached = step
+            self.on_step(run_context, step, values, *more)
 
     def choose_more(self) -> Sequence[tf.Tensor]:
         """Return what `on_step` gets beside the values, of the next session call."""
@@ -101,10 +108,12 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
-        secs, count = time.perf_counter() - self._called, len(self._common)
-        common, fetched = run_values.results[:count], iter(run_values.results[count:])
+        secs = time.perf_counter() - self._called
+        results = iter(run_values.results)
+        step, values, *waited = itertools.islice(results, len(self._common))
         for hook, own in zip(self._hooks, self._counts, strict=True):
-            hook.take(run_context, secs, common, list(itertools.islice(fetched, own)))
+            more = [next(results) for _ in range(own)] if own else ()
+            hook.take(run_context, secs, waited, int(step), values, more)
 
     def end(self, session):
         for hook in self._hooks:

@@ -93,14 +93,18 @@ class Progress(hooks.StepHook):
     def on_step(self, run_context, step, values):
         if step == self._step:
             return
-        fields = self._describe(step, values)
+        is_logged = time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step
+        if is_logged or not self._bar.disable:
+            self._show(step, self._describe(step, values), is_logged)
+        self._step = step
+
+    def _show(self, step: int, fields: dict[str, Any], is_logged: bool) -> None:
         if not self._bar.disable:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
             fits = max(0, (columns - _BAR_COLUMNS) // 16)
             self._bar.set_postfix_str(self._tell(fields, fits), refresh=False)
             self._bar.update(step - self._step)
-        self._step = step
-        if time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step:
+        if is_logged:
             self._logged = time.perf_counter()
             # Above a bar nobody needs a line. Where lines are kept in a file, they are.
             level = logging.INFO if self._bar.disable else logging.DEBUG

@@ -6,10 +6,11 @@ TensorFlow works out anew, at every call, what to fetch and how the answer is pu
 takes a small network a quarter of its step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 # Fetches of a run that differ: with a summary or a table due or not. Beyond it they are no pattern.
 _MOST = 64
@@ -20,34 +21,80 @@ def prepare(session: tf.compat.v1.Session) -> None:
 
     Such calls return and raise what they did; others, such as those with options, are as before.
     """
-    run, made = session.run, dict[Any, Any]()
+    run = session.run
+    # With the fetches, as a tensor that is gone could lend its id to another one.
+    made: dict[Hashable, tuple[Callable[[], Any], Any]] = {}
 
     def run_prepared(
         fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
     ) -> Any:
         # A monitored session always passes options, and metadata that only options fill.
-        is_plain = not feed_dict and (options is None or not options.ByteSize())
-        key = _find_key(fetches) if is_plain else None
-        if key is None or (key not in made and len(made) == _MOST):
+        if feed_dict or (options is not None and options.ByteSize()):
             return run(fetches, feed_dict, options, run_metadata)
+        key = _find_key(fetches)
         if key not in made:
-            made[key] = session.make_callable(fetches)
-        # A callable alone raises errors that name no line of Python.
-        return session._do_call(made[key])
+            leaves = _list_leaves(session.graph, fetches)
+            if leaves is None or len(made) == _MOST:
+                return run(fetches, feed_dict, options, run_metadata)
+            made[key] = _make_call(session, leaves), fetches
+        call, _ = made[key]
+        return _fill(fetches, call())
 
     session.run = run_prepared
 
 
-def _find_key(fetches: Any) -> Any:
-    """Return what tells fetches apart: their structure, and what is fetched; None where unknown."""
-    if isinstance(fetches, tf.Operation):
-        return fetches
-    if isinstance(fetches, tf.Tensor):
-        return fetches.op, fetches.value_index
-    if isinstance(fetches, (list, tuple)):
-        keys = [type(fetches), *map(_find_key, fetches)]
-    elif isinstance(fetches, Mapping):
-        keys = [type(fetches), *fetches, *map(_find_key, fetches.values())]
-    else:
+def _find_key(fetches: Any) -> Hashable:
+    """Return what tells fetches apart as long as they are kept: structure, and what is fetched."""
+    kind = type(fetches)
+    if kind is list or kind is tuple:
+        return kind, *map(_find_key, fetches)
+    if kind is dict:
+        return kind, *fetches, *map(_find_key, fetches.values())
+    return id(fetches)
+
+
+def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation] | None:
+    """Return what is fetched, in order; None where it takes more than to run a graph."""
+    if isinstance(fetches, (tf.Tensor, tf.Operation)):
+        operation = fetches if isinstance(fetches, tf.Operation) else fetches.op
+        # One within a loop is refused, and a handle to a tensor is made of what is fetched.
+        is_there = operation.graph is graph and graph.is_fetchable(operation)
+        return [fetches] if is_there and "SessionHandle" not in operation.type else None
+    if type(fetches) not in (list, tuple, dict):
         return None
-    return None if None in keys else tuple(keys)
+    leaves: list[tf.Tensor | tf.Operation] = []
+    for part in fetches.values() if isinstance(fetches, dict) else fetches:
+        own = _list_leaves(graph, part)
+        if own is None:
+            return None
+        leaves += own
+    return leaves
+
+
+def _make_call(
+    session: tf.compat.v1.Session, leaves: Sequence[tf.Tensor | tf.Operation]
+) -> Callable[[], Iterator[Any]]:
+    """Return what runs a session, and gives a value for each leaf: None for an operation."""
+    tensors = list(dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Tensor)))
+    operations = dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Operation))
+    options = config_pb2.CallableOptions(fetch=tensors, target=operations)
+    run = session._make_callable_from_options(options)
+    # That of an operation is behind the values.
+    places = [len(tensors) if x.name in operations else tensors.index(x.name) for x in leaves]
+
+    def call() -> Iterator[Any]:
+        # A callable alone raises errors that name no line of Python.
+        values = [*session._do_call(run), None]
+        return map(values.__getitem__, places)
+
+    return call
+
+
+def _fill(fetches: Any, values: Iterator[Any]) -> Any:
+    """Return the fetches with the next of the values in place of each leaf."""
+    kind = type(fetches)
+    if kind is list or kind is tuple:
+        return kind([_fill(part, values) for part in fetches])
+    if kind is dict:
+        return {name: _fill(part, values) for name, part in fetches.items()}
+    return next(values)

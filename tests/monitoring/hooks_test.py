@@ -97,7 +97,7 @@ def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_
         )
         # The last call of a run makes no step.
         for values in ([0.7, skipped], [0.0, 0.0]):
-            hook.take(None, 0.1, (40, np.float32(values)), ())
+            hook.take(None, 0.1, (), 40, np.float32(values), ())
         hook.end(None)
     told = doubts.read_all_doubts(str(tmp_path))
     assert bool(told) == is_told

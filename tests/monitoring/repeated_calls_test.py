@@ -44,6 +44,22 @@ def test_values_come_in_the_structure_of_the_fetches(sessions, times):
         assert prepared([one]) == [3.0]
 
 
+def test_a_tensor_within_a_loop_is_refused_as_before(sessions):
+    inside = []
+    tf.while_loop(lambda i: i < 2, lambda i: inside.append(i + 1) or inside[0], [0])
+    raised = []
+    for session in sessions:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            session.run([inside[0]])
+        raised.append(caught.value)
+    assert type(raised[0]) is type(raised[1]) and str(raised[0]) == str(raised[1])
+
+
+def test_a_handle_to_a_tensor_is_one(sessions):
+    handle = tf1.get_session_handle(tf1.placeholder_with_default(2.0, []) + 1)
+    assert [session.run([handle])[0].eval() for session in sessions] == [3.0, 3.0]
+
+
 def test_errors_name_the_operation_that_failed(sessions):
     broken = tf.debugging.check_numerics(tf1.placeholder_with_default(0.0, []) / 0.0, "odd")
     raised = []
@@ -67,8 +83,9 @@ def test_a_trace_is_written_when_it_is_asked_for(sessions):
 def test_fetches_without_end_are_not_kept(sessions, monkeypatch):
     made = []
     prepared = sessions[0]
-    make = prepared.make_callable
-    monkeypatch.setattr(prepared, "make_callable", lambda fetches: made.append(1) or make(fetches))
+    make = prepared._make_callable_from_options
+    record = lambda options: made.append(1) or make(options)  # noqa: E731
+    monkeypatch.setattr(prepared, "_make_callable_from_options", record)
     tensors = [tf1.placeholder_with_default(float(i), []) for i in range(80)]
     for _ in range(2):
         assert [prepared.run(tensor) for tensor in tensors] == list(range(80))

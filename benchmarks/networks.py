@@ -36,8 +36,6 @@ from matplotlib import pyplot
 from benchmarks import balancing_speed, rows
 from launch import config
 from mtl import checks, features
-from mtl import experiment as experiment_lib
-from mtl.data import tfrecord
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting, verbs
 
@@ -65,7 +63,6 @@ WIDTHS = {
     "MaskNet": ("blocks",),
     "ResNet": ("filters",),
 }
-_SPLITS = ("train", "validation", "test")
 _TRIALS, _CLOSE, _FAR = 12, 0.01, 1 / 6
 # Units of a layer, unless its file has fewer: fewer learn nothing, whatever feeds them.
 _NARROWEST = 8
@@ -118,6 +115,7 @@ DATA = {
         params=[
             # The file has it for a trunk alone, which networks of experts do not have.
             "MLP.dropout = 0.3",
+            "Pipeline.shuffle_buffer = 10000",
             "Run.train_steps = 936",
             "Run.checkpoint_steps = 234",
         ],
@@ -188,29 +186,12 @@ class Comparison:
         """Return the experiment that a user would run with the network's file."""
         own = [f"{self.data.macro} = {self.data_dir!r}"] if self.data.macro else []
         if self.data.macro:
-            own.append(f"Tfds.data_dir = {self._datasets!r}")
+            own.append(f"Tfds.data_dir = {os.path.join(self.out, 'datasets')!r}")
         own += [*_ONCE, f"Run.seed = {seed}", *self.data.params]
         if self.name == "related_tasks":
             own += [*_RELATED[network], f"RelatedTasks.seed = {seed}"]
         files = [self.data.gin_file, str(FOLDER / f"{network}.gin")]
-        made = config.load(files, [*own, *params])
-        if self.name != "census_income":
-            return made
-        return dataclasses.replace(made, data=self._read_records(made))
-
-    @property
-    def _datasets(self) -> str:
-        return os.path.join(self.out, "datasets")
-
-    def _read_records(self, made: experiment_lib.Experiment) -> Any:
-        """Return the data with its prepared files read as they are: several times as fast."""
-        builder = os.path.join(self._datasets, "census_income")
-        if not os.path.isdir(builder):
-            print("preparing census_income, which takes a minute or two", flush=True)
-            made.data.source.records("train")
-        files = {split: f"*/census_income-{split}.tfrecord-*" for split in _SPLITS}
-        source = tfrecord.TfRecord(files=files, data_dir=builder)
-        return dataclasses.replace(made.data, source=source, shuffle_buffer=10_000)
+        return config.load(files, [*own, *params])
 
     @functools.cached_property
     def input_widths(self) -> dict[str, int]:

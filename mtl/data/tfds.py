@@ -10,10 +10,12 @@ import dataclasses
 import functools
 import importlib
 import io
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -57,7 +59,32 @@ class Tfds(types.Source):
         checks.texts("Tfds.rename", list(self.rename.values()), "map our names to theirs")
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the examples of a split as dicts, in the order of the files."""
+        """Return the examples of a split in the order of the files.
+
+        They are dicts, or serialized where each feature is stored as it is: `decode` then parses a
+        batch at once, which takes a tenth of the time.
+        """
+        return self._serialized(split) if self._stored else self._parsed(split)
+
+    def _serialized(self, split: str) -> tf.data.Dataset:
+        try:
+            parts = self._builder.info.splits[split].file_instructions
+        except (ValueError, AssertionError, KeyError) as error:
+            raise self._split_error(split, error) from None
+        if not parts:
+            raise self._split_error(split, ValueError("It corresponds to no data."))
+        paths = [os.fspath(part.filename) for part in parts]
+        skips, takes = (np.int64([getattr(p, key) for p in parts]) for key in ("skip", "take"))
+        files = tf.data.Dataset.from_tensor_slices((paths, skips, takes))
+
+        def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.TFRecordDataset(path).skip(skip).take(take)
+
+        # A file that was cut off between two records would otherwise look like a whole one.
+        count = tf.data.experimental.assert_cardinality(takes.sum())
+        return files.flat_map(read).apply(count)
+
+    def _parsed(self, split: str) -> tf.data.Dataset:
         import tensorflow_datasets
 
         builder = self._builder
@@ -70,6 +97,25 @@ class Tfds(types.Source):
         except (ValueError, AssertionError) as error:
             raise self._split_error(split, error) from None
 
+    @functools.cached_property
+    def _stored(self) -> dict[str, tuple[Any, tf.DType]]:
+        """{feature: how it is parsed, and its type}; {} where one is nested, encoded or a list."""
+        import tensorflow_datasets
+
+        features, info = tensorflow_datasets.features, self._builder.info
+        as_it_is = (features.Tensor, features.Scalar, features.ClassLabel, features.Text)
+        top = info.features if type(info.features) is features.FeaturesDict else {}
+        kinds = {name: feature.get_tensor_info() for name, feature in top.items()}
+        can_be_parsed = info.file_format.value == "tfrecord" and all(
+            type(feature) in as_it_is
+            and feature.get_serialized_info() == kinds[name]
+            and None not in kinds[name].shape
+            for name, feature in top.items()
+        )
+        if not can_be_parsed:
+            return {}
+        return {name: (_describe_stored(kind), kind.tf_dtype) for name, kind in kinds.items()}
+
     def _split_error(self, split: str, error: Exception) -> checks.UserError:
         known = list(self._builder.info.splits)
         base = re.split(r"[\[+]", split, maxsplit=1)[0]
@@ -77,15 +123,18 @@ class Tfds(types.Source):
         rule = f"name a split ({', '.join(known)}) or a slice of one, such as 'train[:80%]'"
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
-    def decode(
-        self, batch: Mapping[str, Any], spec: spec_lib.Spec, with_labels: bool
-    ) -> dict[str, Any]:
-        """Decode a batch.
-
-        {theirs: [B, ...]} -> {name: [B, ...]}, cast where nothing can be lost.
-        """
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Decode a batch of records -> {name: [B, ...]}, cast where nothing can be lost."""
         fields = spec.fields if with_labels else spec.feature_fields
+        if self._stored:
+            batch = self._parse(batch, {self._theirs(f, self._stored) for f in fields.values()})
         return {name: self._decode(batch, field) for name, field in fields.items()}
+
+    def _parse(self, serialized: tf.Tensor, names: Collection[str]) -> dict[str, tf.Tensor]:
+        """Parse a batch of examples, [B] -> {theirs: [B, ...]}, as far as it is asked for."""
+        asked = {name: self._stored[name][0] for name in sorted(names)}
+        parsed = tf.io.parse_example(serialized, asked)
+        return {name: tf.cast(value, self._stored[name][1]) for name, value in parsed.items()}
 
     def _decode(self, batch: Mapping[str, Any], field: spec_lib.Field) -> Any:
         values = _reach(batch, self._theirs(field, batch))
@@ -110,7 +159,7 @@ class Tfds(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split example by example."""
-        for index, example in enumerate(source.iterate(functools.partial(self.records, split))):
+        for index, example in enumerate(source.iterate(functools.partial(self._parsed, split))):
             location = f"{self.name} split {split!r} example {index}"
             if isinstance(example, tf.errors.OpError):
                 yield location, f"{source.explain_unreadable(example)}."
@@ -197,6 +246,14 @@ class Tfds(types.Source):
             f"{problem} Where that cannot be helped, prepare it elsewhere and copy it to "
             f"{builder.data_path}.{steps}"
         )
+
+
+def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
+    """Return how tensorflow-datasets stores a feature in a tf.Example."""
+    dtype = kind.tf_dtype
+    if dtype != tf.string:
+        dtype = tf.float32 if dtype.is_floating else tf.int64
+    return tf.io.FixedLenFeature(kind.shape, dtype, kind.default_value)
 
 
 def _paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:

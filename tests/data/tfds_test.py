@@ -200,6 +200,91 @@ def test_nested_and_ragged_features(tmp_path):
     assert start == 6
 
 
+class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
+    """Features of every type that is stored as it is, and, if asked for, one that is not."""
+
+    VERSION = tensorflow_datasets.core.Version("1.0.0")
+    encoding = "none"
+
+    def _info(self):
+        features = tensorflow_datasets.features
+        kinds = {
+            "text": features.Text(),
+            "texts": features.Tensor(shape=(2,), dtype=np.object_),
+            "class": features.ClassLabel(names=["no", "yes"]),
+            "flag": features.Scalar(np.bool_),
+            "small": features.Scalar(np.uint8),
+            "large": features.Scalar(np.uint64),
+            "double": features.Scalar(np.float64),
+            "matrix": features.Tensor(shape=(2, 3), dtype=np.float32, encoding=self.encoding),
+        }
+        return self.dataset_info_from_configs(
+            features=features.FeaturesDict(kinds), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(7), "test": self._generate_examples(3)}
+
+    def _generate_examples(self, count):
+        random = np.random.default_rng(count)
+        for i in range(count):
+            yield (
+                i,
+                {
+                    "text": f"ü{i}",
+                    "texts": [f"{i}", ""],
+                    "class": i % 2,
+                    "flag": i % 3 == 0,
+                    "small": 250 + i % 6,
+                    "large": 2**40 + i,
+                    "double": random.normal(),
+                    "matrix": random.normal(size=(2, 3)).astype(np.float32),
+                },
+            )
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("encoding", ["none", "zlib"])
+@pytest.mark.parametrize("split", ["train", "train[2:5]+test[-2:]+train[:1]"])
+def test_serialized_examples_are_parsed_as_tensorflow_datasets_does(
+    encoding, split, tmp_path, monkeypatch
+):
+    Stored.pkg_dir_path = tmp_path
+    monkeypatch.setattr(Stored, "encoding", encoding)
+    source = tfds.Tfds(name=f"{__name__}.Stored", data_dir=str(tmp_path))
+    expected = list(source._builder.as_dataset(split=split).as_numpy_iterator())
+    is_serialized = source.records(split).element_spec == tf.TensorSpec([], tf.string)
+    assert is_serialized == (encoding == "none")
+    given = {
+        "text": "string",
+        "texts": ("string", (2,)),
+        "flag": "bool",
+        "small": "uint8",
+        "large": "int64",
+        "double": "float32",
+        "matrix": ("float32", (2, 3)),
+    }
+    values = read(source, split, spec.Spec(features=given, labels={"class": "int64"}), batch_size=4)
+    assert len(expected) == len(values["text"])
+    for name, found in values.items():
+        np.testing.assert_array_equal(found, np.array([row[name] for row in expected]), name)
+
+
+@pytest.mark.medium
+def test_a_file_that_lost_its_last_record_is_found(tmp_path):
+    Stored.pkg_dir_path = tmp_path
+    source = tfds.Tfds(name=f"{__name__}.Stored", data_dir=str(tmp_path))
+    text = spec.Spec(features={"text": "string"}, labels={"class": "int64"})
+    assert len(read(source, "train", text)["text"]) == 7
+    (path,) = tmp_path.glob("stored/*/stored-train.tfrecord-*")
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records[:-1]:
+            writer.write(record)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 7"):
+        read(source, "train", text)
+
+
 ADULT = spec.Spec(
     features={"age": "float32", "occupation": "string", "native-country": "string"},
     labels={"income": "string", "marital-status": "string"},

@@ -111,7 +111,9 @@ class InputState:
         self._digest = settings_lib.compute_digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
-        self._saver: Any = None  # A saver, once there is an input to watch.
+        # Once there is an input to watch.
+        self._saver: Any = None
+        self._start: Any = None
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
@@ -138,6 +140,7 @@ class InputState:
         policy = "ignore" if trusted else "fail"
         saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
         self._saver = tf1.train.Saver([saveable], max_to_keep=0)
+        self._start = iterator.initializer
 
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
         """Save the state of the input after this step.
@@ -187,6 +190,8 @@ class InputState:
                 f"{path}.*", "its checksum is another one", _FIX
             ) from error
         except (tf.errors.OpError, ValueError):
+            # Of what an earlier version read otherwise a part may have been restored.
+            session.run(self._start)
             return False
         return True
 

@@ -55,8 +55,8 @@ class Pipeline:
       shuffle_buffer: how many records are mixed in training; a perfect shuffle needs as many as
         the split holds, and a smaller buffer only mixes neighbours. 1 keeps the order. Each takes
         24 bytes at once, whether there is a record for it or not.
-      cache: whether training keeps the raw records of its shard in memory after the first epoch.
-        Off, because a split may not fit.
+      cache: whether training reads the raw records of its shard once, when it starts, and keeps
+        them in memory. Off, because a split may not fit.
       sampler: how often the rows of each class come up in training, such as `sampling.Power`, or
         which rows come together, `whole_groups.WholeGroups`; None draws every row once in each
         epoch (instance-balanced sampling).
@@ -130,7 +130,7 @@ class Pipeline:
         self.require_memory(batch_size, training)
         records = self._records(split, num_shards, shard)
         if training:
-            records = records.cache() if self.cache else records
+            records = _keep_in_memory(records) if self.cache else records
             if isinstance(self.sampler, whole_groups.WholeGroups):
                 sizes = (batch_size, parts, num_shards)
                 return self._whole_groups(self.sampler, records, seed, statistics, split, *sizes)
@@ -346,6 +346,17 @@ class Pipeline:
             if field.dtype == "float32" and not declared and not _is_finite(values[name]):
                 return f"{location}: field {name!r} must be finite, got {values[name]!r}."
         return None
+
+
+def _keep_in_memory(records: tf.data.Dataset) -> tf.data.Dataset:
+    """Return the same records, all of which are read once an iterator starts.
+
+    `Dataset.cache` would write all of them with every checkpoint, and of these it writes the place.
+    It remains for lists, which have no shape in common.
+    """
+    if not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(records.element_spec)):
+        return records.cache()
+    return tf.data.Dataset.from_tensor_slices(records.batch(tf.int64.max).get_single_element())
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:

@@ -63,6 +63,23 @@ def test_an_input_of_other_settings_does_not(tmp_path):
         assert other.read() == [0]
 
 
+def test_an_input_that_is_read_otherwise_starts_anew(tmp_path):
+    """Restoring it fails halfway, and what was restored must not stay."""
+
+    def cached():
+        return tf.data.Dataset.range(100).cache().shuffle(10, seed=1)
+
+    def sliced():
+        return tf.data.Dataset.from_tensor_slices(tf.range(100)).shuffle(10, seed=1)
+
+    first = _Session(tmp_path, SETTINGS, cached)
+    first.read(30)
+    first.save(5)
+    other = _Session(tmp_path, SETTINGS, sliced)
+    assert not other.restore(5)
+    assert sorted(other.read(100)) == list(range(100))
+
+
 def _rename_as_earlier(folder):
     """Gives what is saved the digest that earlier versions took, of what repr shows."""
     digest = f"{zlib.crc32(repr(SETTINGS).encode()):08x}"

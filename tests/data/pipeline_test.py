@@ -47,6 +47,24 @@ def test_training_repeats_reshuffled_epochs_in_full_batches(tmp_path, cache):
 
 
 @pytest.mark.medium
+def test_a_checkpoint_holds_no_records_that_are_kept_in_memory(tmp_path):
+    sizes = []
+    for cache in (False, True):
+        data = feed(tmp_path, num_records=5000, batch_size=500, shuffle_buffer=10, cache=cache)
+        with tf.Graph().as_default(), tf1.Session() as session:
+            batches = data.dataset("train", training=True, seed=1)
+            iterator = tf1.data.make_initializable_iterator(batches)
+            saver = tf1.train.Saver([tf.data.experimental.make_saveable_from_iterator(iterator)])
+            following = iterator.get_next()
+            session.run(iterator.initializer)
+            for _ in range(15):  # Into the second pass.
+                session.run(following)
+            prefix = saver.save(session, str(tmp_path / "state"), write_meta_graph=False)
+        sizes += [pathlib.Path(f"{prefix}.data-00000-of-00001").stat().st_size]
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+@pytest.mark.medium
 def test_lists_know_the_number_of_rows_in_training(tmp_path):
     """Slices and replicas divide it while the graph is built."""
     lists = spec.Spec(features={"x": ("string", (None,))}, labels={"y": ("int64", (None,))})

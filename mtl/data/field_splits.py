@@ -76,15 +76,12 @@ class ByField(types.Source):
         if split not in (self.split, *self.new_splits):
             return self.source.records(split)
 
-        @tf.autograph.experimental.do_not_convert
-        def mask(*batch: Any) -> tf.Tensor:
-            texts = self.source.decode(batch[0], self._own, False)[self.field]
+        def choose(numbers: tf.Tensor, batch: Any) -> tf.Tensor:
+            del numbers
+            texts = self.source.decode(batch, self._own, False)[self.field]
             return self.takes(split, texts)
 
-        records = self.source.records(self.split)
-        masks = source_lib.batch(records, _ROWS_AT_ONCE).map(mask).unbatch()
-        kept = tf.data.Dataset.zip((records, masks)).filter(lambda _, is_kept: is_kept)
-        return kept.map(lambda record, _: record)
+        return source_lib.choose_rows(self.source.records(self.split), choose)
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""

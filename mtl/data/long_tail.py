@@ -149,9 +149,9 @@ class LongTail(types.Source):
         """Return the raw records of a split, in the order of the source."""
         if split not in self._kept:
             return self.source.records(split)
-        kept = tf.data.Dataset.from_tensor_slices(self._kept[split])
-        records = tf.data.Dataset.zip((self.source.records(self.split), kept))
-        return records.filter(lambda _, keep: keep).map(lambda record, _: record)
+        kept = self._kept[split]
+        records = self.source.records(self.split)
+        return source_lib.choose_rows(records, lambda numbers, _: tf.gather(kept, numbers))
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""

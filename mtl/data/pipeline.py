@@ -34,6 +34,7 @@ FILE_ERRORS = (
 # The op that an error names which comes out of the reading of data.
 _READING = "IteratorGetNext"
 _LONGEST_REASON = 200
+_LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
 # How an error tells that numbers have left their range.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
@@ -176,6 +177,15 @@ class Pipeline:
         """Return the batches of a split in order, once; only {feature: [B, ...]} without labels."""
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
+
+    def in_large_batches(self) -> "Pipeline":
+        """Return the same data for passes that only read: in batches of a few megabytes, if larger.
+
+        Each batch costs such a pass a millisecond or more.
+        """
+        row = sum(map(_least_bytes, self.spec.fields.values()))
+        rows = min(_LARGE_BATCH_BYTES // row, _LARGE_BATCH_ROWS)
+        return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_fields(self, names: Sequence[str]) -> "Pipeline":
         """Return the same features, and of the labels and of what else a record holds only `names`.

@@ -15,6 +15,9 @@ from mtl import checks
 
 tf1 = tf.compat.v1
 
+# Few enough for images.
+_ROWS_AT_ONCE = 256
+
 # What TensorFlow refuses an example with; the second where its message quotes one that is no text.
 REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
@@ -33,6 +36,26 @@ def batch(
     if all(spec.shape.is_fully_defined() for spec in specs):
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
+
+
+def choose_rows(
+    records: tf.data.Dataset, choose: Callable[[tf.Tensor, Any], tf.Tensor]
+) -> tf.data.Dataset:
+    """Return the raw records that are chosen, in order.
+
+    Args:
+      records: raw records.
+      choose: (their numbers, int64 [B]; a batch of them) -> which are taken, bool [B].
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(numbers: tf.Tensor, part: Any) -> tf.data.Dataset:
+        chosen = tf.squeeze(tf.where(choose(numbers, part)), 1)
+        taken = tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
+        return tf.data.Dataset.from_tensor_slices(taken)
+
+    # TensorFlow would take a choice that is made row by row 20 to 90 microseconds for each.
+    return batch(records.enumerate(), _ROWS_AT_ONCE).flat_map(cut)
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:

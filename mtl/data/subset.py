@@ -74,7 +74,7 @@ class Subset(types.Source):
         return {self.split: (0, round(self.share * (1 << _BITS))), **dict(held_out)}
 
     def _takes(self, split: str, index: Any) -> Any:
-        """Return whether a split holds the row of this number, an int or an int64 tensor."""
+        """Return whether a split holds the row of this number, an int, or numbers [B]."""
         size = 1 << _BITS
         mixed = index + self.seed * 7919 + 1
         for factor in _FACTORS:
@@ -87,9 +87,8 @@ class Subset(types.Source):
         """Return the raw records of a split, in the order of the source."""
         if split not in self._ranges:
             return self.source.records(split)
-        numbered = self.source.records(self.split).enumerate()
-        taken = numbered.filter(lambda index, _: self._takes(split, index))
-        return taken.map(lambda _, record: record)
+        records = self.source.records(self.split)
+        return source_lib.choose_rows(records, lambda numbers, _: self._takes(split, numbers))
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""

@@ -46,7 +46,7 @@ def fit_statistics(
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explain_run_errors(data, model, None, split):
-        batches = data.one_pass(split)
+        batches = data.in_large_batches().one_pass(split)
         passing = look.look_at(batches) if look else batches
         features_lib.fit_columns(model.columns, passing, directory, of_labels, anew=is_new)
         if look:

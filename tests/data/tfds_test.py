@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import functools
 import gzip
 import http.server
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets
 
 from mtl import checks, spec
-from mtl.data import pipeline, tfds
+from mtl.data import pipeline, subset, tfds
 
 SPEC = spec.Spec(
     features={"image": ("uint8", (8, 8, 1))},
@@ -198,6 +199,12 @@ def test_nested_and_ragged_features(tmp_path):
         assert features["ok"].numpy().tolist() == [bool(row["ok"]) for row in expected]
         assert labels["y"].numpy().tolist() == [row["y"] for row in expected]
     assert start == 6
+    chosen = dataclasses.replace(data, source=subset.Subset(source=source, share=0.6))
+    kept = [row for _, row in chosen.source.scan("train", listed)]
+    ((features, labels),) = chosen.dataset("train", training=False, seed=0)
+    tags = [[tag.decode() for tag in tags] for tags in features["tags"].to_list()]
+    assert tags == [row["tags"] for row in kept] and 0 < len(kept) < 5
+    assert labels["y"].numpy().tolist() == [row["y"] for row in kept]
 
 
 class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):

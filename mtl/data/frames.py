@@ -22,6 +22,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import csv, examples, tfrecord
+from mtl.data import source as source_lib
 from mtl.files import atomic, checksums, storage
 from mtl.spec import literals, nested
 
@@ -136,9 +137,8 @@ class Frames(types.Source):
         """Return the numbers of the rows, as {"split": number of the split, "row": number}."""
         checks.one_of("Frames.splits", split, self.splits)
         number, rows = list(self.splits).index(split), _count_rows(self.splits[split])
-        return tf.data.Dataset.range(rows).map(
-            lambda row: {"split": tf.constant(number, tf.int64), "row": row}
-        )
+        splits = source_lib.repeat_value(np.int64(number))
+        return tf.data.Dataset.zip({"split": splits, "row": tf.data.Dataset.range(rows)})
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool

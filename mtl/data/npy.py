@@ -88,7 +88,7 @@ class Npy(types.Source):
         """Return the rows of a split as {"folder": of the split, "name": of the files}."""
         folder, names = self._find(split)
         rows = tf.data.Dataset.from_tensor_slices(names)
-        return rows.map(lambda name: {"folder": tf.constant(folder), "name": name})
+        return tf.data.Dataset.zip({"folder": source.repeat_value(folder), "name": rows})
 
     def _find(self, split: str) -> tuple[str, list[str]]:
         """Return the folder of a split, and the names of its files in the order of rows."""

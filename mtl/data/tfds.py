@@ -74,7 +74,7 @@ class Tfds(types.Source):
         if not parts:
             raise self._split_error(split, ValueError("It corresponds to no data."))
         paths = [os.fspath(part.filename) for part in parts]
-        skips, takes = (np.int64([getattr(p, key) for p in parts]) for key in ("skip", "take"))
+        skips, takes = (np.array([getattr(p, key) for p in parts]) for key in ("skip", "take"))
         files = tf.data.Dataset.from_tensor_slices((paths, skips, takes))
 
         def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:

@@ -7,11 +7,13 @@ of a run as small as those of `tests.tiny`. Whole runs of the launchers optimize
 """
 
 import tensorflow as tf
+from tensorflow_estimator.python.estimator import run_config
 
 from mtl import compat
 from mtl.distribution import resources
 
 _configure = resources.configure_session
+_get_default = run_config.get_default_session_config
 _is_on = False
 
 
@@ -24,12 +26,22 @@ def turn_on(is_on: bool) -> None:
 def leave_out() -> None:
     """For all of this process but what follows `turn_on`."""
     resources.configure_session = _configure_unoptimized
+    run_config.get_default_session_config = _get_unoptimized  # Of any other Estimator.
 
 
 def _configure_unoptimized(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     configured = _configure(config, session_config)
-    rewriting = configured.session_config.graph_options.rewrite_options
-    rewriting.disable_meta_optimizer = not _is_on
+    _switch(configured.session_config)
     return configured
+
+
+def _get_unoptimized() -> tf.compat.v1.ConfigProto:
+    config = _get_default()
+    _switch(config)
+    return config
+
+
+def _switch(config: tf.compat.v1.ConfigProto) -> None:
+    config.graph_options.rewrite_options.disable_meta_optimizer = not _is_on

@@ -81,10 +81,10 @@ def test_metrics_of_two_replicas_are_those_of_one(tmp_path):
         ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
     config = compat.estimator.RunConfig(train_distribute=strategy, eval_distribute=strategy)
-    two = compat.estimator.Estimator(_model_fn, str(tmp_path), config)
-    two.train(_input_fn, steps=6)
-    together = two.evaluate(_input_fn)
-    alone = compat.estimator.Estimator(_model_fn, str(tmp_path)).evaluate(_input_fn)
+    one = compat.estimator.Estimator(_model_fn, str(tmp_path))
+    one.train(_input_fn, steps=6)
+    together = compat.estimator.Estimator(_model_fn, str(tmp_path), config).evaluate(_input_fn)
+    alone = one.evaluate(_input_fn)
     names = [name for name in alone if "/" in name]
     assert len(names) > 40, names
     both = [[metrics[name] for name in names] for metrics in (together, alone)]

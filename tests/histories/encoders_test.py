@@ -1,10 +1,14 @@
 """Encoders of histories, each against a computation of its equations by NumPy."""
 
+import contextlib
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mtl import checks, histories
+from tests.optimization import training
 
 tf1 = tf.compat.v1
 
@@ -31,28 +35,60 @@ ENCODERS = {
 _EMPTY_IS_ZERO = set(ENCODERS) - {"bst"}
 
 
-def _encode(encoder, events=EVENTS, target=TARGET, gradients=False):
-    """The outputs and the variables, which are drawn by their names."""
-    flat = np.concatenate(events)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        values = tf1.placeholder_with_default(flat, [None, SIZE])
-        given = tf.RaggedTensor.from_row_lengths(values, [len(own) for own in events])
-        goal = tf1.placeholder_with_default(target, [None, target.shape[1]])
-        made = encoder(given, goal)
-        assert made.shape.rank == 2 and made.shape[1] is not None
-        weights = np.random.default_rng(1).normal(size=[len(events), made.shape[1]])
-        loss = tf.reduce_sum(made * weights)
-        found = tf.gradients(loss, [values, *tf1.global_variables()]) if gradients else []
-        session.run(tf1.global_variables_initializer())
-        variables = {variable.op.name: variable for variable in tf1.global_variables()}
-        for name, variable in variables.items():
-            seed = np.frombuffer(name.encode(), np.uint8)
-            drawn = np.random.default_rng(seed).normal(size=variable.shape, scale=0.6)
-            variable.load(drawn, session)
-        if gradients:
-            dense = [tf.convert_to_tensor(gradient) for gradient in found]
-            return session.run((loss, dense, variables))
-        return session.run((made, variables))
+def _draw(variable):
+    seed = np.frombuffer(variable.op.name.encode(), np.uint8)
+    return np.random.default_rng(seed).normal(size=variable.shape, scale=0.6)
+
+
+class _Encoded:
+    """An encoder in a session of its own, with variables that are drawn by their names."""
+
+    def __init__(self, encoder, width=SIZE):
+        with tf.Graph().as_default() as graph:
+            self._values = tf1.placeholder(tf.float32, [None, SIZE])
+            self._lengths = tf1.placeholder(tf.int64, [None])
+            self._target = tf1.placeholder(tf.float32, [None, width])
+            given = tf.RaggedTensor.from_row_lengths(self._values, self._lengths)
+            self._made = encoder(given, self._target)
+            assert self._made.shape.rank == 2 and self._made.shape[1] is not None
+            weights = np.random.default_rng(1).normal(size=[len(EVENTS), self._made.shape[1]])
+            self._loss = tf.reduce_sum(self._made * weights)
+            found = tf.gradients(self._loss, [self._values, *tf1.global_variables()])
+            assert all(gradient is not None for gradient in found)
+            self._gradients = [tf.convert_to_tensor(gradient) for gradient in found]
+            variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        self._session = tf1.Session(graph=graph)
+        training.load(self._session, variables.values(), _draw)
+        self.variables = self._session.run(variables)
+
+    def encode(self, events=EVENTS, target=TARGET):
+        """What comes of each row, [B, width]."""
+        return self._run(self._made, events, target)
+
+    def differentiate(self, events=EVENTS):
+        """A weighted sum of all outputs, and its gradients by the events and each variable."""
+        return self._run((self._loss, self._gradients), events, TARGET)
+
+    def _run(self, fetches, events, target):
+        lengths = [len(own) for own in events]
+        fed = zip(
+            (self._values, self._lengths, self._target),
+            (np.concatenate(events), lengths, target),
+            strict=True,
+        )
+        return self._session.run(fetches, dict(fed))
+
+    def close(self):
+        self._session.close()
+
+
+@pytest.fixture(scope="module")
+def encoded():
+    """encoded(name): an encoder of the table, whose graph is built once."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(
+            lambda name: stack.enter_context(contextlib.closing(_Encoded(ENCODERS[name])))
+        )
 
 
 @pytest.fixture(params=ENCODERS)
@@ -60,38 +96,37 @@ def name(request):
     return request.param
 
 
-def test_no_row_depends_on_another_and_padding_on_nothing(name):
-    whole, _ = _encode(ENCODERS[name])
+def test_no_row_depends_on_another_and_padding_on_nothing(name, encoded):
+    whole = encoded(name).encode()
     for row, own in enumerate(EVENTS):
-        alone, _ = _encode(ENCODERS[name], [own], TARGET[row : row + 1])
+        alone = encoded(name).encode([own], TARGET[row : row + 1])
         np.testing.assert_allclose(alone[0], whole[row], rtol=1e-5, atol=1e-6)
     assert np.isfinite(whole).all()
     if name in _EMPTY_IS_ZERO:
         assert (whole[1] == 0).all() and (whole[[0, 3]] != 0).any(axis=1).all()
 
 
-def test_a_longer_row_beside_it_changes_nothing_of_a_row(name):
+def test_a_longer_row_beside_it_changes_nothing_of_a_row(name, encoded):
     """It widens what the others are padded to; a processor may then add up in another order."""
     longer = [*EVENTS[:3], RANDOM.normal(size=[61, SIZE]).astype(np.float32)]
-    one, other = (_encode(ENCODERS[name], events)[0] for events in (EVENTS, longer))
+    one, other = (encoded(name).encode(events) for events in (EVENTS, longer))
     np.testing.assert_allclose(other[:3], one[:3], rtol=1e-6, atol=1e-7)
 
 
-def test_batches_without_an_event_are_encoded(name):
+def test_batches_without_an_event_are_encoded(name, encoded):
     nothing = [np.zeros([0, SIZE], np.float32)] * 2
-    made, _ = _encode(ENCODERS[name], nothing, TARGET[:2])
+    made = encoded(name).encode(nothing, TARGET[:2])
     assert np.isfinite(made).all()
     assert name not in _EMPTY_IS_ZERO or (made == 0).all()
 
 
 @pytest.mark.medium
-def test_gradients_are_those_of_finite_differences(name):
-    encoder, step = ENCODERS[name], 1e-2
-    _, (of_events, *of_variables), variables = _encode(encoder, gradients=True)
-    assert of_events is not None and all(own is not None for own in of_variables)
+def test_gradients_are_those_of_finite_differences(name, encoded):
+    encoder, step = encoded(name), 1e-2
+    _, (of_events, *of_variables) = encoder.differentiate()
     for own in [of_events, *of_variables]:
         assert np.isfinite(own).all()
-    for variable, own in zip(variables, of_variables, strict=True):
+    for variable, own in zip(encoder.variables, of_variables, strict=True):
         assert np.abs(own).max() > 0, variable
     if name == "hashed":
         return  # Hashes jump.
@@ -100,7 +135,7 @@ def test_gradients_are_those_of_finite_differences(name):
         for sign in (-1, 1):
             events = [own.copy() for own in EVENTS]
             events[row][place, number] += sign * step
-            moved.append(_encode(encoder, events, gradients=True)[0])
+            moved.append(encoder.differentiate(events)[0])
         at = sum(LENGTHS[:row]) + place
         numeric = (moved[1] - moved[0]) / (2 * step)
         np.testing.assert_allclose(of_events[at, number], numeric, rtol=0.05, atol=0.02)
@@ -189,17 +224,17 @@ EQUATIONS = {
 
 
 @pytest.mark.parametrize("of", EQUATIONS)
-def test_outputs_are_those_of_the_equations(of):
-    made, variables = _encode(ENCODERS[of])
+def test_outputs_are_those_of_the_equations(of, encoded):
+    made, variables = encoded(of).encode(), encoded(of).variables
     for row, events in enumerate(EVENTS):
         if len(events):
             expected = EQUATIONS[of](events, TARGET[row], variables)
             np.testing.assert_allclose(made[row], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_transformer_is_that_of_keras():
+def test_a_transformer_is_that_of_keras(encoded):
     """One block by Keras' layers, with the same weights."""
-    made, v = _encode(ENCODERS["transformer"])
+    made, v = encoded("transformer").encode(), encoded("transformer").variables
     norm = lambda name: (v[f"{name}/gamma"], v[f"{name}/beta"])  # noqa: E731
 
     def normalise(x, name):
@@ -234,12 +269,13 @@ def test_a_transformer_is_that_of_keras():
 
 
 def test_a_target_of_another_width_is_projected():
-    made, variables = _encode(ENCODERS["target"], target=TARGET[:, :2])
+    with contextlib.closing(_Encoded(ENCODERS["target"], width=2)) as encoder:
+        made, variables = encoder.encode(target=TARGET[:, :2]), encoder.variables
     projected = TARGET[:, :2] @ variables["target/kernel"] + variables["target/bias"]
     expected = (_weigh(EVENTS[0], projected[0], variables, 2) * EVENTS[0]).sum(axis=0)
     np.testing.assert_allclose(made[0], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(checks.UserError, match="be as wide as an event, 4, for HashedAttention"):
-        _encode(ENCODERS["hashed"], target=TARGET[:, :2])
+        _Encoded(ENCODERS["hashed"], width=2)
 
 
 @pytest.mark.parametrize(

@@ -153,10 +153,11 @@ class MultiTaskModel(passes.Passes):
             logits = attack.attack(plain).logits
         scaffold = self.build_scaffold()
         if mode == compat.estimator.ModeKeys.PREDICT:
+            predictions = self.name_predictions(logits)
             return compat.estimator.EstimatorSpec(
                 mode,
-                predictions={**self.name_predictions(logits), **shown.take()},
-                export_outputs=self._export_outputs(logits),
+                predictions={**predictions, **shown.take()},
+                export_outputs=self._export_outputs(logits, predictions),
                 scaffold=scaffold,
             )
         losses = self._compute_losses(logits, labels)
@@ -277,12 +278,12 @@ class MultiTaskModel(passes.Passes):
             return together.compute_losses(self.heads_with_loss, logits, labels)
         return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}
 
-    def _export_outputs(self, logits: types.Tensors) -> dict[str, Any]:
+    def _export_outputs(self, logits: types.Tensors, predictions: types.Tensors) -> dict[str, Any]:
         """Return a signature per head and kind, and `serving_default` with all predictions."""
         signatures = {
             head.name if kind == "predict" else f"{head.name}/{kind}": output
             for head in self.heads
             for kind, output in head.export_outputs(logits[head.name]).items()
         }
-        everything = compat.estimator.export.PredictOutput(self.name_predictions(logits))
+        everything = compat.estimator.export.PredictOutput(predictions)
         return {"serving_default": everything, **signatures}

@@ -91,11 +91,14 @@ def test_a_density_beside_a_head_with_labels_and_samples_of_a_number(tmp_path):
     )
     density = heads.GaussianMixture(name="usual", num_components=2)
     found, runs = {}, {}
-    for name, both in (("both", [number, density]), ("one", [number])):
-        made = make(labelled, splits, both, check_rows=32)
+    for name, both, train in (
+        ("both", [number, density], verbs.train),
+        ("one", [number], tiny.train),
+    ):
+        made = make(labelled, splits, both, check_rows=32, checkpoint_steps=40)
         trunk = networks.SharedBottom(trunk=networks.MLP(layers=[8], activation="tanh"))
         made = dataclasses.replace(made, model=dataclasses.replace(made.model, network=trunk))
-        verbs.train(made, str(tmp_path / name))
+        train(made, str(tmp_path / name))
         runs[name] = made
         found[name] = tiny.variables(tmp_path / name)
     trunk_names = [n for n in found["one"] if n.startswith("network/") and "Adam" not in n]

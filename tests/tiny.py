@@ -26,6 +26,7 @@ from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 from mtl.runs import evaluation, verbs
 from mtl.serving import exporter
+from tests import signatures
 
 tf1 = tf.compat.v1
 
@@ -223,7 +224,7 @@ def events(directory):
 def served(model_dir, signature="serving_default"):
     """A signature of the latest export of a run, by default that of all tasks, of tf.Examples."""
     (version,) = sorted(pathlib.Path(model_dir, "export", "latest").iterdir())[-1:]
-    return tf.saved_model.load(str(version)).signatures[signature]
+    return signatures.load(version, signature)
 
 
 def examples(split):

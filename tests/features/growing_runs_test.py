@@ -12,7 +12,7 @@ from mtl.optimization import optimizers
 from mtl.runs import verbs
 from mtl.sparsity import granularity, pruning, pruning_schedules
 from mtl.variables import averaging, freezing, masks
-from tests import tiny
+from tests import signatures, tiny
 
 pytestmark = pytest.mark.medium
 
@@ -92,7 +92,7 @@ def test_an_export_knows_the_rows_that_the_run_has(served):
     """The export's own check compares known and unknown words with the Estimator."""
     made, directory = served
     (version,) = (directory / "export" / "latest").iterdir()
-    signature = tf.saved_model.load(str(version)).signatures["raw"]
+    signature = signatures.load(version, "raw")
     rows = made.data.source.splits["test"]
     given = {"x": tf.constant(rows["x"]), "word": tf.constant(rows["word"])}
     predictions = signature(**given)

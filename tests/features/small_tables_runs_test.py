@@ -11,7 +11,7 @@ from mtl.balancing import methods, surgery
 from mtl.features import embeddings
 from mtl.optimization import optimizers
 from mtl.runs import verbs
-from tests import tiny
+from tests import signatures, tiny
 
 pytestmark = pytest.mark.medium
 
@@ -80,7 +80,7 @@ def test_an_export_serves_what_is_predicted_here(whole):
     given = {"x": rows["x"], "word": rows["word"], "tags": np.array(padded, object)}
     given["tags/length"] = np.array([len(tags) for tags in rows["tags"]], np.int64)
     tensors = {key: tf.constant(value) for key, value in given.items()}
-    served = tf.saved_model.load(str(version)).signatures["raw"](**tensors)
+    served = signatures.load(version, "raw")(**tensors)
     in_process = list(verbs.predict(_make(), str(whole)))[:8]
     compared = [key for key in served if key in in_process[0] and served[key].dtype == tf.float32]
     assert len(compared) >= 3

@@ -14,7 +14,7 @@ from mtl.compat import saved_model
 from mtl.features import tokenizers
 from mtl.optimization import optimizers
 from mtl.runs import verbs
-from tests import tiny
+from tests import signatures, tiny
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +83,9 @@ def test_raw_strings_are_served_as_they_are_predicted(tmp_path, vectors):
     ops = {node.op for node in [*proto.graph_def.node, *functions]}
     assert not [op for op in ops if "Py" in op or op in ("ReadFile", "WriteFile")]
     assert str(tmp_path).encode() not in proto.SerializeToString()
-    served = tf.saved_model.load(alone)
+    served = signatures.load(alone, "raw")
     given = {name: tf.constant(SPLITS["test"][name]) for name in ("x", "word")}
-    for name, values in served.signatures["raw"](**given).items():
+    for name, values in served(**given).items():
         if name in in_process[0] and values.dtype == tf.float32:
             expected = [row[name] for row in in_process]
             np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl.runs import verbs
+from tests import signatures
 
 
 def assert_padding_changes_nothing(made, model_dir, rows, fillers):
@@ -16,7 +17,7 @@ def assert_padding_changes_nothing(made, model_dir, rows, fillers):
       fillers: {feature that is a list: what stands behind its values}.
     """
     (version,) = (model_dir / "export" / "latest").iterdir()
-    served = tf.saved_model.load(str(version)).signatures["raw"]
+    served = signatures.load(version, "raw")
     found = []
     for more in (0, 7):
         given = {name: values for name, values in rows.items() if name not in fillers}

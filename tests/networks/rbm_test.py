@@ -294,8 +294,9 @@ def test_the_free_energy_is_served(run):
     _, made, folder = run
     expected = [row["usual/score"] for row in verbs.predict(made, str(folder))]
     given = tf.constant(tiny.examples("test"))
-    (name,) = tiny.served(folder).structured_input_signature[1]
-    found = tiny.served(folder)(**{name: given})["usual/score"].numpy()
+    served = tiny.served(folder)
+    (name,) = served.structured_input_signature[1]
+    found = served(**{name: given})["usual/score"].numpy()
     assert np.std(expected) > 0
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from launch import config
 from mtl.compat import keras
 from mtl.runs import verbs
+from tests import signatures
 
 PARAMS = ("Run.train_steps = 120", "Run.checkpoint_steps = 120", "Cosine.decay_steps = 120")
 
@@ -36,7 +37,7 @@ def test_trains_on_digits_and_serves_what_it_predicts(name, tmp_path):
     images = np.concatenate([features["image"] for features, _ in batches])
     predicted = list(verbs.predict(made, str(tmp_path), checkpoint="best"))
     export = max((tmp_path / "export" / "best").iterdir())
-    serve = tf.saved_model.load(str(export)).signatures["serving_default"]
+    serve = signatures.load(export)
     served = serve(examples=tf.constant(_examples(images)))
     assert len(predicted) == len(images) > 300
     for output in ("digit/probabilities", "loops/value", "parity/probability"):

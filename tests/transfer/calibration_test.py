@@ -12,7 +12,7 @@ from mtl.heads import calibrated as calibrated_lib
 from mtl.monitoring import doubts
 from mtl.runs import verbs
 from mtl.transfer import calibration, refit
-from tests import tiny
+from tests import signatures, tiny
 
 sklearn_isotonic = pytest.importorskip("sklearn.isotonic")
 tf1 = tf.compat.v1
@@ -281,7 +281,7 @@ def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path):
         np.testing.assert_allclose(found[chosen][inner], special.expit(wanted)[inner], atol=2e-3)
     # The served model reads the feature.
     (export,) = (tmp_path / "export" / "latest").iterdir()
-    served = tf.saved_model.load(str(export)).signatures["raw"]
+    served = signatures.load(export, "raw")
     asked = {name: tf.constant(rows[name][:50]) for name in ("x", "word")}
     answer = served(**asked)["sign/probability"].numpy()
     np.testing.assert_allclose(answer, found[:50], atol=1e-6)

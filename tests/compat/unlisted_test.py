@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.training import training_util
 
 from mtl import compat
 from mtl.compat import keras
@@ -68,8 +69,10 @@ def test_time_series(tmp_path):
 
 @needs_keras_2
 @pytest.mark.slow
-def test_checkpoint_converter_carries_v1_training_over_to_v2(tmp_path):
+def test_checkpoint_converter_carries_v1_training_over_to_v2(tmp_path, monkeypatch):
     from tensorflow_estimator.python.estimator.tools import checkpoint_converter
+
+    monkeypatch.setattr(training_util, "write_graph", tf.io.write_graph)  # Not left out here.
 
     def input_fn():
         return tf.data.Dataset.from_tensors(({"x": toy.ROWS}, toy.LABELS)).repeat()

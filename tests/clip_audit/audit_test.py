@@ -95,7 +95,7 @@ def test_the_forward_pass_of_the_step_is_taken_where_it_is_the_one_of_evaluation
         return found
 
     monkeypatch.setattr(twins, "reuse_earlier", watched)
-    verbs.train(make(dropout, train_steps=2, checkpoint_steps=2), str(tmp_path))
+    tiny.train(make(dropout, train_steps=2, checkpoint_steps=2), tmp_path)
     # Those of the whole batch come first; the entropy takes a pass for each example besides.
     assert shared[:3] == [is_shared] * 3
 

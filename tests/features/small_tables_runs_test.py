@@ -63,7 +63,9 @@ def _make(**settings):
 def _whole(tmp_path_factory):
     """A run of 8 steps, whose export was compared with the Estimator."""
     directory = tmp_path_factory.mktemp("whole")
-    verbs.train(_make(check_rows=32), str(directory))
+    made = _make(check_rows=32)
+    tiny.train(made, directory)
+    verbs.export(made, str(directory), str(directory / "export" / "latest"))
     return directory
 
 

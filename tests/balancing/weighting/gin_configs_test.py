@@ -7,7 +7,6 @@ import pytest
 
 from launch import config
 from mtl.balancing import weighting
-from mtl.runs import verbs
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -66,13 +65,13 @@ def test_trains_and_shows_its_weights(name, tmp_path, monkeypatch):
         "experiment.Run.checkpoint_steps = 30",
         "experiment.Run.summary_steps = 10",
     ]
-    _, steps = verbs.train(_experiment(name, tmp_path, *params), str(tmp_path / "run"))
-    assert steps == 30
+    values = tiny.train(_experiment(name, tmp_path, *params), tmp_path / "run")
+    assert values["global_step"] == 30
     shown = tiny.scalars(tmp_path / "run")
     weights = {task: shown[30, f"weight/{task}"] for task in TASKS}
     assert all(weight >= 0 for weight in weights.values()) and any(weights.values())
     assert shown[30, "digit/loss"] < shown[10, "digit/loss"]
-    saved = (name for name in tiny.variables(tmp_path / "run") if name.startswith("balancing/"))
+    saved = (name for name in values if name.startswith("balancing/"))
     assert bool([found for found in saved if not re.search("Adam", found)]) == (name != "scheduled")
 
 

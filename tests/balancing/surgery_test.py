@@ -399,9 +399,7 @@ def test_a_restored_run_goes_on_as_if_it_had_not_stopped(part, tmp_path):
         return update.Update(optimizer=optimizer)(gradients, list(variables.values()), losses)
 
     path = str(tmp_path / "model.ckpt")
-    training.train(step_fn, 5, looped=True, save=path)
-    resumed = training.train(step_fn, 6, looped=True, restore=path).variables
-    whole = training.train(step_fn, 11, looped=True).variables
+    whole, resumed = training.train_in_parts(step_fn, 5, 11, path)
     single = training.train(step_fn, 11, looped=False).variables
     for name, value in whole.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)

@@ -20,23 +20,9 @@ class Result:
 
 def train(step_fn, steps, looped, restore=None, save=None):
     """Calls `step_fn(step)`, which returns (train op, {name: scalar}), for `steps` steps."""
-
-    def step_of_batch(features, labels):
-        del labels
-        return step_fn(features)
-
     last = steps + (int(tf.train.load_variable(restore, "global_step")) if restore else 0)
     with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.set_random_seed(4)
-        step = tf1.train.get_or_create_global_step()
-        dataset = tf.data.Dataset.range(10_000).map(lambda i: (i, i))
-        if looped:
-            iterator = tf1.data.make_one_shot_iterator(dataset)
-            result = training_loop.run_repeatedly(
-                step_of_batch, iterator, steps_per_call=steps, last_step=last, due_every=()
-            )
-        else:
-            result = training_loop.run_once(step_of_batch, step.read_value(), step.read_value())
+        result = _build(step_fn, looped, steps_per_call=steps, last_step=last, due_every=())
         saver = tf1.train.Saver()
         session.run(tf1.global_variables_initializer())
         if restore:
@@ -48,6 +34,52 @@ def train(step_fn, steps, looped, restore=None, save=None):
             saver.save(session, save, write_meta_graph=False)
         variables = {variable.op.name: variable for variable in tf1.global_variables()}
         return Result(session.run(variables), dict(zip(result.names, values, strict=True)))
+
+
+def train_in_parts(step_fn, middle, last, path):
+    """Variables after `last` steps in loops: of a run, and of one that goes on from its `middle`.
+
+    The latter is a session of its own, which restores all that a checkpoint has.
+    """
+    with tf.Graph().as_default():
+        loop = {"steps_per_call": last, "last_step": last, "due_every": (middle,)}
+        result, saver = _build(step_fn, True, **loop), tf1.train.Saver()
+        initializer = tf1.global_variables_initializer()
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+
+        def go_on(session, until):
+            done = 0
+            while done < until:
+                done = session.run(result.step)
+            assert done == until
+            return session.run(variables)
+
+        with tf1.Session() as session:
+            session.run(initializer)
+            go_on(session, middle)
+            saver.save(session, path, write_meta_graph=False)
+            whole = go_on(session, last)
+        with tf1.Session() as session:
+            session.run(initializer)
+            saver.restore(session, path)
+            assert session.run(variables["global_step"]) == middle
+            return whole, go_on(session, last)
+
+
+def _build(step_fn, looped, **loop):
+    """The result of a call of steps, in the graph that is open."""
+
+    def step_of_batch(features, labels):
+        del labels
+        return step_fn(features)
+
+    tf1.set_random_seed(4)
+    step = tf1.train.get_or_create_global_step()
+    if not looped:
+        return training_loop.run_once(step_of_batch, step.read_value(), step.read_value())
+    dataset = tf.data.Dataset.range(10_000).map(lambda i: (i, i))
+    iterator = tf1.data.make_one_shot_iterator(dataset)
+    return training_loop.run_repeatedly(step_of_batch, iterator, **loop)
 
 
 def load(session, variables, value_of):

@@ -381,8 +381,9 @@ def test_a_run_that_goes_on_writes_no_step_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_members_of_stacks_have_their_own_histograms(tmp_path):
-    names = [f"t{number}" for number in range(64)]
+def test_members_of_stacks_have_their_own_histograms(tmp_path, monkeypatch):
+    names = [f"t{number}" for number in range(16)]
+    monkeypatch.setattr(stacks, "FROM", len(names))
     splits = {
         split: {**rows, **dict.fromkeys(names, rows["sign"])} for split, rows in tiny.SPLITS.items()
     }
@@ -397,7 +398,7 @@ def test_members_of_stacks_have_their_own_histograms(tmp_path):
     tiny.train(made, tmp_path)
     seen = read(tmp_path)[2]
     before, after = (tiny.variables(tmp_path, n) for n in (1, 2))
-    for name in ("head/t7/logits/kernel", "network/tower_t63/hidden_0/kernel"):
+    for name in ("head/t7/logits/kernel", "network/tower_t15/hidden_0/kernel"):
         assert_histogram(seen[f"weights/{name}"], before[name])
         assert_histogram(seen[f"updates/{name}"], after[name] - before[name], 1e-4)
 

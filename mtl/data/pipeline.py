@@ -178,13 +178,20 @@ class Pipeline:
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
-    def in_large_batches(self) -> "Pipeline":
-        """Return the same data for passes that only read: in batches of a few megabytes, if larger.
+    def in_large_batches(self, split: str) -> "Pipeline":
+        """Return the same data in batches of a few megabytes, for a pass that only reads.
 
-        Each batch costs such a pass a millisecond or more.
+        Each batch costs it a millisecond or more. How large a row is the first one tells, with the
+        files that it names; a batch is never smaller than before.
         """
-        row = sum(map(_least_bytes, self.spec.fields.values()))
-        rows = min(_LARGE_BATCH_BYTES // row, _LARGE_BATCH_ROWS)
+        first = next((row for _, row in self.source.scan(split, self.spec)), "")
+        if isinstance(first, str):  # It is none, or a bad one.
+            return self
+        size = sum(map(_least_bytes, self.spec.fields.values()))
+        for value in first.values():
+            texts = value if isinstance(value, list) else [value]
+            size += sum(len(text) for text in texts if isinstance(text, (str, bytes)))
+        rows = min(_LARGE_BATCH_BYTES // size, _LARGE_BATCH_ROWS)
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_fields(self, names: Sequence[str]) -> "Pipeline":

@@ -72,7 +72,8 @@ class Tfds(types.Source):
         except (ValueError, AssertionError, KeyError) as error:
             raise self._split_error(split, error) from None
         if not parts:
-            raise self._split_error(split, ValueError("It corresponds to no data."))
+            problem = ValueError(f"Instruction {split!r} corresponds to no data.")
+            raise self._split_error(split, problem)
         paths = [os.fspath(part.filename) for part in parts]
         skips, takes = (np.array([getattr(p, key) for p in parts]) for key in ("skip", "take"))
         files = tf.data.Dataset.from_tensor_slices((paths, skips, takes))
@@ -106,7 +107,7 @@ class Tfds(types.Source):
         as_it_is = (features.Tensor, features.Scalar, features.ClassLabel, features.Text)
         top = info.features if type(info.features) is features.FeaturesDict else {}
         kinds = {name: feature.get_tensor_info() for name, feature in top.items()}
-        can_be_parsed = info.file_format.value == "tfrecord" and all(
+        can_be_parsed = getattr(info.file_format, "value", "") == "tfrecord" and all(
             type(feature) in as_it_is
             and feature.get_serialized_info() == kinds[name]
             and None not in kinds[name].shape
@@ -159,12 +160,21 @@ class Tfds(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split example by example."""
-        for index, example in enumerate(source.iterate(functools.partial(self._parsed, split))):
+        for index, example in enumerate(source.iterate(functools.partial(self.records, split))):
             location = f"{self.name} split {split!r} example {index}"
             if isinstance(example, tf.errors.OpError):
                 yield location, f"{source.explain_unreadable(example)}."
             else:
-                yield location, self._scan_example(example, spec)
+                read = self._read_stored(example) if self._stored else example
+                yield location, self._scan_example(read, spec)
+
+    def _read_stored(self, serialized: bytes) -> dict[str, np.ndarray]:
+        found = tf.train.Example.FromString(serialized).features.feature
+        lists = {tf.string: "bytes_list", tf.float32: "float_list", tf.int64: "int64_list"}
+        return {
+            name: np.array(getattr(found[name], lists[stored.dtype]).value, dtype.as_numpy_dtype)
+            for name, (stored, dtype) in self._stored.items()
+        }
 
     def _scan_example(self, example: Mapping[str, Any], spec: spec_lib.Spec) -> dict | str:
         def parts(field: spec_lib.Field) -> list[Any]:

@@ -7,8 +7,9 @@ statistics = fitting.load_statistics("runs/digits")
 """
 
 import os
+from collections.abc import Iterator
 
-from mtl import checks, transfer
+from mtl import checks, transfer, types
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import run_directory
@@ -46,7 +47,7 @@ def fit_statistics(
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explain_run_errors(data, model, None, split):
-        batches = data.in_large_batches().one_pass(split)
+        batches = _read(data, split)
         passing = look.look_at(batches) if look else batches
         features_lib.fit_columns(model.columns, passing, directory, of_labels, anew=is_new)
         if look:
@@ -55,3 +56,8 @@ def fit_statistics(
     combined.keep_baselines(model.combined_metrics, directory, is_new)
     if warm_start and is_new:
         warm_start.take_statistics(directory, model.columns)
+
+
+def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:
+    """Yield the batches of a split; nothing is read unless there is a pass."""
+    yield from data.in_large_batches(split).one_pass(split)

@@ -271,10 +271,17 @@ def test_serialized_examples_are_parsed_as_tensorflow_datasets_does(
         "double": "float32",
         "matrix": ("float32", (2, 3)),
     }
-    values = read(source, split, spec.Spec(features=given, labels={"class": "int64"}), batch_size=4)
+    all_fields = spec.Spec(features=given, labels={"class": "int64"})
+    values = read(source, split, all_fields, batch_size=4)
     assert len(expected) == len(values["text"])
     for name, found in values.items():
         np.testing.assert_array_equal(found, np.array([row[name] for row in expected]), name)
+    scanned = [row for _, row in source.scan(split, all_fields)]
+    assert len(expected) == len(scanned)
+    for name in values:
+        both = [np.ravel([row[name] for row in rows]).tolist() for rows in (scanned, expected)]
+        decoded = [text.decode() if isinstance(text, bytes) else text for text in both[1]]
+        assert both[0] == decoded, name
 
 
 @pytest.mark.medium

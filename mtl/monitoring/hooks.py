@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import features
-from mtl.monitoring import doubts, repeated_calls
+from mtl.compat import repeated_calls
+from mtl.monitoring import doubts
 from mtl.step import training_loop
 
 tf1 = tf.compat.v1

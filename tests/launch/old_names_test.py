@@ -1,6 +1,7 @@
 """Gin files and runs of version 0.1, written before its modules moved, are read as they were."""
 
 import json
+import logging
 import pathlib
 import shutil
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from launch import config, gin_names, old_names, trust
 from mtl.balancing import monitored
+from mtl.data import pipeline, tfds
 from mtl.runs import verbs
 from tests.launch import gin_files_test
 
@@ -86,7 +88,10 @@ def test_old_names_in_a_file_and_a_parameter(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_and_goes_on(tmp_path):
+def test_a_run_is_evaluated_and_goes_on(tmp_path, monkeypatch):
+    # Its input was read otherwise: what else goes on shows where it still is.
+    monkeypatch.setattr(pipeline, "_keep_in_memory", lambda records: records.cache())
+    monkeypatch.setattr(tfds.Tfds, "_stored", {})
     run = tmp_path / "run"
     shutil.copytree(SAVED / "run", run)
     expected = tf.train.load_checkpoint(str(run / "model.ckpt-8"))
@@ -107,3 +112,16 @@ def test_a_run_is_evaluated_and_goes_on(tmp_path):
     for name in shapes:
         actual, wanted = found.get_tensor(name), expected.get_tensor(name)
         np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_run_whose_input_is_read_otherwise_starts_the_order_of_its_rows_anew(tmp_path, caplog):
+    run = tmp_path / "run"
+    shutil.copytree(SAVED / "run", run)
+    for path in run.glob("model.ckpt-8.*"):
+        path.unlink()
+    experiment = config.load([config.saved_in(str(run))])
+    with caplog.at_level(logging.INFO):
+        _, steps = verbs.train(experiment, str(run))
+    assert steps == 4
+    assert "Step 4 was saved without this input: its order starts anew." in caplog.text

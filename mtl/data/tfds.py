@@ -100,7 +100,10 @@ class Tfds(types.Source):
 
     @functools.cached_property
     def _stored(self) -> dict[str, tuple[Any, tf.DType]]:
-        """{feature: how it is parsed, and its type}; {} where one is nested, encoded or a list."""
+        """{feature: how it is parsed, and its type}.
+
+        It is {} where a feature is nested, encoded, optional or a list.
+        """
         import tensorflow_datasets
 
         features, info = tensorflow_datasets.features, self._builder.info
@@ -108,10 +111,7 @@ class Tfds(types.Source):
         top = info.features if type(info.features) is features.FeaturesDict else {}
         kinds = {name: feature.get_tensor_info() for name, feature in top.items()}
         can_be_parsed = getattr(info.file_format, "value", "") == "tfrecord" and all(
-            type(feature) in as_it_is
-            and feature.get_serialized_info() == kinds[name]
-            and None not in kinds[name].shape
-            for name, feature in top.items()
+            type(feature) in as_it_is and _is_stored_as_it_is(feature) for feature in top.values()
         )
         if not can_be_parsed:
             return {}
@@ -171,9 +171,13 @@ class Tfds(types.Source):
     def _read_stored(self, serialized: bytes) -> dict[str, np.ndarray]:
         found = tf.train.Example.FromString(serialized).features.feature
         lists = {tf.string: "bytes_list", tf.float32: "float_list", tf.int64: "int64_list"}
+        read = {
+            name: np.array(getattr(found[name], lists[kind.dtype]).value, kind.dtype.as_numpy_dtype)
+            for name, (kind, _) in self._stored.items()
+        }
+        # An unsigned number above 2^63 is stored as a negative one.
         return {
-            name: np.array(getattr(found[name], lists[stored.dtype]).value, dtype.as_numpy_dtype)
-            for name, (stored, dtype) in self._stored.items()
+            name: read[name].astype(of.as_numpy_dtype) for name, (_, of) in self._stored.items()
         }
 
     def _scan_example(self, example: Mapping[str, Any], spec: spec_lib.Spec) -> dict | str:
@@ -258,12 +262,20 @@ class Tfds(types.Source):
         )
 
 
+def _is_stored_as_it_is(feature: Any) -> bool:
+    stored, kind = feature.get_serialized_info(), feature.get_tensor_info()
+    # An optional feature has a default, an array at times, which == of the two would not take.
+    is_optional = kind.default_value is not None
+    is_same = (stored.shape, stored.tf_dtype) == (kind.shape, kind.tf_dtype)
+    return is_same and None not in kind.shape and not is_optional
+
+
 def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
     """Return how tensorflow-datasets stores a feature in a tf.Example."""
     dtype = kind.tf_dtype
     if dtype != tf.string:
         dtype = tf.float32 if dtype.is_floating else tf.int64
-    return tf.io.FixedLenFeature(kind.shape, dtype, kind.default_value)
+    return tf.io.FixedLenFeature(kind.shape, dtype)
 
 
 def _paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:

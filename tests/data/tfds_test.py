@@ -211,7 +211,7 @@ class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
     """Features of every type that is stored as it is, and, if asked for, one that is not."""
 
     VERSION = tensorflow_datasets.core.Version("1.0.0")
-    encoding = "none"
+    encoding, optional = "none", False
 
     def _info(self):
         features = tensorflow_datasets.features
@@ -222,6 +222,8 @@ class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
             "flag": features.Scalar(np.bool_),
             "small": features.Scalar(np.uint8),
             "large": features.Scalar(np.uint64),
+            "huge": features.Scalar(np.uint64),
+            "pair": features.Tensor(shape=(2,), dtype=np.float32, optional=self.optional),
             "double": features.Scalar(np.float64),
             "matrix": features.Tensor(shape=(2, 3), dtype=np.float32, encoding=self.encoding),
         }
@@ -244,6 +246,8 @@ class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
                     "flag": i % 3 == 0,
                     "small": 250 + i % 6,
                     "large": 2**40 + i,
+                    "huge": 2**63 + i,
+                    "pair": None if self.optional and i == 1 else np.float32([i, -i]),
                     "double": random.normal(),
                     "matrix": random.normal(size=(2, 3)).astype(np.float32),
                 },
@@ -251,17 +255,18 @@ class Stored(tensorflow_datasets.core.GeneratorBasedBuilder):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("encoding", ["none", "zlib"])
+@pytest.mark.parametrize("encoding, optional", [("none", False), ("zlib", False), ("none", True)])
 @pytest.mark.parametrize("split", ["train", "train[2:5]+test[-2:]+train[:1]"])
 def test_serialized_examples_are_parsed_as_tensorflow_datasets_does(
-    encoding, split, tmp_path, monkeypatch
+    encoding, optional, split, tmp_path, monkeypatch
 ):
     Stored.pkg_dir_path = tmp_path
     monkeypatch.setattr(Stored, "encoding", encoding)
+    monkeypatch.setattr(Stored, "optional", optional)
     source = tfds.Tfds(name=f"{__name__}.Stored", data_dir=str(tmp_path))
     expected = list(source._builder.as_dataset(split=split).as_numpy_iterator())
     is_serialized = source.records(split).element_spec == tf.TensorSpec([], tf.string)
-    assert is_serialized == (encoding == "none")
+    assert is_serialized == (encoding == "none" and not optional)
     given = {
         "text": "string",
         "texts": ("string", (2,)),
@@ -269,6 +274,7 @@ def test_serialized_examples_are_parsed_as_tensorflow_datasets_does(
         "small": "uint8",
         "large": "int64",
         "double": "float32",
+        "pair": ("float32", (2,)),
         "matrix": ("float32", (2, 3)),
     }
     all_fields = spec.Spec(features=given, labels={"class": "int64"})

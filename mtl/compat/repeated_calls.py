@@ -22,7 +22,7 @@ def prepare(session: tf.compat.v1.Session) -> None:
     Such calls return and raise what they did; others, such as those with options, are as before.
     """
     run = session.run
-    # With the fetches, as a tensor that is gone could lend its id to another one.
+    # The fetches are kept as well: the id of a tensor that is gone could become that of another.
     made: dict[Hashable, tuple[Callable[[], Any], Any]] = {}
 
     def run_prepared(
@@ -79,7 +79,7 @@ def _make_call(
     operations = dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Operation))
     options = config_pb2.CallableOptions(fetch=tensors, target=operations)
     run = session._make_callable_from_options(options)
-    # That of an operation is behind the values.
+    # An operation has no value: its place is that of the None behind them.
     places = [len(tensors) if x.name in operations else tensors.index(x.name) for x in leaves]
 
     def call() -> Iterator[Any]:

@@ -368,10 +368,10 @@ class Pipeline:
 def _keep_in_memory(records: tf.data.Dataset) -> tf.data.Dataset:
     """Return the same records, all of which are read once an iterator starts.
 
-    `Dataset.cache` would write all of them with every checkpoint, and of these it writes the place.
-    It remains for lists, which have no shape in common.
+    A checkpoint then holds no more than the place among them. With `Dataset.cache` it would hold
+    all records; lists of different lengths still take it.
     """
-    if not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(records.element_spec)):
+    if not source_lib.have_one_size(records):
         return records.cache()
     return tf.data.Dataset.from_tensor_slices(records.batch(tf.int64.max).get_single_element())
 

@@ -15,7 +15,7 @@ from mtl import checks
 
 tf1 = tf.compat.v1
 
-# Few enough for images.
+# Few enough that images of so many rows fit into memory.
 _ROWS_AT_ONCE = 256
 
 # What TensorFlow refuses an example with; the second where its message quotes one that is no text.
@@ -32,10 +32,14 @@ def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
     """Return batches of raw records, ragged where their sizes differ."""
-    specs = tf.nest.flatten(records.element_spec)
-    if all(spec.shape.is_fully_defined() for spec in specs):
+    if have_one_size(records):
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
+
+
+def have_one_size(records: tf.data.Dataset) -> bool:
+    """Return whether all records have the same shapes, as those without lists do."""
+    return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(records.element_spec))
 
 
 def repeat_value(value: Any) -> tf.data.Dataset:
@@ -59,7 +63,7 @@ def choose_rows(
         taken = tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
         return tf.data.Dataset.from_tensor_slices(taken)
 
-    # TensorFlow would take a choice that is made row by row 20 to 90 microseconds for each.
+    # A choice that is made row by row would take 20 to 90 microseconds for each.
     return batch(records.enumerate(), _ROWS_AT_ONCE).flat_map(cut)
 
 

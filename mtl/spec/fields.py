@@ -129,16 +129,19 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Cast values of the wire's type to the field's; int64 that does not fit fails when run."""
+        """Cast values to the field's type; an integer that does not fit fails when run."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
         if self.is_ragged:
             return values.with_flat_values(dataclasses.replace(self, shape=()).cast(values.values))
-        if self.dtype not in ("uint8", "bool"):
+        # As int64, an unsigned number from 2^63 on is a negative one.
+        is_unsigned = values.dtype == tf.uint64
+        if self.dtype not in ("uint8", "bool") and not (is_unsigned and dtype == tf.int64):
             return tf.cast(values, dtype)
         values = tf.cast(values, tf.int64)
-        low, high = (tf.constant(bound, tf.int64) for bound in literals.RANGES[self.dtype])
+        least, most = literals.RANGES[self.dtype]
+        low, high = (tf.constant(n, tf.int64) for n in (0 if is_unsigned else least, most))
         message = f"field {self.name!r} must be {self.dtype}"
         fits = [
             tf1.assert_greater_equal(values, low, message=message),

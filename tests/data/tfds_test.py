@@ -291,6 +291,21 @@ def test_serialized_examples_are_parsed_as_tensorflow_datasets_does(
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("encoding", ["none", "zlib"])
+def test_an_unsigned_number_beyond_int64_fails(encoding, tmp_path, monkeypatch):
+    Stored.pkg_dir_path = tmp_path
+    monkeypatch.setattr(Stored, "encoding", encoding)
+    source = tfds.Tfds(name=f"{__name__}.Stored", data_dir=str(tmp_path))
+    fields = spec.Spec(features={"huge": "int64"}, labels={"class": "int64"})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"huge.*must be int64"):
+        read(source, "test", fields)
+    told = [problem for _, problem in source.scan("test", fields)]
+    assert told[0] == f"field 'huge' must be int64, got {2**63}."
+    as_float = spec.Spec(features={"huge": "float32"}, labels={"class": "int64"})
+    assert read(source, "test", as_float)["huge"] == pytest.approx(2.0**63)
+
+
+@pytest.mark.medium
 def test_a_file_that_lost_its_last_record_is_found(tmp_path):
     Stored.pkg_dir_path = tmp_path
     source = tfds.Tfds(name=f"{__name__}.Stored", data_dir=str(tmp_path))

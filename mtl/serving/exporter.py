@@ -16,6 +16,7 @@ from mtl import checks, compat, types
 from mtl import spec as spec_lib
 from mtl.compat import saved_model
 from mtl.serving import (
+    blank,
     deployment,
     inputs,
     metadata,
@@ -42,7 +43,8 @@ REWRITING_FAILED = (
 class Exporter:
     """Exports the checkpoints of one run.
 
-    What is compared with, rows and graph, is made at the first export and kept for the next ones.
+    Rows and graph to compare with are made at the first export and kept for the next ones. So is
+    the graph that is written: later exports differ from it by their variables only.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Exporter:
         self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
+        self._blank: blank.Blank | None = None
         self._last = ("", "")
 
     def __call__(
@@ -120,13 +123,7 @@ class Exporter:
         part: settings.Rewriting | None,
     ) -> str:
         """Return a SavedModel that is rewritten by a part and passed the check."""
-        written = estimator.export_saved_model(
-            partial,
-            lambda: inputs.build_receiver(self._spec),
-            self._assets_extra(),
-            checkpoint_path=checkpoint,
-        ).decode()
-        signatures.finish_signatures(written, self._serving, self._spec)
+        written = self._write_plain(estimator, partial, checkpoint)
         if part:
             part(written)
         metadata.add_metadata(
@@ -144,6 +141,25 @@ class Exporter:
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
         # Last, once nothing changes them any more.
         metadata.add_metadata(written, files=metadata.list_files(written))
+        return written
+
+    def _write_plain(
+        self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
+    ) -> str:
+        """Return a SavedModel with its signatures, neither rewritten nor checked."""
+        if self._blank and self._reference:
+            written = os.path.join(partial, f"written-{len(tf.io.gfile.listdir(partial))}")
+            save = functools.partial(self._reference.save_variables, checkpoint)
+            self._blank.write(written, save, self._assets_extra())
+            return written
+        written = estimator.export_saved_model(
+            partial,
+            lambda: inputs.build_receiver(self._spec),
+            self._assets_extra(),
+            checkpoint_path=checkpoint,
+        ).decode()
+        assets = signatures.finish_signatures(written, self._serving, self._spec)
+        self._blank = blank.take_blank(written, assets)
         return written
 
     def _assets_extra(self) -> dict[str, str]:

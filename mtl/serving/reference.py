@@ -29,7 +29,7 @@ class Reference:
             mode = compat.estimator.ModeKeys.PREDICT
             built = estimator.model_fn(features, None, mode, estimator.config)
             self._outputs = built.predictions
-            self._saver = built.scaffold.saver or tf1.train.Saver(tf1.global_variables())
+            self._saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
             self._tables = tf1.tables_initializer()
             self._graph.finalize()
 
@@ -40,6 +40,12 @@ class Reference:
         values, lengths = tf1.placeholder(field.dtype, [None]), tf1.placeholder(tf.int64, [None])
         self._inputs[field.name] = (values, lengths)
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+
+    def save_variables(self, checkpoint: str, prefix: str) -> None:
+        """Save the variables of a checkpoint as an export holds them, to files of this prefix."""
+        with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
+            self._saver.restore(session, checkpoint)
+            self._saver.save(session, prefix, write_meta_graph=False, write_state=False)
 
     def __call__(self, checkpoint: str, rows: rows_lib.Rows) -> tuple[dict[str, np.ndarray], bool]:
         """{"<task>/<name>": [N, ...]} of the rows, and whether no rows at all can be predicted."""

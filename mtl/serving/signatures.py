@@ -46,8 +46,14 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
     return chosen
 
 
-def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.Spec) -> None:
-    """Give what Estimator wrote its names and defaults, and take this machine's paths out."""
+def finish_signatures(
+    directory: str, serving: settings.Serving, spec: spec_lib.Spec
+) -> dict[str, str]:
+    """Give what Estimator wrote its names and defaults, and take this machine's paths out.
+
+    Returns:
+      {asset: the path it was copied from}.
+    """
     defaults = {
         name: tf.make_tensor_proto(value, shape=value.shape)
         for name, value in inputs.raw_defaults(spec).items()
@@ -61,8 +67,9 @@ def finish_signatures(directory: str, serving: settings.Serving, spec: spec_lib.
             signature.MergeFromString(written[name])
             for key, value in defaults.items() if is_raw(name) else ():
                 signature.defaults[key].CopyFrom(value)
-        _forget_asset_paths(meta_graph)
+        sources = _forget_asset_paths(meta_graph)
         _forget_source_paths(meta_graph)
+    return sources
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
@@ -94,8 +101,11 @@ def is_raw(name: str) -> bool:
     return name.split("/")[0] == settings.RAW
 
 
-def _forget_asset_paths(meta_graph: Any) -> None:
-    """Loaders feed assets by their names; the paths of old stay in constants and table names."""
+def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
+    """Take out the paths of old, of constants and tables, and return them by the asset.
+
+    Loaders feed assets by their names.
+    """
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     names = {}
     for constant, name in saved_model.assets(meta_graph).items():
@@ -106,6 +116,7 @@ def _forget_asset_paths(meta_graph: Any) -> None:
         for old, new in names.items():
             if "shared_name" in node.attr:  # Asking for it would create it.
                 node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new)
+    return {name.decode(): path.decode() for path, name in names.items()}
 
 
 def _forget_source_paths(meta_graph: Any) -> None:

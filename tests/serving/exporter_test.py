@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import pathlib
 import re
 import shutil
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, experiment, heads, serving
+from mtl import checks, compat, experiment, heads, serving
 from mtl.compat import saved_model
+from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 from mtl.serving import dead_units, loaded, metadata, rows, verification, versions
+from mtl.variables import averaging
 from tests import tiny
 from tests.serving import conftest
 
@@ -298,6 +301,41 @@ def test_a_checkpoint_is_exported_once_and_copied(tmp_path, monkeypatch):
         for kind, number in (("latest", latest), ("best", best))
     ]
     assert graphs[0] == graphs[1]
+
+
+def _read_files(directory):
+    """Return {file: its bytes} of an export, without its number and the checksum over that."""
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    files = {path.relative_to(directory): path.read_bytes() for path in paths}
+    described = json.loads(files.pop(pathlib.Path("assets.extra/model.json")))
+    return files | {"described": described | dict.fromkeys(("version", "checksum"))}
+
+
+@pytest.mark.medium
+def test_later_exports_are_those_of_a_graph_of_their_own(tmp_path, monkeypatch):
+    made, written = tiny.make(check_rows=64, train_steps=8, checkpoint_steps=4), []
+    write = compat.estimator.Estimator.export_saved_model
+    monkeypatch.setattr(
+        compat.estimator.Estimator,
+        "export_saved_model",
+        lambda *args, **settings: written.append(args) or write(*args, **settings),
+    )
+    # Checkpoints of averages are restored in another way, and that of step 0 has none.
+    averaged = update.Update(
+        optimizer=optimizers.LazyAdam(learning_rate=0.01),
+        average=averaging.ExponentialAverage(decay=0.9),
+    )
+    made = dataclasses.replace(made, model=dataclasses.replace(made.model, update=averaged))
+    verbs.train(made, str(tmp_path))
+    assert len(written) == 1
+    exported = sorted((tmp_path / "export" / "latest").iterdir())
+    steps = [metadata.read_metadata(str(path))["step"] for path in exported]
+    assert steps == [4, 8]  # That of step 0 was not kept.
+    for path in exported:
+        checkpoint = tmp_path / f"model.ckpt-{metadata.read_metadata(str(path))['step']}"
+        alone = verbs.export(made, str(tmp_path), str(tmp_path / "alone"), str(checkpoint))
+        files = _read_files(path)
+        assert len(files) >= 5 and files == _read_files(pathlib.Path(alone))
 
 
 @pytest.mark.medium

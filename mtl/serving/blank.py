@@ -1,0 +1,50 @@
+"""The SavedModel of a run without variables, to be written with those of each checkpoint.
+
+kept = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.txt"})
+kept.write("exports/1700000600", save_variables, assets_extra={})
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from mtl.compat import saved_model
+
+
+class Blank(NamedTuple):
+    """What the exports of all checkpoints have in common.
+
+    Attributes:
+      graph: the bytes of the file with the graph and its signatures.
+      assets: {name in the SavedModel: path of the file that is copied}.
+    """
+
+    graph: bytes
+    assets: Mapping[str, str]
+
+    def write(
+        self, directory: str, save: Callable[[str], None], assets_extra: Mapping[str, str]
+    ) -> None:
+        """Write a SavedModel as Estimator does.
+
+        Args:
+          directory: where; it is made.
+          save: saves variables to files that begin with a path.
+          assets_extra: {name: path of the file that is copied} of what no graph reads.
+        """
+        for folder, files in (("assets", self.assets), ("assets.extra", assets_extra)):
+            for name, source in files.items():
+                tf.io.gfile.makedirs(os.path.join(directory, folder))
+                tf.io.gfile.copy(source, os.path.join(directory, folder, name))
+        tf.io.gfile.makedirs(os.path.join(directory, "variables"))
+        save(os.path.join(directory, "variables", "variables"))
+        with tf.io.gfile.GFile(os.path.join(directory, saved_model.FILE), "wb") as file:
+            file.write(self.graph)
+
+
+def take_blank(directory: str, assets: Mapping[str, str]) -> Blank:
+    """Return the blank of a SavedModel in `directory`, whose assets were copied from these."""
+    with tf.io.gfile.GFile(os.path.join(directory, saved_model.FILE), "rb") as file:
+        return Blank(file.read(), assets)

@@ -56,7 +56,7 @@ def main() -> None:
         paths[name] = verbs.export(
             exporting, os.path.join(folder, "run"), f"{folder}/{name}", "best"
         )
-    print(_table(paths, held_out.examples(), _labels(run)))
+    print(_table(paths, held_out.examples, _labels(run)))
 
 
 def _table(

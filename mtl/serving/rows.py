@@ -1,11 +1,12 @@
 """The first rows of a split: what an export is tried on, and what warms a server up.
 
 held_out = rows.read_rows(dataset, spec, 256)     # within a graph of its own
-held_out.examples()[:7]                      # serialized tf.Examples
+held_out.examples[:7]                      # serialized tf.Examples
 held_out.raw(7)                              # {raw input: array}
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,11 +36,14 @@ class Rows:
 
     def first(self, count: int) -> "Rows":
         """Return the first of the rows."""
+        if count >= len(self):
+            return self  # Which may have been serialized before.
         values = {name: rows[:count] for name, rows in self.values.items()}
         return dataclasses.replace(self, values=values)
 
+    @functools.cached_property
     def examples(self) -> list[bytes]:
-        """Return each row as a serialized tf.Example."""
+        """Each row as a serialized tf.Example."""
         names = list(self.values)
         rows = zip(*self.values.values(), strict=True)
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]

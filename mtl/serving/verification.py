@@ -79,7 +79,7 @@ def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str,
     for raw in (False, True):
         names = sorted(name for name in model.signatures if signatures.is_raw(name) == raw)
         try:
-            yield from model(names, some.raw() if raw else some.examples()).items()
+            yield from model(names, some.raw() if raw else some.examples).items()
         except tf.errors.OpError as error:
             # Behind where the operation was made, if that is told.
             reason = re.sub(r"(?s).*\nNode: [^\n]*\n", "", error.message).splitlines()[0]

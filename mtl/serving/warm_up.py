@@ -65,9 +65,10 @@ def write(
     """Write, for each signature, one request of a single row and one of all rows given."""
     path = os.path.join(directory, "assets.extra", FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
+    few = (held_out.first(1), held_out)
     with tf.io.TFRecordWriter(path) as writer:
         for name, signature in sorted(signature_defs.items()):
-            for some in (held_out.first(1), held_out):
+            for some in few:
                 writer.write(_request(model_name, name, signature, some).SerializeToString())
 
 
@@ -88,12 +89,12 @@ def _request(model_name: str, name: str, signature: Any, some: rows.Rows) -> Any
     if kind == "predict":
         request = {"model_spec": spec, "inputs": list(_inputs(name, signature, some))}
     else:
-        request = {"model_spec": spec, "input": {"example_list": {"examples": some.examples()}}}
+        request = {"model_spec": spec, "input": {"example_list": {"examples": some.examples}}}
     return PredictionLog(**{f"{kind}_log": {"request": request}})
 
 
 def _inputs(name: str, signature: Any, some: rows.Rows) -> Iterator[dict[str, Any]]:
-    given = some.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: some.examples()}
+    given = some.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: some.examples}
     for key in signature.inputs:
         tensor = tf.make_tensor_proto(given[key])
         yield {"key": key, "value": tensor.SerializeToString()}

@@ -82,7 +82,7 @@ def test_the_signatures(export):
 def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw):
     with loaded.load_export(export) as model:
         names = [name for name in model.signatures if name.startswith("raw") == raw]
-        found = model(names, held_out.raw() if raw else held_out.examples())
+        found = model(names, held_out.raw() if raw else held_out.examples)
     assert len(found) > 15
     for (name, key), value in found.items():
         wanted = predicted.get(key, predicted.get(f"{name.removeprefix('raw/')}/{key}"))
@@ -115,8 +115,8 @@ def test_raw_inputs_that_are_left_out_have_the_defaults_of_examples(export, held
     values = {name: value for name, value in held_out.values.items() if name not in optional}
     with loaded.load_export(export) as model:
         found = model(["raw/price"], raw)["raw/price", "value"]
-        wanted = model(["price"], rows.Rows(spec=held_out.spec, values=values).examples())
-        given = model(["price"], held_out.examples())["price", "value"]
+        wanted = model(["price"], rows.Rows(spec=held_out.spec, values=values).examples)
+        given = model(["price"], held_out.examples)["price", "value"]
     np.testing.assert_allclose(found, wanted["price", "value"], rtol=1e-6)
     assert np.abs(found - given).max() > 1e-3
 
@@ -153,7 +153,7 @@ def test_no_path_of_this_machine_is_left_and_the_export_can_move(
     os.rename(vocabulary, hidden)
     try:
         with loaded.load_export(str(moved)) as model:
-            found = model(["price"], held_out.examples())["price", "value"]
+            found = model(["price"], held_out.examples)["price", "value"]
     finally:
         os.rename(hidden, vocabulary)
     np.testing.assert_allclose(found, predicted["price/value"], rtol=1e-6)

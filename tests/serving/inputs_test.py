@@ -59,7 +59,7 @@ def assert_features(found, wanted):
 def test_examples_and_raw_inputs_are_the_rows(run, count):
     wanted = {name: value[:count] for name, value in VALUES.items()}
     some = ROWS.first(count)
-    assert_features(run({"examples": some.examples()}), wanted)
+    assert_features(run({"examples": some.examples}), wanted)
     raw = some.raw()
     assert {name: value.dtype for name, value in raw.items() if "tags" not in name} == {
         "age": np.float32,

@@ -158,7 +158,7 @@ def test_an_optimised_export_serves_what_the_estimator_predicts(optimized):
     made, path = optimized
     held_out = rows.read_rows(made.dataset, made.spec, 100)
     with loaded.load_export(path) as model:
-        found = model(["serving_default"], held_out.examples())
+        found = model(["serving_default"], held_out.examples)
         raw = model(["raw"], held_out.raw())
     for name, wanted in made.predictions().items():
         for value in (found["serving_default", name], raw["raw", name]):

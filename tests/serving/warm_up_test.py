@@ -27,7 +27,7 @@ def requests(export):
 @pytest.mark.medium
 def test_the_requests_are_those_of_the_server(export, made):
     messages = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-    examples = rows.read_rows(made.dataset, made.spec, 32).examples()
+    examples = rows.read_rows(made.dataset, made.spec, 32).examples
     found = {}
     for record in requests(export):
         log = messages.PredictionLog.FromString(record)
@@ -99,7 +99,7 @@ def test_the_loader_of_the_server_answers_as_the_estimator_predicts(replay, expo
         kinds = {
             name: name.rpartition("/")[2] in ("classify", "regress") for name in model.signatures
         }
-        python = model([name for name, kind in kinds.items() if kind], held_out.examples())
+        python = model([name for name, kind in kinds.items() if kind], held_out.examples)
     compared = set()
     for (_, name, key), value in found.items():
         task = name.removeprefix("raw/")

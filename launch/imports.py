@@ -8,6 +8,7 @@ imports.problem(error)                        # "importing 'pyarrow' failed (...
 """
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -73,7 +74,7 @@ class _Quiet:
             execute = found.loader.exec_module
 
             def execute_quietly(module: types.ModuleType) -> None:
-                with _ended_by_interrupts(), _stderr_held_back():
+                with _ended_by_interrupts(), _stderr_held_back(), _uncollected():
                     execute(module)
 
             found.loader.exec_module = execute_quietly  # type: ignore[method-assign]
@@ -111,6 +112,22 @@ def _stderr_held_back() -> Iterator[None]:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from looking at what is imported within it, also later on.
+
+    It is there to stay: collections of its million objects take a second of a start.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def problem(error: BaseException) -> str | None:

@@ -5,6 +5,9 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.10; 
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 
+# Tests start Python hundreds of times, and each would compile 400 modules of this package anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo check test test-oldest install-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed

@@ -7,7 +7,7 @@ a round, and the table shows the median and the range over the rounds, beside a 
 time in times of ours. T exact backward passes cost (1 + 2T)/3 by arithmetic: that is "all built",
 with a gradient of each task for every variable, where "exact" leaves out those that cost more than
 their inner products. In "single passes" the passes of the tasks go back one by one. --memory adds
-the peak memory of a step, each in a process of its own.
+the peak of the tensors that a step holds, each in a process of its own.
 
     python -m benchmarks.balancing_speed --rounds 5 --peer_python torch_env/bin/python
     python -m benchmarks.balancing_speed --tasks 16 --ways exact "all built" --memory
@@ -21,10 +21,10 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -129,6 +129,13 @@ class Steps:
         while self._step < end:
             self._step, _ = self._session.run(self._fetches, {self._until: end})
         return (time.perf_counter() - started) / steps
+
+    def trace(self) -> tf.compat.v1.RunMetadata:
+        """Take a step, and return what TensorFlow tells of each op in it."""
+        told, feed = tf1.RunMetadata(), {self._until: self._step + 1}
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+        self._step, _ = self._session.run(self._fetches, feed, options, told)
+        return told
 
     def close(self) -> None:
         """Free its memory."""
@@ -289,29 +296,30 @@ def _cell(found: dict, project: str, name: str, way: str) -> str:
 
 
 def measure_peak(network: str, num_tasks: int, name: str, way: str, threads: int) -> None:
-    """Print the MiB that steps take at most, beyond what this process has held before them."""
+    """Print the MiB of the tensors of a step that are there at the same time, at most.
+
+    What a process takes from the system is more: it keeps memory for later tensors.
+    """
     part = {(own, of): part for own, of, part in parts([name] * (name != "Sum"))}[name, way]
     steps = build_steps(network, num_tasks, way, part, threads)
-    before = _read_peak()
-    steps(5)
-    print(_read_peak() - before)
-
-
-def _read_peak() -> float:
-    """Return the MiB that this process has held at most.
-
-    `getrusage` would count what its parent held, too.
-    """
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1024
+    steps(3)
+    records = [
+        record
+        for device in steps.trace().step_stats.dev_stats
+        for op in device.node_stats
+        for memory in op.memory
+        for record in memory.allocation_records
+    ]
+    records.sort(key=lambda record: record.alloc_micros)
+    held = itertools.accumulate(record.alloc_bytes for record in records)
+    print(max(held) / 2**20)
 
 
 def peaks(
     network: str, num_tasks: int, names: Sequence[str], ways: Sequence[str], threads: int
 ) -> Iterator[str]:
     """Yield a table of the peak memory of a step, each measured in a process of its own."""
-    yield f"| {num_tasks} tasks, peak memory in MiB | {' | '.join(ways)} |"
+    yield f"| {num_tasks} tasks, tensors of a step, MiB | {' | '.join(ways)} |"
     yield "|---|" + "---|" * len(ways)
     for name in ("Sum", *names):
         cells = []

@@ -1,30 +1,34 @@
 """Steps per second of `Experiment.train`, all hooks on, against a bare session loop.
 
 Both run the same graph on the same data: batch 64, three hidden layers, four heads, Adam. The
-bare loop is `while True: session.run(train_op)`. Each round runs every side once; the table shows
-medians over the rounds and their ratio to the bare loop.
+bare loop is `while True: session.run(train_op)`. The two take turns of 100 steps in one process, so
+that whatever else the machine does meets both; a ratio is of two turns in a row. The table shows
+the median ratio with its 95% interval by bootstrap, and the range of the middle 80% of the ratios.
 
-    python -m benchmarks.overhead --rounds 5
+    python -m benchmarks.overhead --turns 60
 """
 
 import argparse
 import dataclasses
 import functools
-import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import compat, experiment, features, heads, model, networks, spec
 from mtl.data import pipeline
-from mtl.files import storage
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 
+_STEPS = 100  # Of a turn.
 TASKS = ("a", "b", "c", "d")
 SPEC = spec.Spec(features={"x": ("float32", (32,))}, labels=dict.fromkeys(TASKS, "int64"))
 
@@ -64,9 +68,56 @@ def an_experiment(units: int, steps_per_call: int, steps: int) -> experiment.Exp
     )
 
 
-def bare_loop(units: int, steps: int) -> float:
-    """Return steps per second of session calls that fetch the train op alone."""
-    bare = an_experiment(units, 1, steps)
+class Turns:
+    """Lets two threads take steps in turns; each is told how long its own turns took.
+
+    Attributes:
+      secs: {side: seconds of each turn}.
+    """
+
+    def __init__(self, steps: int):
+        self._steps = steps
+        self._may_go = {"bare": threading.Semaphore(0), "trained": threading.Semaphore(1)}
+        self.secs: dict[str, list[float]] = {"bare": [], "trained": []}
+        self.is_over = False
+
+    def start(self, side: str) -> None:
+        """Wait for the turn of this side."""
+        self._may_go[side].acquire()
+        self._started, self._left = time.perf_counter(), self._steps
+
+    def count(self, side: str, steps: int = 1) -> None:
+        """Count steps, and pass the turn on after enough of them."""
+        self._left -= steps
+        if self._left > 0:
+            return
+        self.secs[side].append(time.perf_counter() - self._started)
+        self.hand_over(side)
+        self.start(side)
+
+    def hand_over(self, side: str) -> None:
+        """Let the other side go."""
+        self._may_go["bare" if side == "trained" else "trained"].release()
+
+
+class Counting(tf1.train.SessionRunHook):
+    """Takes the turns of a training."""
+
+    def __init__(self, turns: Turns, steps_per_call: int):
+        self._turns, self._steps_per_call = turns, steps_per_call
+        self._is_first = True
+
+    def after_run(self, run_context, run_values):
+        if self._is_first:  # Graphs are optimized in it.
+            self._turns.start("trained")
+            self._is_first = False
+        else:
+            self._turns.count("trained", self._steps_per_call)
+
+
+def run_bare_loop(units: int, turns: Turns) -> None:
+    """Take steps by session calls that fetch the train op alone, until the turns are over."""
+    bare = an_experiment(units, 1, 1)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.create_global_step()
         dataset = bare.data.dataset("train", training=True, seed=1)
@@ -78,94 +129,90 @@ def bare_loop(units: int, steps: int) -> float:
         )
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         train_op = spec.train_op.op
-        for _ in range(steps // 10):
+        session.run(train_op)
+        turns.start("bare")
+        while not turns.is_over:
             session.run(train_op)
-        started = time.perf_counter()
-        for _ in range(steps):
-            session.run(train_op)
-        return steps / (time.perf_counter() - started)
+            turns.count("bare")
 
 
-def plain_estimator(units: int, steps: int) -> float:
-    """Return steps per second of `Estimator.train` as TensorFlow ships it, default hooks on."""
-    plain, timer = an_experiment(units, 1, steps), Timer(steps // 10)
+def train_plain(units: int, steps: int, turns: Turns) -> None:
+    """Train by `Estimator.train` as TensorFlow ships it, default hooks on."""
+    plain = an_experiment(units, 1, steps)
     with tempfile.TemporaryDirectory() as model_dir:
         model_fn = functools.partial(
             plain.model.model_fn, statistics=features.load_statistics(model_dir)
         )
         compat.estimator.Estimator(model_fn, model_dir).train(
             lambda: plain.data.dataset("train", training=True, seed=1),
-            hooks=[timer],
-            steps=steps + steps // 10,
+            hooks=[Counting(turns, 1)],
+            steps=steps,
         )
-    return steps / timer.secs
 
 
-class Timer(tf1.train.SessionRunHook):
-    """Measures the time from the end of call `first` to the end of training."""
+def train_whole(units: int, steps: int, turns: Turns, steps_per_call: int) -> None:
+    """Train a run with all its hooks."""
+    train = compat.estimator.Estimator.train
+    counting = Counting(turns, steps_per_call)
 
-    def __init__(self, first: int):
-        self._left = first
+    def train_and_count(*args: Any, hooks: Sequence[Any] = (), **settings: Any) -> Any:
+        return train(*args, hooks=[*hooks, counting], **settings)
 
-    def after_run(self, run_context, run_values):
-        self._left -= 1
-        if self._left == 0:
-            self._started = time.perf_counter()
+    made = an_experiment(units, steps_per_call, steps)
+    with (
+        tempfile.TemporaryDirectory() as model_dir,
+        mock.patch.object(compat.estimator.Estimator, "train", train_and_count),
+    ):
+        verbs.train(made, model_dir)
 
-    def end(self, session):
-        self.secs = time.perf_counter() - self._started
+
+def measure(side: Callable[..., None], units: int, num_turns: int) -> Turns:
+    """Run a side beside the bare loop."""
+    turns = Turns(_STEPS)
+    bare = threading.Thread(target=run_bare_loop, args=[units, turns])
+    bare.start()
+    # The first turn warms up; the end of a training is none of them.
+    side(units, (num_turns + 2) * _STEPS, turns)
+    turns.is_over = True
+    turns.hand_over("trained")
+    bare.join()
+    return turns
 
 
-def trained(units: int, steps: int, steps_per_call: int) -> float:
-    """Return steps per second between the first and the last summary of a whole training run."""
-    warm_up = steps // 10 // 100 * 100
-    with tempfile.TemporaryDirectory() as model_dir:
-        verbs.train(an_experiment(units, steps_per_call, warm_up + steps), model_dir)
-        times = {
-            event.step: event.wall_time
-            for file in storage.listed(model_dir, "events")
-            for event in tf1.train.summary_iterator(file)
-            if any(value.tag == "steps_per_sec" for value in event.summary.value)
-        }
-    first, last = warm_up, max(times)
-    return (last - first) / (times[last] - times[first])
+def describe_ratios(turns: Turns, num_turns: int) -> str:
+    """Return steps per second, and how many of those of the bare loop."""
+    both = (turns.secs["trained"], turns.secs["bare"])
+    ours, bare = (np.array(secs[1 : num_turns + 1]) for secs in both)
+    ratios = bare / ours
+    rng = np.random.default_rng(0)
+    drawn = np.median(rng.choice(ratios, [2000, len(ratios)]), axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    least, most = np.quantile(ratios, [0.1, 0.9])
+    speeds = [_STEPS / np.median(secs) for secs in (ours, bare)]
+    return (
+        f"{speeds[0]:8.0f} {speeds[1]:8.0f}   {np.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+        f"   {least:.2f} to {most:.2f}"
+    )
 
 
 def main() -> None:
     """Print one table for each width."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5, help="how often each side is run")
-    parser.add_argument(
-        "--steps", type=int, default=3000, help="steps that are timed, after a tenth for warm-up"
-    )
+    parser.add_argument("--turns", type=int, default=60, help="how many of each side are timed")
+    parser.add_argument("--units", type=int, nargs="+", default=[64, 512])
     options = parser.parse_args()
-    if options.steps < 1000:
-        parser.error("argument --steps: must be at least 1000")
     sides = {
-        "bare session loop": bare_loop,
-        "plain Estimator": plain_estimator,
-        "steps_per_call = 1": lambda units, steps: trained(units, steps, 1),
-        "steps_per_call = 10": lambda units, steps: trained(units, steps, 10),
-        "steps_per_call = 100": lambda units, steps: trained(units, steps, 100),
+        "plain Estimator": train_plain,
+        **{
+            f"steps_per_call = {count}": functools.partial(train_whole, steps_per_call=count)
+            for count in (1, 10, 100)
+        },
     }
-    for units in (64, 512):
-        rounds = [
-            {name: side(units, options.steps) for name, side in sides.items()}
-            for _ in range(options.rounds)
-        ]
-        print(f"\n{units} units             steps/s   of the bare loop (least .. most)")
-        for name in sides:
-            speeds = [speeds[name] for speeds in rounds]
-            ratios = [speeds[name] / speeds["bare session loop"] for speeds in rounds]
-            print(
-                f"{name:<22} {statistics.median(speeds):8.0f}"
-                f"   {statistics.median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
-            )
-        costs = [1000 / r["steps_per_call = 1"] - 1000 / r["steps_per_call = 100"] for r in rounds]
-        print(
-            f"A session call with its hooks and fetches costs {statistics.median(costs):.2f} ms "
-            "over the steps in it."
-        )
+    for units in options.units:
+        print(f"\n{units} units              steps/s     bare   ratio (95%)             middle 80%")
+        for name, side in sides.items():
+            turns = measure(side, units, options.turns)
+            print(f"{name:<22} {describe_ratios(turns, options.turns)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""How long a run takes from Enter to its first step, and from its last step to its end.
+
+Every side is a process of its own, and all of them take turns: `import tensorflow` alone, the
+embedded digits, and a table of 200,000 rows and 27 columns, as `launch.new` drafts its run. The
+table shows the medians over the rounds, and their range. The end of a run has an evaluation, the
+exports and their check; its ratio is to the evaluation alone. Other checkouts can be sides, too.
+
+    python -m benchmarks.startup --rounds 3 --trees . ../before
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks import rows
+
+_DIGITS = "gin_configs/experiments/digits_shared_bottom.gin"
+_STEPS = ["--gin_param", "Run.train_steps = 20", "--gin_param", "Run.summary_steps = 1"]
+
+
+def write_table(path: pathlib.Path, num_rows: int) -> None:
+    """Write 9 numbers, 16 categories of 3 to 2,000 values, and two labels."""
+    draw = np.random.default_rng(0)
+    sizes = [3, 5, 8, 12, 20, 40, 80, 100, 200, 400, 800, 1000, 2000, 5, 7, 9]
+    columns = {f"number_{n}": draw.normal(size=num_rows).round(3).astype(str) for n in range(9)}
+    for n, size in enumerate(sizes):
+        columns[f"category_{n}"] = np.char.add("c", draw.integers(0, size, num_rows).astype(str))
+    columns["bought"] = np.where(draw.random(num_rows) < 0.3, "yes", "no")
+    columns["spent"] = draw.gamma(2.0, size=num_rows).round(2).astype(str)
+    lines = map(",".join, zip(*columns.values(), strict=True))
+    path.write_text("\n".join([",".join(columns), *lines]) + "\n")
+
+
+def time_import() -> dict[str, float]:
+    """Return the seconds of a Python that imports TensorFlow alone."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import tensorflow"], stderr=subprocess.DEVNULL)
+    return {"import tensorflow": time.perf_counter() - start}
+
+
+def time_run(name: str, tree: str, command: Sequence[str], folder: str) -> dict[str, float]:
+    """Return the seconds to the first step, and how many evaluations the end takes."""
+    environ = {**os.environ, "PYTHONPATH": os.path.abspath(tree)}
+    module = [sys.executable, "-m", "launch.train", *command, *_STEPS]
+    at: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as model_dir:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [*module, "--model_dir", os.path.join(model_dir, "run")],
+            cwd=folder,
+            env=environ,
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for line in process.stderr or ():
+            for event, begins in (("first", "step 1 of"), ("last", "step 20 of")):
+                if line.startswith(begins):
+                    at[event] = time.perf_counter() - start
+            if line.startswith("step 20 evaluated"):
+                at["evaluated"] = time.perf_counter() - start
+        if process.wait():
+            raise SystemExit(f"{' '.join(module)} failed in {folder}.")
+        end = time.perf_counter() - start
+    evaluation = at["evaluated"] - at["last"]
+    return {
+        f"{name}: first step": at["first"],
+        f"{name}: end": end - at["last"],
+        f"{name}: end, in evaluations": (end - at["last"]) / evaluation,
+    }
+
+
+def measure(tree: str, table: str) -> dict[str, float]:
+    """Return {what: seconds} of one round."""
+    digits = ["--gin_file", _DIGITS]
+    return {
+        **time_import(),
+        **time_run("digits", tree, digits, tree),
+        **time_run("table", tree, ["--gin_file", "train.gin"], table),
+    }
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--trees", nargs="+", default=["."], help="checkouts that are compared")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        write_table(pathlib.Path(folder) / "train.csv", options.rows)
+        draft = ["--data", "train.csv", "--task", "bought", "--task", "spent"]
+        environ = {**os.environ, "PYTHONPATH": os.getcwd()}
+        new = [sys.executable, "-m", "launch.new", *draft]
+        subprocess.run(new, cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+        found: dict[str, list[dict[str, float]]] = {tree: [] for tree in options.trees}
+        for _ in range(options.rounds):
+            for tree in options.trees:
+                found[tree].append(measure(tree, folder))
+    lines = [
+        [name, *(_tell([one[name] for one in found[tree]]) for tree in options.trees)]
+        for name in found[options.trees[0]][0]
+    ]
+    print(rows.markdown(["", *options.trees], lines))
+
+
+def _tell(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+if __name__ == "__main__":
+    main()

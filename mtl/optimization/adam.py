@@ -9,6 +9,7 @@ Subclasses of TensorFlow's own Adam: dense gradients take its fused op, and the 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,6 +19,17 @@ from mtl.variables import patterns, sharding
 tf1 = tf.compat.v1
 
 NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
+
+
+class _Scalars(NamedTuple):
+    """What Adam takes of a step: its rate with the corrections, decays, and 1 less decays."""
+
+    rate: tf.Tensor
+    beta1: tf.Tensor
+    rest1: tf.Tensor
+    beta2: tf.Tensor
+    rest2: tf.Tensor
+    epsilon: tf.Tensor
 
 
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
@@ -36,17 +48,29 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
             var, zeros, shape, tf.float32, slot_name, op_name
         )
 
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._scalars: dict[tuple, _Scalars] = {}
+
+    def _build_scalars(self, var: tf.Variable, dtype: tf.DType) -> _Scalars:
+        """Return what all tables of a device share in a step: a graph of many builds faster."""
+        key = tf1.get_default_graph(), var.device, dtype
+        if key not in self._scalars:
+            beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
+            powers = [tf.cast(power, dtype) for power in self._get_beta_accumulators()]
+            rate = tf.cast(self._lr_t, dtype) * tf.sqrt(1 - powers[1]) / (1 - powers[0])
+            epsilon = tf.cast(self._epsilon_t, dtype)
+            self._scalars[key] = _Scalars(rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
+        return self._scalars[key]
+
     def _resource_apply_sparse(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        dtype = grad.dtype.base_dtype
-        beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
-        powers = [tf.cast(power, dtype) for power in self._get_beta_accumulators()]
-        rate = tf.cast(self._lr_t, dtype) * tf.sqrt(1 - powers[1]) / (1 - powers[0])
+        own = self._build_scalars(var, grad.dtype.base_dtype)
         first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
-        m = beta1 * tf.gather(first, indices) + (1 - beta1) * grad
-        v = beta2 * tf.gather(second, indices) + (1 - beta2) * tf.square(grad)
-        change = rate * m / (tf.sqrt(v) + tf.cast(self._epsilon_t, dtype))
+        m = own.beta1 * tf.gather(first, indices) + own.rest1 * grad
+        v = own.beta2 * tf.gather(second, indices) + own.rest2 * tf.square(grad)
+        change = own.rate * m / (tf.sqrt(v) + own.epsilon)
         return tf.group(
             first.scatter_update(tf.IndexedSlices(m, indices)),
             second.scatter_update(tf.IndexedSlices(v, indices)),
@@ -80,6 +104,7 @@ class AdamWOptimizer(LazyAdamOptimizer):
     ) -> tf.Operation:
         if not self._decays(var):
             return super()._resource_apply_sparse(grad, var, indices)
+        self._build_scalars(var, grad.dtype.base_dtype)  # Those of others wait for no shrinking.
         rows = self._decay(var) * tf.gather(var, indices)
         shrunk = var.scatter_sub(tf.IndexedSlices(rows, indices))
         with tf.control_dependencies([shrunk]):

@@ -5,6 +5,7 @@ predictions, takes_no_rows = predict(checkpoint, held_out)
 predictions["income/probability"]                        # [N]
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Reference:
             features = {name: self._input(field) for name, field in spec.feature_fields.items()}
             mode = compat.estimator.ModeKeys.PREDICT
             built = estimator.model_fn(features, None, mode, estimator.config)
-            self._outputs = built.predictions
+            self._outputs = {**built.predictions, **_list_calls(built.export_outputs)}
             self._saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
             self._tables = tf1.tables_initializer()
             self._graph.finalize()
@@ -48,7 +49,11 @@ class Reference:
             self._saver.save(session, prefix, write_meta_graph=False, write_state=False)
 
     def __call__(self, checkpoint: str, rows: rows_lib.Rows) -> tuple[dict[str, np.ndarray], bool]:
-        """{"<task>/<name>": [N, ...]} of the rows, and whether no rows at all can be predicted."""
+        """Predict, and tell whether no rows at all can be predicted.
+
+        {"<task>/<name>": [N, ...]} of the rows, and what the calls Classify and Regress answer, as
+        "<task>/classify/scores".
+        """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             session.run(self._tables)
             self._saver.restore(session, checkpoint)
@@ -67,3 +72,14 @@ class Reference:
             else:
                 feed[tensor] = rows.dense(name)
         return feed
+
+
+def _list_calls(export_outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """Return {"<signature>/<output>": [N, ...]} of the signatures that are no predictions."""
+    export, listed = compat.estimator.export, dict[str, tf.Tensor | None]()
+    for name, output in export_outputs.items():
+        if isinstance(output, export.ClassificationOutput):
+            listed |= {f"{name}/scores": output.scores, f"{name}/classes": output.classes}
+        elif isinstance(output, export.RegressionOutput):
+            listed[f"{name}/outputs"] = output.value
+    return {name: tensor for name, tensor in listed.items() if tensor is not None}

@@ -16,7 +16,7 @@ from mtl import checks, compat, experiment, heads, serving
 from mtl.compat import saved_model
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
-from mtl.serving import dead_units, loaded, metadata, rows, verification, versions
+from mtl.serving import dead_units, loaded, metadata, reference, rows, verification, versions
 from mtl.variables import averaging
 from tests import tiny
 from tests.serving import conftest
@@ -199,6 +199,24 @@ def test_another_output_than_predicted(export, held_out, predicted, output, chan
     with pytest.raises(verification.RefusedError, match=message) as caught:
         verification.verify_export(export, held_out, wrong)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "change", "message"),
+    [
+        ("kind/classify/scores", lambda v: v[:, ::-1], "'scores' of signature 'kind/classify'"),
+        ("kind/classify/classes", lambda v: v[:, ::-1], "'classes' of signature 'kind/classify'"),
+        ("rich/regress/outputs", lambda v: 1 - v, "'outputs' of signature 'rich/regress'"),
+    ],
+)
+def test_another_answer_of_a_call_than_the_estimator_gives(
+    made, export, held_out, output, change, message
+):
+    answers, _ = reference.Reference(made.estimator, made.spec)(made.checkpoint, held_out)
+    assert verification.verify_export(export, held_out, verification.Expected(answers)) <= 1e-6
+    wrong = verification.Expected({**answers, output: change(answers[output])})
+    with pytest.raises(verification.RefusedError, match=message):
+        verification.verify_export(export, held_out, wrong)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

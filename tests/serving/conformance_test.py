@@ -41,8 +41,8 @@ def examples(made):
 def assert_equal(value, wanted):
     if np.asarray(wanted).dtype.kind == "f":
         # Sums of float32 round with their largest term: small outputs are off as far as large ones.
-        # Threads share the sums of a deep network out as they are free.
-        atol = 1e-6 * max(1.0, np.abs(wanted).max(initial=0))
+        # Threads share such sums out as they are free, so that a sum rounds in one of many ways.
+        atol = 3e-6 * max(1.0, np.abs(wanted).max(initial=0))
         np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=atol)
         assert np.ptp(value) > 0
     else:

@@ -9,7 +9,7 @@ raw, raw/lean, raw/<task>  the same predictions for features as tensors
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -37,13 +37,21 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
             for name in serving.outputs:
                 checks.one_of("Serving.outputs", name, spec.predictions)
             outputs[settings.LEAN] = predict({n: spec.predictions[n] for n in serving.outputs})
-        outputs = {
-            name: predict({**output.outputs, **passed}) if isinstance(output, predict) else output
-            for name, output in outputs.items()
-        }
+        for name, output in outputs.items():
+            if isinstance(output, predict):
+                _require_free(name, passed, output.outputs)
+                outputs[name] = predict({**output.outputs, **passed})
         return spec._replace(export_outputs=outputs)
 
     return chosen
+
+
+def _require_free(signature: str, passed: Iterable[str], outputs: Mapping[str, Any]) -> None:
+    """Fail if a feature would come back in the place of a prediction."""
+    for name in passed:
+        rule = f"be called as no output of the signature {signature!r}"
+        fix = "Give the feature another name."
+        checks.require(name not in outputs, "Serving.passthrough", rule, name, fix)
 
 
 def finish_signatures(

@@ -398,6 +398,30 @@ def test_an_output_that_no_head_gives_is_named(make, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        # It would come back in the place of a prediction, whose check it passes.
+        ("value", "called as no output of the signature 'price', got 'value'"),
+        # Classify answers with scores, too.
+        ("scores", None),
+    ],
+)
+def test_a_feature_that_is_passed_through_may_take_no_place(make, tmp_path, name, message):
+    made = make(passthrough=[name])
+    more = dataclasses.replace(made.spec, features={**made.spec.features, name: "float32"})
+    values = {**made.values, name: np.arange(conftest.NUM_ROWS, dtype=np.float32)}
+    made = dataclasses.replace(made, spec=more, values=values)
+    if message:
+        with pytest.raises(checks.UserError, match=message):
+            made.export(tmp_path)
+        return
+    with loaded.load_export(made.export(tmp_path)) as model:
+        found = model(["price"], rows.Rows(spec=more, values=values).first(2).examples)
+    assert found["price", name].tolist() == [0.0, 1.0]
+
+
 def test_a_task_cannot_be_called_as_a_signature_is():
     made = tiny.make()
     named = [heads.Regression(name="raw", label="size")]

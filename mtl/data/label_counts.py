@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from mtl import spec, types
+from mtl.spec import literals
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -31,7 +32,8 @@ class LabelCounts:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the values and their counts."""
         del directory, column
-        counts = {_plain(value): count for value, count in self._counts.items()}
+        where = f"label {self.label!r}"
+        counts = {literals.decode_text(where, v): count for v, count in self._counts.items()}
         values = sorted(set(counts) - {spec.MISSING["int64"], spec.MISSING["string"]})
         return {"values": values, "counts": [counts[value] for value in values]}
 
@@ -49,7 +51,3 @@ def read_counts(statistics: types.Statistics, label: str) -> dict[int | str, int
 
 def _name(label: str) -> str:
     return f"label/{label}"
-
-
-def _plain(value: Any) -> int | str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -19,6 +19,7 @@ from mtl import checks, compat, types
 from mtl import spec as spec_lib
 from mtl.data import drawn_items
 from mtl.heads import base, buffers, groups, item_frequency, metrics, objectives, values
+from mtl.spec import literals
 
 tf1 = tf.compat.v1
 
@@ -353,10 +354,8 @@ class ItemCounts:
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the items and their counts."""
         del directory, column
-        plain = {
-            key.decode(errors="replace") if isinstance(key, bytes) else key: count
-            for key, count in self._counts.items()
-        }
+        where = f"label {self.item!r}"
+        plain = {literals.decode_text(where, key): count for key, count in self._counts.items()}
         where = f"labels {self.label!r} of the training split"
         checks.require(bool(plain), where, "be above 0 somewhere, for items to be counted", 0)
         items = sorted(plain)

@@ -3,6 +3,7 @@
 literals.parse_literal("int64", "1.0")                           # 1; ValueError for "1.5"
 literals.parse_default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
+literals.decode_text("field 'word'", b"red")             # "red"
 
 A float32 in a text is decimal, as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or infinity, in any
 case; an integer has digits, and behind a point only zeros. Both may have a sign. Digits are those
@@ -106,6 +107,18 @@ def whole(value: Any) -> int | None:
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
+
+
+def decode_text(where: str, value: Any) -> Any:
+    """Return bytes as text, and anything else as it is.
+
+    Raises:
+      UserError: they are not UTF-8. Texts with a mark in the place of some bytes would be mixed up.
+    """
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        checks.fail(where, "be UTF-8", value)
 
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:

@@ -200,6 +200,13 @@ def test_items_are_counted_where_the_label_is_above_0():
     assert not head(item_counts=COUNTS).accumulators()
 
 
+def test_items_that_are_no_text_are_not_mixed_up():
+    ((_, accumulator),) = head().accumulators().items()
+    accumulator.update({"item": tf.constant([b"\xff", b"\xfe"]), "click": tf.ones([2])})
+    with pytest.raises(checks.UserError, match=r"^label 'item' must be UTF-8, got b'"):
+        accumulator.save("", "")
+
+
 def test_metrics_rank_each_item_among_all_of_the_split():
     vectors, labels = drawn(300)
     rows = np.flatnonzero(labels["click"] > 0)

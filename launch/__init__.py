@@ -1,7 +1,5 @@
 """The command line: flags -> gin file -> `Experiment` -> one verb."""
 
-import atexit
-import gc
 import os
 import sys
 import warnings
@@ -22,8 +20,6 @@ def silence_warnings() -> None:
 
 
 silence_warnings()
-# What is left at the end, such as graphs, has no need to be taken apart, which takes a second.
-atexit.register(gc.freeze)
 imports.quieten("tensorflow")  # Some notices come before it reads its log level, which mtl sets.
 # If it is told later, as `mtl.compat` does, it has imported Keras 3 by then, for seconds.
 if "tensorflow" not in sys.modules and versions.turns_to_keras_2():

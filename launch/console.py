@@ -10,6 +10,7 @@ import runpy
 import sys
 
 import mtl
+from launch import imports
 from mtl import checks
 
 VERBS = (
@@ -52,6 +53,7 @@ def main() -> int:
     sys.argv[1:] = rest
     # As `python -m` does, so that absl finds the flags of the launcher under this name.
     sys.argv[0] = str(pathlib.Path(__file__).with_name(f"{verb}.py"))
+    imports.guard()
     runpy.run_module(f"launch.{verb}", run_name="__main__", alter_sys=True)
     return 0
 

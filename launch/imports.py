@@ -7,6 +7,7 @@ with imports.finished():                      # while its main runs
 imports.problem(error)                        # "importing 'pyarrow' failed (...): ...", or None
 """
 
+import atexit
 import contextlib
 import gc
 import os
@@ -26,9 +27,11 @@ _HELP = "`python -m launch.doctor` looks at what is installed."
 
 
 def guard() -> None:
-    """End the process in one line, or none after Ctrl-C, until `finished`."""
+    """End the process in one line, or none after Ctrl-C, until `finished`; and in the end fast."""
     global _is_launcher
     _is_launcher = True
+    # What is left at the end, such as graphs, has no need to be taken apart, which takes a second.
+    atexit.register(gc.freeze)
     # In the background of a script it is ignored, and shall stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
@@ -116,10 +119,13 @@ def _stderr_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking at what is imported within it, also later on.
+    """Keep a launcher's garbage collector from looking at what is imported within it, for good.
 
     It is there to stay: collections of its million objects take a second of a start.
     """
+    if not _is_launcher:  # Other processes may hold what has to be collected.
+        yield
+        return
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -35,5 +35,9 @@ def test_a_launcher_sees_its_own_name_and_flags(monkeypatch, name):
         seen.append((module, run_name, alter_sys, sys.argv[1:], sys.argv[0].endswith(".py")))
 
     monkeypatch.setattr(console.runpy, "run_module", run_module)
+    monkeypatch.setattr(console.imports, "guard", lambda: seen.append("guarded"))
     assert _run(monkeypatch, name, "--gin_file", "x.gin") == 0
-    assert seen == [("launch.warm_start", "__main__", True, ["--gin_file", "x.gin"], True)]
+    assert seen == [
+        "guarded",
+        ("launch.warm_start", "__main__", True, ["--gin_file", "x.gin"], True),
+    ]

@@ -27,7 +27,10 @@ _HELP = "`python -m launch.doctor` looks at what is installed."
 
 
 def guard() -> None:
-    """End the process in one line, or none after Ctrl-C, until `finished`; and in the end fast."""
+    """End the process in one line, or none after Ctrl-C, until `finished`.
+
+    Whenever it ends, no garbage is collected any more.
+    """
     global _is_launcher
     _is_launcher = True
     # What is left at the end, such as graphs, has no need to be taken apart, which takes a second.
@@ -119,9 +122,9 @@ def _stderr_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Keep a launcher's garbage collector from looking at what is imported within it, for good.
+    """Hide from a launcher's garbage collector, for good, what is imported within it.
 
-    It is there to stay: collections of its million objects take a second of a start.
+    Modules stay anyway, and to look through their million objects takes a second of a start.
     """
     if not _is_launcher:  # Other processes may hold what has to be collected.
         yield

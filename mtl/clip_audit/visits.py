@@ -95,7 +95,7 @@ class Record:
     ) -> None:
         """Take in a batch that was measured at a global step."""
         if ids.dtype.kind == "O":
-            # No two ids may become one, as bytes that are no text would by a mark for each.
+            # Bytes that are no text are escaped: by a mark in their place two ids may become one.
             ids = np.array([value.decode(errors="backslashreplace") for value in ids])
         number = np.full(len(ids), self._number)
         self._visits.append({"id": ids, "batch": number, **examples})

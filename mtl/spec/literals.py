@@ -113,7 +113,7 @@ def decode_text(where: str, value: Any) -> Any:
     """Return bytes as text, and anything else as it is.
 
     Raises:
-      UserError: they are not UTF-8. Texts with a mark in the place of some bytes would be mixed up.
+      UserError: they are not UTF-8. With a mark in place of such bytes, two texts may become one.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value

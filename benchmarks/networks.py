@@ -258,11 +258,11 @@ class Comparison:
                 else random.normal(size=[size]).astype(np.float32)
                 for head in made.model.heads
             }
-            # A schedule would have to know how long a run takes.
             adam = update.Update(optimizer=optimizers.Adam())
             column = Encoded(names=tuple(inputs))
+            model = made.model.fill_schedules(made.run.train_steps)
             steps = balancing_speed.Steps(
-                dataclasses.replace(made.model, columns=[column], update=adam),
+                dataclasses.replace(model, columns=[column], update=adam),
                 lambda: tf.data.Dataset.from_tensors((inputs, labels)).cache().repeat(),
             )
             steps(_TIMED_STEPS)

@@ -99,3 +99,14 @@ def test_adult_is_cut_so_that_the_test_file_chooses_nothing(tmp_path):
     assert experiment.data.eval_split == "train[80%:]"
     assert experiment.data.source.manual_dir == "x"
     assert experiment.best.metric == "average_loss"
+
+
+@pytest.mark.medium
+def test_steps_of_a_network_with_a_schedule_are_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "_TIMED_STEPS", 1)
+    monkeypatch.setattr(benchmark, "_ROUNDS", 1)
+    made = benchmark.Comparison(name="adult", data_dir="x", out=str(tmp_path), parameters=9)
+    (tmp_path / "adult" / "9" / "ltb").mkdir(parents=True)
+    (tmp_path / "adult" / "input_widths.json").write_text('{"numeric_x": 10}')
+    (tmp_path / "adult" / "9" / "ltb" / "width.json").write_text('{"factor": 0.1}')
+    assert made.time_steps("ltb") > 0

@@ -6,6 +6,7 @@ TensorFlow works out anew, at every call, what to fetch and how the answer is pu
 takes a small network a quarter of its step.
 """
 
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensorflow.core.protobuf import config_pb2
 
 # Fetches of a run that differ: with a summary or a table due or not. Beyond it they are no pattern.
 _MOST = 64
+_NESTS = frozenset([list, tuple, dict])
 
 
 def prepare(session: tf.compat.v1.Session) -> None:
@@ -36,9 +38,9 @@ def prepare(session: tf.compat.v1.Session) -> None:
             leaves = _list_leaves(session.graph, fetches)
             if leaves is None or len(made) == _MOST:
                 return run(fetches, feed_dict, options, run_metadata)
-            made[key] = _make_call(session, leaves), fetches
+            made[key] = _make_call(session, fetches, leaves), fetches
         call, _ = made[key]
-        return _fill(fetches, call())
+        return call()
 
     session.run = run_prepared
 
@@ -47,7 +49,8 @@ def _find_key(fetches: Any) -> Hashable:
     """Return what tells fetches apart as long as they are kept: structure, and what is fetched."""
     kind = type(fetches)
     if kind is list or kind is tuple:
-        return kind, *map(_find_key, fetches)
+        # A call for each leaf would take most of the time.
+        return kind, *[_find_key(x) if type(x) in _NESTS else id(x) for x in fetches]
     if kind is dict:
         return kind, *fetches, *map(_find_key, fetches.values())
     return id(fetches)
@@ -72,29 +75,27 @@ def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation
 
 
 def _make_call(
-    session: tf.compat.v1.Session, leaves: Sequence[tf.Tensor | tf.Operation]
-) -> Callable[[], Iterator[Any]]:
-    """Return what runs a session, and gives a value for each leaf: None for an operation."""
+    session: tf.compat.v1.Session, fetches: Any, leaves: Sequence[tf.Tensor | tf.Operation]
+) -> Callable[[], Any]:
+    """Return what runs a session, and gives what it fetches: None for an operation."""
     tensors = list(dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Tensor)))
     operations = dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Operation))
     options = config_pb2.CallableOptions(fetch=tensors, target=operations)
     run = session._make_callable_from_options(options)
     # An operation has no value: its place is that of the None behind them.
     places = [len(tensors) if x.name in operations else tensors.index(x.name) for x in leaves]
-
-    def call() -> Iterator[Any]:
-        # A callable alone raises errors that name no line of Python.
-        values = [*session._do_call(run), None]
-        return map(values.__getitem__, places)
-
-    return call
+    fill = _make_filler(fetches, iter(places))
+    # A callable alone raises errors that name no line of Python.
+    return lambda: fill([*session._do_call(run), None])
 
 
-def _fill(fetches: Any, values: Iterator[Any]) -> Any:
-    """Return the fetches with the next of the values in place of each leaf."""
+def _make_filler(fetches: Any, places: Iterator[int]) -> Callable[[list[Any]], Any]:
+    """Return what puts values in the places of leaves, of which `places` are the next."""
     kind = type(fetches)
-    if kind is list or kind is tuple:
-        return kind([_fill(part, values) for part in fetches])
+    if kind not in _NESTS:
+        return operator.itemgetter(next(places))
     if kind is dict:
-        return {name: _fill(part, values) for name, part in fetches.items()}
-    return next(values)
+        named = {name: _make_filler(part, places) for name, part in fetches.items()}
+        return lambda values: {name: fill(values) for name, fill in named.items()}
+    parts = [_make_filler(part, places) for part in fetches]
+    return lambda values: kind([fill(values) for fill in parts])

@@ -4,6 +4,7 @@ hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorB
 """
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -31,19 +32,28 @@ _SKIPPED_SHARE = 0.1
 _FULL_SHARE = 0.95
 
 
+@dataclasses.dataclass
+class TrainingTime:
+    """The time in session calls: that between them, such as an evaluation's, is not training.
+
+    Attributes:
+      secs: all of it.
+      waited_secs: the part in which steps waited for their batches; None where that is not known.
+    """
+
+    secs: float = 0.0
+    waited_secs: float | None = None
+
+
 class StepHook:
     """Calls `on_step` after every session call that made a step, with the values of its last one.
 
-    It works within `StepHooks`. `secs` is the time spent in session calls: what happens between
-    them, such as an evaluation, does not count as training. `waited_secs` is the part of it in
-    which steps waited for their batches; it is None where that is not known.
+    It works within `StepHooks`, which give all of them one `time`.
     """
 
     def __init__(self, result: training_loop.StepResult):
         self._result = result
-        self.secs = 0.0
-        self.waited_secs = None if result.waited is None else 0.0
-        self._reached: int | None = None
+        self.time = TrainingTime()
 
     def begin(self) -> None:
         """Get ready, as `SessionRunHook.begin`."""
@@ -53,24 +63,6 @@ class StepHook:
 
     def end(self, session: tf.compat.v1.Session) -> None:
         """Act at the end of training, as `SessionRunHook.end`."""
-
-    def take(
-        self,
-        run_context,
-        secs: float,
-        waited: Sequence[float],
-        step: int,
-        values: np.ndarray,
-        more: Sequence[Any],
-    ) -> None:
-        """Count a session call, and act on the step that it made."""
-        self.secs += secs
-        if self.waited_secs is not None:
-            self.waited_secs += waited[0]
-        # The last call of a run may make no step: its values are none.
-        if step != self._reached:
-            self._reached = step
-            self.on_step(run_context, step, values, *more)
 
     def choose_more(self) -> Sequence[tf.Tensor]:
         """Return what `on_step` gets beside the values, of the next session call."""
@@ -90,8 +82,11 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 
     def __init__(self, result: training_loop.StepResult, hooks: Sequence[StepHook]):
         self._hooks = hooks
-        waited = [] if result.waited is None else [result.waited]
-        self._common = [result.step, result.values, *waited]
+        self._common, self._time = [result.step, result.values], TrainingTime()
+        if result.waited is not None:
+            self._common, self._time.waited_secs = [*self._common, result.waited], 0.0
+        for hook in hooks:
+            hook.time = self._time
 
     def begin(self):
         for hook in self._hooks:
@@ -99,6 +94,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         repeated_calls.prepare(session)
+        self._reached = int(session.run(tf1.train.get_global_step()))
         for hook in self._hooks:
             hook.after_create_session(session, coord)
 
@@ -109,12 +105,17 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
-        secs = time.perf_counter() - self._called
+        self._time.secs += time.perf_counter() - self._called
         results = iter(run_values.results)
-        step, values, *waited = itertools.islice(results, len(self._common))
+        step, values = int(next(results)), next(results)
+        if self._time.waited_secs is not None:
+            self._time.waited_secs += next(results)
+        # A call may make no step, such as the last one of a run: its values are none.
+        if step == self._reached:
+            return
+        self._reached = step
         for hook, own in zip(self._hooks, self._counts, strict=True):
-            more = [next(results) for _ in range(own)] if own else ()
-            hook.take(run_context, secs, waited, int(step), values, more)
+            hook.on_step(run_context, step, values, *itertools.islice(results, own))
 
     def end(self, session):
         for hook in self._hooks:
@@ -172,13 +173,13 @@ class Summaries(StepHook):
             self._write(step, values)
 
     def _write(self, step: int, values: np.ndarray) -> None:
-        secs = self.secs - self._last[0]
+        secs, waited_secs = self.time.secs - self._last[0], self.time.waited_secs
         speed = (step - self._last[1]) / secs
-        self._last = (self.secs, step)
+        self._last = (self.time.secs, step)
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
-        if self.waited_secs is not None:
-            scalars["input_wait_share"] = (self.waited_secs - self._last_waited) / secs
-            self._last_waited = self.waited_secs
+        if waited_secs is not None:
+            scalars["input_wait_share"] = (waited_secs - self._last_waited) / secs
+            self._last_waited = waited_secs
         scalars |= {"steps_per_sec": speed, "examples_per_sec": speed * self._batch_size}
         summary = tf1.Summary(
             value=[tf1.Summary.Value(tag=tag, simple_value=x) for tag, x in scalars.items()]

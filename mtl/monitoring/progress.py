@@ -91,8 +91,6 @@ class Progress(hooks.StepHook):
         )
 
     def on_step(self, run_context, step, values):
-        if step == self._step:
-            return
         is_logged = time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step
         if is_logged or not self._bar.disable:
             self._show(step, self._describe(step, values), is_logged)
@@ -114,12 +112,12 @@ class Progress(hooks.StepHook):
 
     def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
         """Return all that is known, by name, as plain numbers."""
-        steps_per_sec = (step - self._first) / self.secs
+        steps_per_sec = (step - self._first) / self.time.secs
         fields: dict[str, Any] = {"step": step, "loss": float(values[self._loss])}
         fields["losses"] = {name: float(values[at]) for name, at in self._losses.items()}
         fields["examples_per_sec"] = steps_per_sec * self._batch_size
-        if self.waited_secs is not None:
-            fields["input_wait_share"] = self.waited_secs / self.secs
+        if self.time.waited_secs is not None:
+            fields["input_wait_share"] = self.time.waited_secs / self.time.secs
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _tell(self, fields: dict[str, Any], num_tasks: int) -> str:

@@ -3,6 +3,7 @@
 tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
@@ -33,16 +34,18 @@ class Tracked(hooks.StepHook):
         self._every, self._batch_size, self._log = every_steps, batch_size, log
 
     def after_create_session(self, session, coord):
-        self._last = (session.run(tf1.train.get_global_step()), self.secs, self.waited_secs)
+        step = session.run(tf1.train.get_global_step())
+        self._last = (step, dataclasses.replace(self.time))
 
     def on_step(self, run_context, step, values):
-        last, secs, waited = self._last
+        last, then = self._last
         if step // self._every == last // self._every:
             return
-        self._last = (step, self.secs, self.waited_secs)
-        speed = (step - last) / (self.secs - secs)
+        self._last = (step, dataclasses.replace(self.time))
+        secs = self.time.secs - then.secs
+        speed = (step - last) / secs
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))
         scalars |= {"steps_per_sec": speed, "examples_per_sec": speed * self._batch_size}
-        if waited is not None:
-            scalars["input_wait_share"] = (self.waited_secs - waited) / (self.secs - secs)
+        if self.time.waited_secs is not None:
+            scalars["input_wait_share"] = (self.time.waited_secs - then.waited_secs) / secs
         self._log("train", step, scalars)

@@ -89,16 +89,18 @@ def test_summaries_that_are_fetched_come_at_their_steps(tmp_path, every):
 
 @pytest.mark.parametrize("skipped, is_told", [(0, False), (4, False), (5, True), (40, True)])
 def test_many_steps_that_were_skipped_are_told_at_the_end(skipped, is_told, tmp_path):
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), tf1.Session() as session:
         tf1.train.get_or_create_global_step()
+        session.run(tf1.global_variables_initializer())
         names = ("loss", "skipped_steps")
-        hook = hooks.Skipped(
-            training_loop.StepResult(tf.constant(0), tf.zeros([2]), names), tmp_path
-        )
+        result = training_loop.StepResult(tf.constant(0), tf.zeros([2]), names)
+        hook = hooks.StepHooks(result, [hooks.Skipped(result, tmp_path)])
+        hook.after_create_session(session, None)
         # The last call of a run makes no step.
         for values in ([0.7, skipped], [0.0, 0.0]):
-            hook.take(None, 0.1, (), 40, np.float32(values), ())
-        hook.end(None)
+            hook.before_run(None)
+            hook.after_run(None, types.SimpleNamespace(results=[40, np.float32(values)]))
+        hook.end(session)
     told = doubts.read_all_doubts(str(tmp_path))
     assert bool(told) == is_told
     assert not told or told[0].startswith(f"{skipped} of 40 steps were skipped")
@@ -136,7 +138,7 @@ def test_hooks_that_share_what_is_fetched_see_what_they_see_alone():
     )
     for hook in together:
         assert hook.steps == alone[0].steps and hook.ended
-        assert hook.secs == together[0].secs > 0.08
+        assert hook.time.secs == together[0].time.secs > 0.08
     assert [step for step, *_ in alone[0].steps] == [1, 2, 3, 4]
     assert [more for *_, more in alone[0].steps] == [(2,), (), (6,), ()]
 

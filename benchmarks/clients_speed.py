@@ -339,7 +339,14 @@ def take_turns(
         for name, train in sides.items():
             if not find_failure(found[name]):
                 found[name].append(train({"seed": seed}))
+                print(describe_turn(name, seed, rounds, found[name][-1]), file=sys.stderr)
     return found
+
+
+def describe_turn(name: Any, turn: int, rounds: int, result: Result) -> str:
+    """Return a line for people who wait."""
+    side = name if name in PEERS else f"mtl, {', '.join(name)}"
+    return f"round {turn} of {rounds}, {side}: {result.why or f'{result.speed:,.0f} examples/s'}"
 
 
 def format_speed(results: Sequence[Result]) -> str:

@@ -81,7 +81,7 @@ def test_drawn_labels_can_be_learned():
     assert 0.05 < labels[:, 1].mean() < labels[:, 0].mean() < 0.5
 
 
-def test_a_side_that_fails_is_not_asked_again():
+def test_a_side_that_fails_is_not_asked_again(capsys):
     asked = []
 
     def fail(case):
@@ -95,6 +95,13 @@ def test_a_side_that_fails_is_not_asked_again():
     found = clients_speed.take_turns({**ours, "LibMTL": fail}, 3)
     assert asked == [1]
     assert len(found["arrays", "Adam"]) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[:3] == [
+        "round 1 of 3, mtl, arrays, Adam: 10 examples/s",
+        "round 1 of 3, mtl, arrays, LazyAdam: 10 examples/s",
+        "round 1 of 3, LibMTL: no torch",
+    ]
+    assert len(told) == 7
     (line,) = clients_speed.build_lines("MMoE", found)
     assert line[:4] == ["MMoE", "LibMTL", "tensors, batches cut by index", "no torch"]
     assert len(line) == len(clients_speed.HEADER)

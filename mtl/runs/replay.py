@@ -101,8 +101,7 @@ class _Replay(training.Training):
 
     @property
     def _watched_steps(self) -> dict[str, tuple[int, ...]]:
-        # The step that is looked at tells all there is.
-        return {} if self._run.steps_per_call == 1 else super()._watched_steps
+        return {}  # All of them.
 
     def find_checkpoint(self, model_dir: str, step: int) -> str:
         """Return the last checkpoint of a step before this one; of this step where there is none.

@@ -61,7 +61,6 @@ class MultiTaskModel(passes.Passes):
         *,
         statistics: features_lib.Statistics,
         loop: Mapping[str, Any] | None = None,
-        watched_steps: Mapping[str, tuple[int, ...]] | None = None,
         slices: int = 1,
         precision: precision_lib.Precision = precision_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
@@ -80,7 +79,6 @@ class MultiTaskModel(passes.Passes):
           mode: a `tf.estimator.ModeKeys`.
           statistics: what the columns learned of the training split.
           loop: the arguments of `training_loop.run_repeatedly`, for several steps per session call.
-          watched_steps: `due_every` and `due_at` of `training_loop.run_once`, without a loop.
           slices: into how many micro-batches a training batch is cut.
           precision: in which numbers the network of a training step computes.
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
@@ -98,15 +96,7 @@ class MultiTaskModel(passes.Passes):
         with stacks.stack_tasks(may_stack and is_plain):
             build = functools.partial(self._build_graph, features, labels, mode, statistics)
             spec = build(
-                loop,
-                watched_steps or {},
-                slices,
-                precision,
-                training_hooks,
-                observe,
-                attack,
-                board,
-                evaluation_hooks,
+                loop, slices, precision, training_hooks, observe, attack, board, evaluation_hooks
             )
         stacks.add_saver()
         return spec
@@ -118,7 +108,6 @@ class MultiTaskModel(passes.Passes):
         mode: str,
         statistics: features_lib.Statistics,
         loop: Mapping[str, Any] | None,
-        watched_steps: Mapping[str, tuple[int, ...]],
         slices: int,
         precision: precision_lib.Precision,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
@@ -136,7 +125,7 @@ class MultiTaskModel(passes.Passes):
             if loop:
                 result = training_loop.run_repeatedly(step, features, **loop)
             else:
-                result = training_loop.run_once(step, features, labels, **watched_steps)
+                result = training_loop.run_once(step, features, labels)
             loss = balanced.hide_nan(result["loss"])
             return compat.estimator.EstimatorSpec(
                 mode, loss=loss, train_op=result.step, **training_hooks(result)

@@ -99,10 +99,6 @@ class _Replay(training.Training):
         is_one = place.strategy == distribution.ONE and not place.cluster
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
 
-    @property
-    def _watched_steps(self) -> dict[str, tuple[int, ...]]:
-        return {}  # All of them.
-
     def find_checkpoint(self, model_dir: str, step: int) -> str:
         """Return the last checkpoint of a step before this one; of this step where there is none.
 

@@ -6,6 +6,7 @@ metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: N
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import os
@@ -276,7 +277,6 @@ class Training:
             model.model_fn,
             statistics=statistics,
             loop=self._loop_settings,
-            watched_steps=self._watched_steps,
             slices=self._run.micro_batches,
             precision=self._run.precision,
             training_hooks=training_hooks,
@@ -306,25 +306,17 @@ class Training:
     def _loop_settings(self) -> dict[str, Any] | None:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
-        watched, profiling = self._watched_steps, self._profiling
-        every = (self._run.checkpoint_steps,) if self._run.checkpoint_steps else ()
+        due = (self._run.checkpoint_steps, self._run.summary_steps)
+        shown, profiling = self._board, self._profiling
+        own = [types.read_member(h, types.Hook, "every_steps") for h in self._experiment.hooks]
+        chosen = (shown.due_at if shown else (), profiling.due_at if profiling else ())
         return {
             "steps_per_call": self._run.steps_per_call,
             "last_step": self._run.train_steps,
-            "due_every": (*every, *watched["due_every"]),
-            "due_at": (*watched["due_at"], *(profiling.due_at if profiling else ())),
-            "has_due": bool(self._board and self._board.due_items),
+            "due_every": (*filter(None, due), *own, *(shown.due_every if shown else ())),
+            "due_at": tuple(itertools.chain(*chosen)),
+            "has_due": bool(shown and shown.due_items),
         }
-
-    @property
-    def _watched_steps(self) -> dict[str, tuple[int, ...]]:
-        """The steps at which somebody looks at monitors; none, which is all, where unknown."""
-        if self._place.has_servers:  # Other workers count steps, too: a call may pass any.
-            return {}
-        shown = self._board
-        own = [types.read_member(h, types.Hook, "every_steps") for h in self._experiment.hooks]
-        every = (self._run.summary_steps, *own, *(shown.due_every if shown else ()))
-        return {"due_every": every, "due_at": shown.due_at if shown else ()}
 
     def _build_input(
         self,

@@ -9,7 +9,6 @@ and when does not depend on `steps_per_call`.
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ class StepResult:
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
       values: float32 [M], the monitors of the call's last step; those of `monitors.add_where_due`
-        are NaN where a call ends at a step at which nobody looks.
+        are NaN where a call of several steps ends because of its time.
       names: their M names.
       summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
         did. A call of one step makes it only where it is fetched.
@@ -69,41 +68,14 @@ class Clock(NamedTuple):
     waited: tf.Tensor
 
 
-def run_once(
-    step_fn: StepFn,
-    features: Any,
-    labels: Any,
-    due_every: tuple[int, ...] = (),
-    due_at: tuple[int, ...] = (),
-) -> StepResult:
-    """Take one step per session call.
-
-    Args:
-      step_fn: one training step.
-      features: of its batch.
-      labels: of its batch.
-      due_every: monitors of `monitors.add_where_due` are computed at multiples of these steps, and
-      due_at: at these steps; at all steps where neither names any.
-    """
-    is_watched: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if due_every or due_at:
-        is_watched = monitors_lib.compute_where(_find_due(due_every, due_at))
-    with is_watched, summaries.collect_due() as due:
+def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
+    """Take one step per session call."""
+    with summaries.collect_due() as due:
         train_op, monitors = step_fn(features, labels)
     values, summary = _stack(monitors), summaries.take_summaries()
     with tf.control_dependencies([train_op, values, *due]):
         step = tf1.train.get_global_step().read_value()
     return StepResult(step, tf.identity(values), tuple(monitors), summary, _join(due))
-
-
-def _find_due(due_every: tuple[int, ...], due_at: tuple[int, ...]) -> tf.Tensor:
-    """Return whether the step that is being made is one of these, a bool scalar."""
-    step = tf1.train.get_or_create_global_step().read_value() + 1
-    every, at = (tf.constant(steps, step.dtype, [len(steps)]) for steps in (due_every, due_at))
-    is_due = tf.reduce_any(tf.equal(tf.concat([step % every, step - at], axis=0), 0))
-    # Before the update, which counts the step.
-    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, is_due.op)
-    return is_due
 
 
 def run_repeatedly(

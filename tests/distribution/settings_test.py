@@ -99,29 +99,6 @@ def test_two_replicas_train_as_one_device_does(normalized, train_alone, tmp_path
         np.testing.assert_allclose(their_losses[key], losses[key], rtol=1e-4, err_msg=key)
 
 
-@pytest.mark.medium
-def test_gates_are_shown_alike_in_a_loop_in_single_steps_and_on_replicas(tmp_path):
-    network = networks.MMoE(
-        expert=networks.MLP(layers=[8]), num_experts=2, tower=networks.MLP(layers=[4])
-    )
-    made = tiny.make(network=network, train_steps=8, summary_steps=4)
-    tiny.train(made, tmp_path / "loop")
-    single = dataclasses.replace(made, run=dataclasses.replace(made.run, steps_per_call=1))
-    tiny.train(single, tmp_path / "single")
-    tiny.copy_until(tmp_path / "loop", tmp_path / "replicas", 0)
-    tiny.train(dataclasses.replace(made, distribution=TWO_CPUS), tmp_path / "replicas")
-    shown = {
-        name: {key: x for key, x in tiny.scalars(tmp_path / name).items() if "gate/" in key[1]}
-        for name in ("loop", "single", "replicas")
-    }
-    expected = shown["loop"]
-    assert {step for step, _ in expected} == {4, 8} and np.isfinite(list(expected.values())).all()
-    assert shown["single"] == expected
-    # Those of replicas are of one replica's half of the batch.
-    assert shown["replicas"].keys() == expected.keys()
-    assert list(shown["replicas"].values()) == pytest.approx(list(expected.values()), abs=0.3)
-
-
 @pytest.mark.slow
 def test_replicas_start_warm_as_one_device_does_and_one_device_goes_on(train_alone, tmp_path):
     """With rows that moved, and the optimizer's state."""

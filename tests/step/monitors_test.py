@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import tensorflow as tf
 
 from mtl.step import monitors, training_loop
@@ -45,29 +44,6 @@ def test_a_call_of_several_steps_computes_it_in_the_step_that_is_due():
         for step in (5, 10, 12):
             assert session.run(result.step) == step
             assert session.run(computed) == {5: 1, 10: 2, 12: 3}[step]
-
-
-def test_calls_of_one_step_compute_it_in_the_steps_that_are_due():
-    with tf.Graph().as_default(), tf1.Session() as session:
-        computed = tf1.get_variable("computed", [], initializer=tf1.zeros_initializer())
-        global_step = tf1.train.create_global_step()
-
-        def step_fn(features, labels):
-            shown = _take(computed)
-            with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
-                return global_step.assign_add(1, read_value=False), shown
-
-        result = training_loop.run_once(step_fn, 0, 0, due_every=(5, 4), due_at=(7,))
-        session.run(tf1.global_variables_initializer())
-        for step in range(1, 13):
-            found, values = session.run([result.step, result.values])
-            values = dict(zip(result.names, values.tolist(), strict=True))
-            is_due = step in (4, 5, 7, 8, 10, 12)
-            assert (found, values["loss"]) == (step, 3)
-            assert [values["mean"], values["deviation"]] == pytest.approx(
-                [1, 2] if is_due else [math.nan] * 2, nan_ok=True
-            )
-        assert session.run(computed) == 6
 
 
 def test_it_is_nan_in_other_steps():

@@ -194,7 +194,8 @@ class _Part:
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
 
         self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, self._summary.op)
+        # Each output of a branch comes when it is ready: one does not tell that all were read.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._kept))
 
     def finish(self, train_op: tf.Operation) -> tf.Tensor:
         """Return the summary of the step, with what it added to the weights."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -457,3 +458,23 @@ def test_of_a_large_tensor_entries_of_all_rows_and_columns_are_shown(monkeypatch
         drawn = session.run(histograms.draw("weights/table", tf.constant(values)))
     (value,) = tf1.Summary.FromString(drawn).value
     assert_histogram(value.histo, values.ravel()[::stride])
+
+
+def test_weights_are_read_before_they_move_however_late_their_rows_are_known():
+    def wait(rows):
+        time.sleep(0.2)
+        return rows
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        table = tf1.get_variable("table", [3, 1], initializer=tf1.zeros_initializer())
+        (late,) = tf1.py_func(wait, [np.array([0, 2])], [tf.int64])
+        late.set_shape([2])
+        part = watch._Part(tf.constant(True), [(table, tf.IndexedSlices(tf.ones([2, 1]), late))])
+        part.look(lambda: [tf.constant("")])
+        with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+            moved = table.assign_add(tf.ones([3, 1]), read_value=False)
+        drawn = part.finish(moved)
+        session.run(tf1.global_variables_initializer())
+        values = tf1.Summary.FromString(session.run(drawn)).value
+        (update,) = [value for value in values if value.tag.startswith("updates/")]
+        assert (update.histo.num, update.histo.min) == (2, 1)

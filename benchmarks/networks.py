@@ -281,7 +281,7 @@ class Comparison:
 
     def result_path(self, network: str, seed: int, params: Sequence[str] = ()) -> str:
         """Return where the result of a run is kept."""
-        words = "".join(f" {param.rpartition('.')[2].replace(' = ', ' ')}" for param in params)
+        words = "".join(f" {param.partition('.')[2].replace(' = ', ' ')}" for param in params)
         return self._path(network, f"seed {seed}{words}".replace(" ", "_"))
 
     def run(self, network: str, seed: int, params: Sequence[str] = ()) -> Result:

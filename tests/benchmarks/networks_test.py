@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from benchmarks import networks as benchmark
@@ -110,3 +112,10 @@ def test_steps_of_a_network_with_a_schedule_are_timed(tmp_path, monkeypatch):
     (tmp_path / "adult" / "input_widths.json").write_text('{"numeric_x": 10}')
     (tmp_path / "adult" / "9" / "ltb" / "width.json").write_text('{"factor": 0.1}')
     assert made.time_steps("ltb") > 0
+
+
+def test_each_correlation_has_results_of_its_own(tmp_path):
+    made = benchmark.Comparison(name="related_tasks", data_dir="", out=str(tmp_path), parameters=9)
+    params = [f"RelatedTasks.correlation = {value}" for value in (0.0, 0.5, 1.0)]
+    names = [os.path.basename(made.result_path("mmoe", 1, [param])) for param in params]
+    assert names == [f"seed_1_correlation_{value}.json" for value in ("0.0", "0.5", "1.0")]

@@ -478,6 +478,7 @@ def compare(
             add((given, optimizer), processes["ours"], input=given, optimizer=optimizer)
     for name in names:
         add(name, processes[name])
+    print(f"{layout}, {network}:", file=sys.stderr)
     return build_lines(network, take_turns(sides, options.rounds))
 
 

@@ -417,10 +417,17 @@ def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric
         panel.errorbar(means, places, xerr=errors, fmt="none", ecolor="#9aa3a8", elinewidth=1)
         panel.scatter(means, places, c="#1b6ca8", s=14, zorder=3)
         panel.axvline(0, color="#5f6b6d", linewidth=0.6)
+        # One network that learns little would press all others together.
+        typical = float(f"{max(3 * np.median(np.abs(means)), 1e-9):.0e}")
+        panel.set_xscale("symlog", linthresh=typical)
+        panel.set_xticks([-10 * typical, -typical, 0, typical])
+        panel.set_xticks([], minor=True)
+        panel.xaxis.set_major_formatter("{x:g}")
         panel.set_yticks(list(places), order, fontsize=7)
-        panel.tick_params(axis="x", labelsize=7)
+        panel.tick_params(axis="x", labelsize=6)
         panel.set_title(f"{name}, {metric}", fontsize=9)
-    panels.flat[0].set_xlabel(f"difference to {baseline}", fontsize=8)
+    what = f"difference to {baseline}, logarithmic beyond the ticks beside 0"
+    panels.flat[0].set_xlabel(what, fontsize=8, loc="left")
     figure.tight_layout()
     return figure
 

@@ -1,13 +1,14 @@
 """Layers of several copies of a network, each with variables of its own.
 
-hidden = copies.dense(inputs, 64, "hidden_0", scopes)       # [B, D] for all, or N of [B, D] -> N
-hidden = copies.dense(hidden, 32, "hidden_1", scopes)       # N of [B, 32]
+hidden = copies.dense(inputs, 64, "hidden_0", scopes, training)    # [B, D] for all, or N of [B, D]
+hidden = copies.dense(hidden, 32, "hidden_1", scopes, training)    # N of [B, 32]
 
 The variables have the names of a layer that is built alone: they are frozen, restored and penalised
 one by one. Copies that read the same inputs are one product with all kernels side by side, at the
-cost of a copy of the weights in every step. Copies that read inputs of their own are one batched
-product on GPUs, where every op has to be launched. On CPUs they are a product each: a copy whose
-layers follow each other finds its values in the cache, and was measured up to a third faster.
+cost of a copy of the weights in every step. Copies that read inputs of their own, of one width, are
+one batched product in training on GPUs, where every op has to be launched. On CPUs they are a
+product each: a copy whose layers follow each other finds its values in the cache, and was measured
+up to a third faster. So are they in what is served, which is the same graph wherever it is built.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +30,11 @@ def dense(
     units: int,
     name: str,
     scopes: Sequence[str],
+    training: bool,
     use_bias: bool = True,
 ) -> list[tf.Tensor]:
     """Apply a dense layer for each scope: [B, D] or N of [B, D] -> N of [B, units]."""
-    is_at_once = isinstance(inputs, tf.Tensor) or tf.config.list_physical_devices("GPU")
+    is_at_once = isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
     # What looks at the inputs of a layer chooses it by its own scope.
     is_watched = quantization.is_active() or pruned.are_inputs_watched()
     if is_watched or not is_at_once or len(scopes) == 1:
@@ -54,6 +56,12 @@ def dense(
     outputs = tf.linalg.matmul(tf.stack(inputs), tf.stack(kernels))
     outputs = outputs + tf.stack(biases)[:, tf.newaxis] if use_bias else outputs
     return tf.unstack(outputs, len(scopes))
+
+
+def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
+    """Return whether one batched product is possible, and there is a device that gains by it."""
+    is_one_width = len({own.shape[-1] for own in inputs}) == 1
+    return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 
 
 def for_each(

@@ -53,7 +53,7 @@ class AutoInt:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} of F columns -> [B, F * num_heads * units]."""
         with freezing.hold_part(self.trainable):
-            hidden = fields.stack_fields("AutoInt", inputs, self.dimension)
+            hidden = fields.stack_fields("AutoInt", inputs, self.dimension, training)
             for index in range(self.num_layers):
                 with tf1.variable_scope(f"layer_{index}"):
                     hidden = self._layer(hidden, training)

@@ -54,7 +54,7 @@ class CIN:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, maps of all layers]."""
         with freezing.hold_part(self.trainable):
-            first = fields.stack_fields("CIN", inputs, self.dimension)
+            first = fields.stack_fields("CIN", inputs, self.dimension, training)
             # The width goes before the fields: a layer is then one product of [B * width, maps].
             first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
             hidden, outputs = first, []

@@ -48,7 +48,7 @@ class FiBiNET:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} of F columns -> [B, F (F - 1) dimension]."""
         with freezing.hold_part(self.trainable):
-            stacked = fields.stack_fields("FiBiNET", inputs, self.dimension)
+            stacked = fields.stack_fields("FiBiNET", inputs, self.dimension, training)
             weighed = self._weigh_fields(stacked)
             pairs = [
                 self._multiply_pairs(stacked, "plain"),

@@ -1,6 +1,6 @@
 """Columns by name, and as fields: vectors of one width, which feature interactions compare.
 
-stacked = fields.stack_fields("FM", inputs, dimension=8)                    # [B, F, 8]
+stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B, F, 8]
 chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {column: [B, D]}
 """
 
@@ -47,7 +47,9 @@ def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T])
     }
 
 
-def stack_fields(kind: str, inputs: types.Tensors, dimension: int | None) -> tf.Tensor:
+def stack_fields(
+    kind: str, inputs: types.Tensors, dimension: int | None, training: bool
+) -> tf.Tensor:
     """Stack the columns in the order given, {column: [B, D]} -> [B, F, dimension].
 
     A column of another width than `dimension` is multiplied by a matrix without a bias, which lies
@@ -57,6 +59,7 @@ def stack_fields(kind: str, inputs: types.Tensors, dimension: int | None) -> tf.
       kind: the trunk that reads them, for errors.
       inputs: vectors alone.
       dimension: the width of a field; None takes columns as they are.
+      training: as for the trunk.
 
     Raises:
       UserError: there are fewer than two columns, one is an image, or widths differ and `dimension`
@@ -76,7 +79,7 @@ def stack_fields(kind: str, inputs: types.Tensors, dimension: int | None) -> tf.
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
     for width in sorted(set(widths.values()) - {dimension}):
         chosen = [column for column in columns if widths[column] == width]
-        fields |= zip(chosen, _project(inputs, chosen, dimension), strict=True)
+        fields |= zip(chosen, _project(inputs, chosen, dimension, training), strict=True)
     return tf.stack([fields[column] for column in columns], axis=1)
 
 
@@ -87,8 +90,10 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
     checks.require(is_vector, f"{kind} inputs", "be vectors", tuple(value.shape[1:]), fix)
 
 
-def _project(inputs: types.Tensors, columns: Sequence[str], dimension: int) -> list[tf.Tensor]:
+def _project(
+    inputs: types.Tensors, columns: Sequence[str], dimension: int, training: bool
+) -> list[tf.Tensor]:
     """Project columns of one width, {column: [B, D]} -> F of [B, dimension]."""
     scopes = [f"field_{column}" for column in columns]
     values = [inputs[column] for column in columns]
-    return copies.dense(values, dimension, "projection", scopes, use_bias=False)
+    return copies.dense(values, dimension, "projection", scopes, training, use_bias=False)

@@ -40,7 +40,7 @@ class FM:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, dimension], with the sum of all D before it."""
         with freezing.hold_part(self.trainable):
-            stacked = fields.stack_fields("FM", inputs, self.dimension)
+            stacked = fields.stack_fields("FM", inputs, self.dimension, training)
         pairs = (tf.reduce_sum(stacked, axis=1) ** 2 - tf.reduce_sum(stacked**2, axis=1)) / 2
         if not self.linear:
             return pairs

@@ -77,7 +77,7 @@ class FTTransformer:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, dimension]."""
         with freezing.hold_part(self.trainable):
-            tokens = self._tokens(inputs)
+            tokens = self._tokens(inputs, training)
             count = tokens.shape[1]
             # Rows of tokens: a matrix times a batch of matrices would keep a gradient for each.
             rows = tf.reshape(tokens, [-1, self.dimension])
@@ -88,9 +88,9 @@ class FTTransformer:
                     rows = self._feed_forward(rows, training)
             return tf.nn.relu(layers.layer_norm(rows, "norm"))
 
-    def _tokens(self, inputs: types.Tensors) -> tf.Tensor:
+    def _tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Return the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned one first."""
-        stacked = fields.stack_fields("FTTransformer", inputs, self.dimension)
+        stacked = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
         # As in the authors' code, so that tokens differ from the start.
         bound = self.dimension**-0.5
         uniform = tf1.random_uniform_initializer(-bound, bound)

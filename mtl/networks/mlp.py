@@ -79,10 +79,10 @@ class MLP:
         with freezing.hold_part(self.trainable):
             for index, size in enumerate(self.layers):
                 name = f"hidden_{index}"
-                sums = copies.dense(given, size, name, scopes, use_bias=self._has_bias)
+                sums = copies.dense(given, size, name, scopes, training, self._has_bias)
                 gates: Sequence[tf.Tensor | None] = [None] * count
                 if self.activation == _SWIGLU:
-                    gates = copies.dense(given, size, f"{name}/gate", scopes)
+                    gates = copies.dense(given, size, f"{name}/gate", scopes, training)
                 seen = [given] * count if isinstance(given, tf.Tensor) else given
                 given = []
                 for scope, own, products, gate in zip(scopes, seen, sums, gates, strict=True):

@@ -27,7 +27,7 @@ def _run(build, inputs=INPUTS):
 
 
 def test_columns_of_another_width_are_projected():
-    stacked, kernels = _run(lambda inputs: fields.stack_fields("FM", inputs, 4))
+    stacked, kernels = _run(lambda inputs: fields.stack_fields("FM", inputs, 4, True))
     assert stacked.shape == (5, 4, 4)
     assert set(kernels) == {f"field_{c}/projection/kernel" for c in ("age", "pay", "day")}
     for index, (column, value) in enumerate(INPUTS.items()):
@@ -37,7 +37,7 @@ def test_columns_of_another_width_are_projected():
 
 def test_columns_of_one_width_are_taken_as_they_are():
     inputs = {"a": INPUTS["age"], "b": INPUTS["pay"]}
-    stacked, kernels = _run(lambda inputs: fields.stack_fields("FM", inputs, None), inputs)
+    stacked, kernels = _run(lambda inputs: fields.stack_fields("FM", inputs, None, True), inputs)
     assert kernels == {}
     np.testing.assert_array_equal(stacked, np.stack(list(inputs.values()), axis=1))
 
@@ -52,7 +52,7 @@ def test_columns_of_one_width_are_taken_as_they_are():
 )
 def test_columns_that_cannot_be_compared_are_one_line(inputs, dimension, says):
     with pytest.raises(checks.UserError) as error:
-        _run(lambda inputs: fields.stack_fields("FM", inputs, dimension), inputs)
+        _run(lambda inputs: fields.stack_fields("FM", inputs, dimension, True), inputs)
     assert says in str(error.value) and "\n" not in str(error.value)
 
 

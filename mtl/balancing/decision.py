@@ -116,9 +116,12 @@ def decide_once(
             names=tuple(losses),
             places=chosen,
         )
-        new_weights, new = method(tasks)
-        new = {**new, "weights": new_weights}
-        return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
+        # Small ops, in loops, which a GPU takes longer to start than a CPU to run. Its eigenvalues
+        # and solutions were seen to be off where gradients differ by many decades.
+        with tf.device("/device:CPU:0"):
+            new_weights, new = method(tasks)
+            new = {**new, "weights": new_weights}
+            return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
 
     # Methods divide by norms and take their maxima: they never see a batch without a task.
     return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy(old))

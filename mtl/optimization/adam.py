@@ -1,4 +1,4 @@
-"""Adam for sparse rows and with decoupled weight decay, as `tf.compat.v1.train.Optimizer`.
+"""Adam for looked-up tables and with decoupled weight decay, as `tf.compat.v1.train.Optimizer`.
 
     from mtl.optimization import optimizers
     update.Update.optimizer = @optimizers.AdamW()
@@ -30,6 +30,21 @@ class _Scalars(NamedTuple):
     beta2: tf.Tensor
     rest2: tf.Tensor
     epsilon: tf.Tensor
+
+
+class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
+    """Adam that moves all rows of a table by the fused op of dense gradients.
+
+    TensorFlow's own goes over the table a dozen times instead, which takes two to three times as
+    long. Values differ in their last bits.
+    """
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
+    ) -> tf.Operation:
+        shape = tf.cast(tf.shape(var), indices.dtype)
+        dense = tf.scatter_nd(indices[:, tf.newaxis], grad, shape)
+        return self._resource_apply_dense(dense, var)
 
 
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):

@@ -45,7 +45,7 @@ def run(make_hook, num_steps, steps_per_call=1, others=(), step=None, prepare=No
             result = training_loop.run_once(step or take_step, *iterator.get_next())
         else:
             result = training_loop.run_repeatedly(
-                step or take_step, iterator, steps_per_call, num_steps, ()
+                step or take_step, iterator, steps_per_call, num_steps, due_every=(10,)
             )
         stop = tf1.train.StopAtStepHook(last_step=num_steps)
         hook = make_hook(result)

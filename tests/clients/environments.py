@@ -13,12 +13,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def build(env: str | os.PathLike[str], extras: str, packages: Sequence[str] = ()) -> str:
-    """Return the Python of an environment, which is made where it is not there."""
-    python = pathlib.Path(env).absolute() / "bin" / "python"
-    if not python.exists():
-        venv.create(python.parents[1], with_pip=True)
+    """Return the Python of an environment, which is made where it is not there whole."""
+    folder = pathlib.Path(env).absolute()
+    python, installed = folder / "bin" / "python", folder / "installed"
+    if not installed.exists():
+        venv.create(folder, with_pip=True)
         install = [python, "-m", "pip", "install", "-q", f"{ROOT}[{extras}]", *packages]
         subprocess.run(install, check=True)
+        installed.touch()
     return str(python)
 
 

@@ -28,8 +28,10 @@ def test_a_misspelt_verb(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", ["warm-start", "warm_start"])
-def test_a_launcher_sees_its_own_name_and_flags(monkeypatch, name):
+def test_a_launcher_sees_its_own_name_flags_and_folder(monkeypatch, tmp_path, name):
     seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/bin", "/site-packages"])
 
     def run_module(module, run_name, alter_sys):
         seen.append((module, run_name, alter_sys, sys.argv[1:], sys.argv[0].endswith(".py")))
@@ -41,3 +43,4 @@ def test_a_launcher_sees_its_own_name_and_flags(monkeypatch, name):
         "guarded",
         ("launch.warm_start", "__main__", True, ["--gin_file", "x.gin"], True),
     ]
+    assert sys.path[0] == str(tmp_path)

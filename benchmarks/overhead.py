@@ -14,14 +14,12 @@ import functools
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
-from unittest import mock
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from mtl import compat, experiment, features, heads, model, networks, spec
+from mtl import compat, experiment, features, heads, model, networks, spec, types
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
@@ -101,18 +99,38 @@ class Turns:
 
 
 class Counting(tf1.train.SessionRunHook):
-    """Takes the turns of a training."""
+    """Takes the turns of a training.
 
-    def __init__(self, turns: Turns, steps_per_call: int):
-        self._turns, self._steps_per_call = turns, steps_per_call
-        self._is_first = True
+    Args:
+      turns: of both sides.
+      step: the global step after a call; None where each call makes a step.
+    """
+
+    def __init__(self, turns: Turns, step: tf.Tensor | None = None):
+        self._turns, self._step = turns, step
+        self._last: int | None = None
+
+    def before_run(self, run_context):
+        return None if self._step is None else tf1.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context, run_values):
-        if self._is_first:  # Graphs are optimized in it.
+        step = (self._last or 0) + 1 if self._step is None else int(run_values.results)
+        if self._last is None:  # Graphs are optimized in the first call.
             self._turns.start("trained")
-            self._is_first = False
         else:
-            self._turns.count("trained", self._steps_per_call)
+            self._turns.count("trained", step - self._last)
+        self._last = step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TakingTurns(types.Hook):
+    """Has a run take turns, at whose ends alone it has to see a step."""
+
+    turns: Turns
+    every_steps: int = _STEPS
+
+    def __call__(self, steps):
+        return Counting(self.turns, steps.step)
 
 
 def run_bare_loop(units: int, turns: Turns) -> None:
@@ -145,24 +163,16 @@ def train_plain(units: int, steps: int, turns: Turns) -> None:
         )
         compat.estimator.Estimator(model_fn, model_dir).train(
             lambda: plain.data.dataset("train", training=True, seed=1),
-            hooks=[Counting(turns, 1)],
+            hooks=[Counting(turns)],
             steps=steps,
         )
 
 
 def train_whole(units: int, steps: int, turns: Turns, steps_per_call: int) -> None:
     """Train a run with all its hooks."""
-    train = compat.estimator.Estimator.train
-    counting = Counting(turns, steps_per_call)
-
-    def train_and_count(*args: Any, hooks: Sequence[Any] = (), **settings: Any) -> Any:
-        return train(*args, hooks=[*hooks, counting], **settings)
-
     made = an_experiment(units, steps_per_call, steps)
-    with (
-        tempfile.TemporaryDirectory() as model_dir,
-        mock.patch.object(compat.estimator.Estimator, "train", train_and_count),
-    ):
+    made = dataclasses.replace(made, hooks=[TakingTurns(turns=turns)])
+    with tempfile.TemporaryDirectory() as model_dir:
         verbs.train(made, model_dir)
 
 

@@ -31,7 +31,8 @@ class Run:
       checkpoint_secs: or each so many seconds; set exactly one of the two.
       keep_checkpoints: how many of the latest checkpoints are kept; the best is kept apart.
       summary_steps: write TensorBoard scalars at every multiple of this step.
-      steps_per_call: the most steps in one session call; 1 turns the loop in the graph off.
+      steps_per_call: the most steps in one session call; 1 turns the loop in the graph off. Hooks
+        see a step where something is due, or after about a second, with either.
       micro_batches: into how many slices a batch is cut that go through the network one by one, to
         save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
       precision: in which numbers, and by which compiler, the network of a training step computes.

@@ -64,8 +64,8 @@ class StepHook:
     def end(self, session: tf.compat.v1.Session) -> None:
         """Act at the end of training, as `SessionRunHook.end`."""
 
-    def choose_more(self) -> Sequence[tf.Tensor]:
-        """Return what `on_step` gets beside the values, of the next session call."""
+    def choose_more(self, step: int) -> Sequence[tf.Tensor]:
+        """Return what `on_step` gets beside the values, of the call that begins with this step."""
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
@@ -73,15 +73,55 @@ class StepHook:
         raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnseenSteps:
+    """Takes the steps that no hook has to see, by session calls without hooks.
+
+    For calls of one step, such as those of replicas: hooks cost as much time as a tenth of a small
+    network's step. They see what those of a loop in the graph see: a step at which something is
+    due, the last one, and one each second.
+
+    Attributes:
+      last_step: the last of all.
+      due_every: every multiple of any of these is to be seen.
+      due_at: so are these steps.
+    """
+
+    last_step: int
+    due_every: Sequence[int]
+    due_at: Sequence[int] = ()
+
+    def take(self, session: tf.compat.v1.Session, fetches: Any, step: int) -> int:
+        """Take steps after this one, and return which one is reached: the next is to be seen."""
+        due = [(step // every + 1) * every for every in self.due_every]
+        due += [chosen for chosen in self.due_at if chosen > step]
+        end = min([self.last_step, *due]) - 1
+        deadline = time.perf_counter() + training_loop.SECS_PER_CALL
+        while step < end and time.perf_counter() < deadline:
+            session.run(fetches)
+            step += 1
+        return step
+
+
 class StepHooks(tf.compat.v1.train.SessionRunHook):
     """Runs step hooks in their order, and fetches once what all of them look at.
 
     Fetches of a hook each would cost a session call as much time as a small network needs for a
     tenth of its step.
+
+    Args:
+      result: of the step.
+      hooks: in their order.
+      unseen: the steps that are taken without any hook of the session; None takes none.
     """
 
-    def __init__(self, result: training_loop.StepResult, hooks: Sequence[StepHook]):
-        self._hooks = hooks
+    def __init__(
+        self,
+        result: training_loop.StepResult,
+        hooks: Sequence[StepHook],
+        unseen: UnseenSteps | None = None,
+    ):
+        self._hooks, self._unseen = hooks, unseen
         self._common, self._time = [result.step, result.values], TrainingTime()
         if result.waited is not None:
             self._common, self._time.waited_secs = [*self._common, result.waited], 0.0
@@ -99,9 +139,12 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
             hook.after_create_session(session, coord)
 
     def before_run(self, run_context):
-        more = [hook.choose_more() for hook in self._hooks]
-        self._counts = [len(chosen) for chosen in more]
         self._called = time.perf_counter()
+        if self._unseen:
+            fetches = run_context.original_args.fetches
+            self._reached = self._unseen.take(run_context.session, fetches, self._reached)
+        more = [hook.choose_more(self._reached + 1) for hook in self._hooks]
+        self._counts = [len(chosen) for chosen in more]
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
@@ -154,9 +197,9 @@ class Summaries(StepHook):
         if self._writes_graph:
             self._writer.add_graph(session.graph)
 
-    def choose_more(self):
+    def choose_more(self, step):
         summary = self._result.summary
-        may_be_due = self._result.is_repeated or self._owes or self._is_due(self._step + 1)
+        may_be_due = self._result.is_repeated or self._owes or self._is_due(step)
         return () if summary is None or not may_be_due else (summary,)
 
     def _is_due(self, step: int) -> bool:

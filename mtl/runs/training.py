@@ -306,16 +306,20 @@ class Training:
     def _loop_settings(self) -> dict[str, Any] | None:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
+        has_due = bool(self._board and self._board.due_items)
+        return {"steps_per_call": self._run.steps_per_call, **self._seen, "has_due": has_due}
+
+    @property
+    def _seen(self) -> dict[str, Any]:
+        """The steps that hooks have to see."""
         due = (self._run.checkpoint_steps, self._run.summary_steps)
         shown, profiling = self._board, self._profiling
         own = [types.read_member(h, types.Hook, "every_steps") for h in self._experiment.hooks]
         chosen = (shown.due_at if shown else (), profiling.due_at if profiling else ())
         return {
-            "steps_per_call": self._run.steps_per_call,
             "last_step": self._run.train_steps,
             "due_every": (*filter(None, due), *own, *(shown.due_every if shown else ())),
             "due_at": tuple(itertools.chain(*chosen)),
-            "has_due": bool(shown and shown.due_items),
         }
 
     def _build_input(
@@ -408,11 +412,18 @@ class Training:
             hooks.FullTables(result, model_dir, self._experiment.model),
             *self._build_tracked(result, context.report),
         ]
+        seen = self._seen
+        if self._profiling:  # It tells of the calls that it sees.
+            seen["due_at"] += tuple(range(self._profiling.begin, self._profiling.end))
+        # The hooks of several processes meet at each step.
+        is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
+        takes_unseen = is_one_process and not self._loop_settings
+        unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
         return {
             "training_chief_hooks": [
                 *([self._profiling.build_hook(result)] if self._profiling else []),
                 callbacks,
-                hooks.StepHooks(result, watching),
+                hooks.StepHooks(result, watching, unseen),
                 *(hook(result) for hook in self._experiment.hooks),
                 *([leading] if place.has_servers else []),
                 saving_hook,

@@ -20,8 +20,8 @@ from mtl.step import summaries
 
 tf1 = tf.compat.v1
 
-# A call ends soon after this time, so that progress, signals and stop requests are seen.
-_SECS_PER_CALL = 1.0
+SECS_PER_CALL = 1.0
+"""Hooks see a step after about so long: progress, signals and stop requests."""
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 """(features, labels) -> the op that updates the variables and {name: scalar} to watch."""
@@ -115,7 +115,7 @@ def run_repeatedly(
         step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock, due: Due
     ) -> tf.Tensor:
         del values, summary, due
-        in_time = clock.read - started < _SECS_PER_CALL
+        in_time = clock.read - started < SECS_PER_CALL
         return (step < end) & (in_time | tf.equal(step, start))
 
     def body(

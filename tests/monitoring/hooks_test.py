@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 import types
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl import distribution
 from mtl.monitoring import doubts, hooks
 from mtl.step import training_loop
 from tests import tiny
@@ -114,7 +116,7 @@ class _Kept(hooks.StepHook):
         self.steps, self.ended = [], False
         self._twice = result.step * 2
 
-    def choose_more(self):
+    def choose_more(self, step):
         return () if self.steps and self.steps[-1][0] % 2 else (self._twice,)
 
     def on_step(self, run_context, step, values, *more):
@@ -141,6 +143,75 @@ def test_hooks_that_share_what_is_fetched_see_what_they_see_alone():
         assert hook.time.secs == together[0].time.secs > 0.08
     assert [step for step, *_ in alone[0].steps] == [1, 2, 3, 4]
     assert [more for *_, more in alone[0].steps] == [(2,), (), (6,), ()]
+
+
+class _Calls(tf1.train.SessionRunHook):
+    """Counts the session calls that hooks see."""
+
+    count = 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("secs, seen", [(60.0, [10, 13, 20, 25]), (0.0, list(range(1, 26)))])
+def test_hooks_see_the_steps_at_which_something_is_due_or_a_second_is_over(secs, seen, monkeypatch):
+    monkeypatch.setattr(training_loop, "SECS_PER_CALL", secs)
+    kept, calls = [], _Calls()
+
+    def make(result):
+        kept.append(_Kept(result))
+        unseen = hooks.UnseenSteps(last_step=25, due_every=(10,), due_at=(13,))
+        return hooks.StepHooks(result, kept, unseen)
+
+    sessions.run(make, 25, others=[calls])
+    assert [step for step, *_ in kept[0].steps] == seen
+    # Each step is made, and its values are its own.
+    assert [values for _, values, _ in kept[0].steps] == [[2.0, step / 2] for step in seen]
+    assert calls.count == len(seen)
+    # Steps of 20 ms are training, seen or not; the 50 ms between two calls are not.
+    assert 0.5 < kept[0].time.secs < 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Seeing:
+    """Notes which steps it sees."""
+
+    seen: list
+    every_steps: int = 7
+
+    def __call__(self, steps):
+        noted = self.seen
+
+        class Hook(tf1.train.SessionRunHook):
+            def before_run(self, run_context):
+                return tf1.train.SessionRunArgs(steps.step)
+
+            def after_run(self, run_context, run_values):
+                noted.append(int(run_values.results))
+
+        return Hook()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("devices", [(), ("/cpu:0", "/cpu:1")], ids=["one", "replicas"])
+def test_a_run_without_a_loop_sees_and_learns_what_one_with_it_does(tmp_path, devices, monkeypatch):
+    monkeypatch.setattr(training_loop, "SECS_PER_CALL", 600.0)
+    found, seen = {}, {}
+    for name, steps_per_call in (("loop", 100), ("calls", 1)):
+        made = tiny.make(steps_per_call=steps_per_call, summary_steps=20, checkpoint_steps=30)
+        strategy = "mirrored" if devices else "none"
+        place = distribution.Distribution(strategy=strategy, devices=devices)
+        seen[name] = []
+        made = dataclasses.replace(made, distribution=place, hooks=[_Seeing(seen=seen[name])])
+        found[name] = tiny.train(made, tmp_path / name)
+        written = {step for step, tag in tiny.scalars(tmp_path / name) if tag == "loss"}
+        assert written == {20, 40}
+    # The last call of a loop makes no step.
+    assert sorted(set(seen["loop"])) == seen["calls"] == [7, 14, 20, 21, 28, 30, 35, 40]
+    for name, value in found["loop"].items():
+        np.testing.assert_array_equal(found["calls"][name], value, err_msg=name)
 
 
 @pytest.mark.medium

@@ -88,7 +88,7 @@ def test_a_call_after_the_last_step_changes_nothing():
 
 @pytest.mark.medium
 def test_a_call_ends_in_time(monkeypatch):
-    monkeypatch.setattr(training_loop, "_SECS_PER_CALL", 0.0)
+    monkeypatch.setattr(training_loop, "SECS_PER_CALL", 0.0)
     calls, _, _ = _train(3, steps_per_call=100)
     assert [step for step, _ in calls] == [1, 2, 3]
 

@@ -50,7 +50,7 @@ class Writing(hooks.StepHook):
         step = int(session.run(tf1.train.get_global_step()))
         self._write_start(step)
 
-    def choose_more(self):
+    def choose_more(self, step):
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:

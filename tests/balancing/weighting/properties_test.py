@@ -108,7 +108,7 @@ def _draws(distribution):
 @pytest.mark.medium
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "one_task"])
 def test_random_weights(distribution, monkeypatch):
-    monkeypatch.setattr("mtl.step.training_loop._SECS_PER_CALL", 600.0)
+    monkeypatch.setattr("mtl.step.training_loop.SECS_PER_CALL", 600.0)
     drawn = _draws(distribution)
     np.testing.assert_allclose(drawn.sum(axis=1), 1, rtol=1e-6)
     random = np.random.default_rng(0)

@@ -35,14 +35,14 @@ class _Scalars(NamedTuple):
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """Adam that moves all rows of a table by the fused op of dense gradients.
 
-    TensorFlow's own goes over the table a dozen times instead, which takes two to three times as
-    long. Values differ in their last bits.
+    TensorFlow's own goes over a large table a dozen times, which takes two to three times as long.
+    Values differ in their last bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        shape = tf.cast(tf.shape(var), indices.dtype)
+        shape = tf.constant(var.shape.as_list(), indices.dtype)
         dense = tf.scatter_nd(indices[:, tf.newaxis], grad, shape)
         return self._resource_apply_dense(dense, var)
 

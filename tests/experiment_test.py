@@ -21,6 +21,7 @@ from mtl.distribution import interruption
 from mtl.files import checksums
 from mtl.optimization import optimizers
 from mtl.runs import evaluation, verbs
+from mtl.step import training_loop
 from tests import graph_optimizer, tiny
 
 pytestmark = pytest.mark.medium
@@ -399,7 +400,8 @@ def test_an_evaluation_by_hand_leaves_the_runs_own_curve_alone(trained, tmp_path
     assert list(_shown(model_dir / "eval_train", "average_loss")) == [20, 40]
 
 
-def test_checkpoint_secs_saves_by_time(tmp_path):
+def test_checkpoint_secs_saves_by_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_loop, "SECS_PER_CALL", 0.0)  # Hooks see each step.
     run = {"checkpoint_steps": None, "keep_checkpoints": 9, "train_steps": 2}
     tiny.train(tiny.make(**run, checkpoint_secs=1e-6, steps_per_call=1), tmp_path / "often")
     assert tiny.checkpoint_steps(tmp_path / "often") == [0, 1, 2]

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -73,8 +73,7 @@ class StepHook:
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UnseenSteps:
+class UnseenSteps(NamedTuple):
     """Takes the steps that no hook has to see, by session calls without hooks.
 
     For calls of one step, such as those of replicas: hooks cost as much time as a tenth of a small

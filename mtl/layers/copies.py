@@ -8,7 +8,8 @@ one by one. Copies that read the same inputs are one product with all kernels si
 cost of a copy of the weights in every step. Copies that read inputs of their own, of one width, are
 one batched product in training on GPUs, where every op has to be launched. On CPUs they are a
 product each: a copy whose layers follow each other finds its values in the cache, and was measured
-up to a third faster. So are they in what is served, which is the same graph wherever it is built.
+up to a third faster. Served graphs have a product each as well, and are the same wherever they are
+built.
 """
 
 from collections.abc import Callable, Sequence

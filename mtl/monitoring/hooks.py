@@ -90,13 +90,23 @@ class UnseenSteps(NamedTuple):
     due_every: Sequence[int]
     due_at: Sequence[int] = ()
 
-    def take(self, session: tf.compat.v1.Session, fetches: Any, step: int) -> int:
-        """Take steps after this one, and return which one is reached: the next is to be seen."""
+    def take(self, session: tf.compat.v1.Session, fetches: Any, step: int, pace: float) -> int:
+        """Take steps after this one, and return which one is reached: the next is to be seen.
+
+        Where a step takes longer than a second, all steps are seen: a run that is asked to stop
+        does so after the one in progress.
+
+        Args:
+          session: of the training.
+          fetches: what makes a step.
+          step: the last one made.
+          pace: seconds that a step takes, as far as is known.
+        """
         due = [(step // every + 1) * every for every in self.due_every]
         due += [chosen for chosen in self.due_at if chosen > step]
         end = min([self.last_step, *due]) - 1
         deadline = time.perf_counter() + training_loop.SECS_PER_CALL
-        while step < end and time.perf_counter() < deadline:
+        while step < end and time.perf_counter() + pace < deadline:
             session.run(fetches)
             step += 1
         return step
@@ -121,6 +131,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         unseen: UnseenSteps | None = None,
     ):
         self._hooks, self._unseen = hooks, unseen
+        self._pace = 0.0
         self._common, self._time = [result.step, result.values], TrainingTime()
         if result.waited is not None:
             self._common, self._time.waited_secs = [*self._common, result.waited], 0.0
@@ -138,20 +149,22 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
             hook.after_create_session(session, coord)
 
     def before_run(self, run_context):
-        self._called = time.perf_counter()
+        self._called, self._begun = time.perf_counter(), self._reached
         if self._unseen:
-            fetches = run_context.original_args.fetches
-            self._reached = self._unseen.take(run_context.session, fetches, self._reached)
+            session, fetches = run_context.session, run_context.original_args.fetches
+            self._reached = self._unseen.take(session, fetches, self._reached, self._pace)
         more = [hook.choose_more(self._reached + 1) for hook in self._hooks]
         self._counts = [len(chosen) for chosen in more]
         return tf1.train.SessionRunArgs([*self._common, *itertools.chain(*more)])
 
     def after_run(self, run_context, run_values):
-        self._time.secs += time.perf_counter() - self._called
+        secs = time.perf_counter() - self._called
+        self._time.secs += secs
         results = iter(run_values.results)
         step, values = int(next(results)), next(results)
         if self._time.waited_secs is not None:
             self._time.waited_secs += next(results)
+        self._pace = secs / max(1, step - self._begun)
         # A call may make no step, such as the last one of a run: its values are none.
         if step == self._reached:
             return
@@ -189,10 +202,10 @@ class Summaries(StepHook):
         self._writer = open_writer(self._model_dir)
 
     def after_create_session(self, session, coord):
-        self._step = session.run(tf1.train.get_global_step())
-        self._last, self._owes = (0.0, self._step), False
+        step = session.run(tf1.train.get_global_step())
+        self._last, self._owes = (0.0, step), False
         self._last_waited = 0.0
-        purge_from(self._writer, self._step + 1)
+        purge_from(self._writer, step + 1)
         if self._writes_graph:
             self._writer.add_graph(session.graph)
 
@@ -205,7 +218,7 @@ class Summaries(StepHook):
         return step // self._every != self._last[1] // self._every
 
     def on_step(self, run_context, step, values, summary=None):
-        is_due, self._step = self._is_due(step), step
+        is_due = self._is_due(step)
         self._owes |= is_due
         if self._owes and summary is not None:
             self._writer.add_summary(summary, step)

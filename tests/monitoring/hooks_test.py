@@ -1,5 +1,6 @@
 import dataclasses
 import shutil
+import time
 import types
 
 import numpy as np
@@ -165,13 +166,24 @@ def test_hooks_see_the_steps_at_which_something_is_due_or_a_second_is_over(secs,
         unseen = hooks.UnseenSteps(last_step=25, due_every=(10,), due_at=(13,))
         return hooks.StepHooks(result, kept, unseen)
 
+    start = time.perf_counter()
     sessions.run(make, 25, others=[calls])
+    elapsed = time.perf_counter() - start
     assert [step for step, *_ in kept[0].steps] == seen
     # Each step is made, and its values are its own.
     assert [values for _, values, _ in kept[0].steps] == [[2.0, step / 2] for step in seen]
     assert calls.count == len(seen)
     # Steps of 20 ms are training, seen or not; the 50 ms between two calls are not.
-    assert 0.5 < kept[0].time.secs < 1.0
+    assert 0.5 < kept[0].time.secs < elapsed - 0.05 * len(seen)
+
+
+def test_all_steps_are_seen_where_each_takes_longer_than_a_second():
+    made = []
+    session = types.SimpleNamespace(run=made.append)
+    unseen = hooks.UnseenSteps(last_step=25, due_every=(10,))
+    assert unseen.take(session, "a step", 12, pace=1.5) == 12 and not made
+    assert unseen.take(session, "a step", 12, pace=0.01) == 19
+    assert made == ["a step"] * 7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,6 @@ from mtl import spec as spec_lib
 from mtl.data import files, source
 from mtl.spec import literals
 
-# Lines that are looked at together to drop the blank ones: one by one costs ten times as much.
-_LINES = 1024
 # Of the fields that are decoded together, how many an error of TensorFlow's names.
 _LISTED = 3
 # What `tf.strings.strip` drops; Python's `strip` takes U+2028, U+0085 and more for space as well.
@@ -80,18 +78,16 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
+        return self.blocks(split).unbatch()
+
+    def blocks(self, split: str) -> tf.data.Dataset:
+        """Return the lines of a split, those of a part of a file together."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
             files.check_text(path)
             self._check_header(path)
-        skip = 0 if self.columns else 1
-
-        def lines(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-            return tf.data.TextLineDataset(path, compression).skip(skip)
-
-        packed = tf.data.Dataset.from_tensor_slices((paths, list(map(files.compression, paths))))
-        return packed.flat_map(lines).batch(_LINES).map(self._drop).unbatch()
+        return files.read_lines(paths, skip=0 if self.columns else 1).map(self._drop)
 
     def shard(self, split: str, num_shards: int, shard: int) -> "Csv | None":
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""

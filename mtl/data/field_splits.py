@@ -34,7 +34,7 @@ _TIME = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}([T ].*)?"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ByField(types.Source):
+class ByField(source_lib.OfSource):
     """What splits by a field share.
 
     Attributes:
@@ -71,21 +71,17 @@ class ByField(types.Source):
     def _own(self) -> spec_lib.Spec:
         return spec_lib.Spec(features={self.field: "string"}, labels={}, defaults={self.field: ""})
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split, in the order of the source."""
+    def chooser(self, split: str) -> source_lib.Chooser | None:
+        """Return what chooses the rows of a split; None for one of the source's own."""
         if split not in (self.split, *self.new_splits):
-            return self.source.records(split)
+            return None
 
         def choose(numbers: tf.Tensor, batch: Any) -> tf.Tensor:
             del numbers
             texts = self.source.decode(batch, self._own, False)[self.field]
             return self.takes(split, texts)
 
-        return source_lib.choose_rows(self.source.records(self.split), choose)
-
-    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does."""
-        return self.source.decode(batch, spec, with_labels)
+        return choose
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record."""

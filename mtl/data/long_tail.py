@@ -98,7 +98,7 @@ class Step(_Profile):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongTail(types.Source):
+class LongTail(source_lib.OfSource):
     """A source whose training split is a long-tailed part of another source's.
 
     First every split of `held_out` takes so many rows of each class; of what is left, class i keeps
@@ -145,17 +145,12 @@ class LongTail(types.Source):
             checks.is_a("LongTail.largest", self.largest, int, "be a number of rows")
             checks.positive("LongTail.largest", self.largest)
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split, in the order of the source."""
+    def chooser(self, split: str) -> source_lib.Chooser | None:
+        """Return what chooses the rows of a split; None for one of the source's own."""
         if split not in self._kept:
-            return self.source.records(split)
+            return None
         kept = self._kept[split]
-        records = self.source.records(self.split)
-        return source_lib.choose_rows(records, lambda numbers, _: tf.gather(kept, numbers))
-
-    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does."""
-        return self.source.decode(batch, spec, with_labels)
+        return lambda numbers, _: tf.gather(kept, numbers)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record, where the source has them."""
@@ -195,8 +190,7 @@ class LongTail(types.Source):
         spec = spec_lib.Spec(features=field, labels={}, defaults={self.label: missing})
 
         def dataset() -> tf.data.Dataset:
-            records = self.source.records(self.split)
-            return source_lib.batch(records, _LABELS_AT_ONCE).map(
+            return source_lib.read_batches(self.source, self.split, _LABELS_AT_ONCE).map(
                 lambda *batch: self.source.decode(batch[0], spec, False)[self.label]
             )
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import label_counts, sampling, whole_groups
+from mtl.data import files, label_counts, sampling, whole_groups
 from mtl.data import source as source_lib
 from mtl.distribution import memory
 from mtl.spec import literals
@@ -129,9 +129,9 @@ class Pipeline:
         """
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
-        records = self._records(split, num_shards, shard)
+        read = functools.partial(self._read, split, num_shards, shard)
         if training:
-            records = _keep_in_memory(records) if self.cache else records
+            records = _keep_in_memory(read) if self.cache else read()
             if isinstance(self.sampler, whole_groups.WholeGroups):
                 sizes = (batch_size, parts, num_shards)
                 return self._whole_groups(self.sampler, records, seed, statistics, split, *sizes)
@@ -140,7 +140,9 @@ class Pipeline:
             else:
                 records = records.shuffle(self.shuffle_buffer, seed, reshuffle_each_iteration=True)
                 records = records.repeat()
-        batches = source_lib.batch(records, batch_size, drop_remainder=training)
+            batches = source_lib.batch(records, batch_size, drop_remainder=True)
+        else:
+            batches = read(batch_size)
 
         # Sources are plain graph code, and their errors must reach the user as they are.
         @tf.autograph.experimental.do_not_convert
@@ -152,7 +154,7 @@ class Pipeline:
             return self.spec.split(values, with_labels)
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+        return batches.with_options(source_lib.options()).prefetch(tf.data.AUTOTUNE)
 
     @property
     def depends_on_parts(self) -> bool:
@@ -269,18 +271,30 @@ class Pipeline:
             return features, labels
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return batches.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+        return batches.with_options(source_lib.options()).prefetch(tf.data.AUTOTUNE)
 
-    def _records(self, split: str, num_shards: int, shard: int) -> tf.data.Dataset:
-        """Return those of one shard: of every n-th file, or every n-th record."""
+    def _read(
+        self, split: str, num_shards: int, shard: int, together: int | None = None
+    ) -> tf.data.Dataset:
+        """Return the records of one shard: of every n-th file, or every n-th record.
+
+        They come one by one, or so many `together`.
+        """
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard) if num_shards > 1 else None
         asked = (split, num_shards, shard)
         if asked not in self._not_empty:
             self._require_record(part or self.source, split, num_shards, 0 if part else shard)
             self._not_empty.add(asked)
-        records = (part or self.source).records(split)
-        return records.shard(num_shards, shard) if num_shards > 1 and not part else records
+        if num_shards == 1 or part is not None:
+            source = part or self.source
+            return (
+                source_lib.read_batches(source, split, together)
+                if together
+                else source.records(split)
+            )
+        records = self.source.records(split).shard(num_shards, shard)
+        return source_lib.batch(records, together) if together else records
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
@@ -306,6 +320,9 @@ class Pipeline:
 
         It reads the split once more, record by record, so it takes seconds for each million bytes.
         """
+        changed = files.find_change(source_lib.error_text(error))
+        if changed:
+            return f"{changed} changed while it was read: train on a copy, or on new files."
         is_reading = _READING in source_lib.error_text(error)
         if not isinstance(error, _DATA_ERRORS + (FILE_ERRORS if is_reading else ())):
             return None
@@ -365,15 +382,16 @@ class Pipeline:
         return None
 
 
-def _keep_in_memory(records: tf.data.Dataset) -> tf.data.Dataset:
+def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
     """Return the same records, all of which are read once an iterator starts.
 
     A checkpoint then holds no more than the place among them. With `Dataset.cache` it would hold
     all records; lists of different lengths still take it.
     """
-    if not source_lib.have_one_size(records):
-        return records.cache()
-    return tf.data.Dataset.from_tensor_slices(records.batch(tf.int64.max).get_single_element())
+    together = read(tf.int64.max)
+    if source_lib.is_ragged(together):
+        return read().cache()
+    return tf.data.Dataset.from_tensor_slices(together.get_single_element())
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
@@ -394,13 +412,6 @@ def _least_bytes(field: spec_lib.Field) -> int:
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
     # Of a list that may be empty, where it starts.
     return 8 if field.is_ragged else field.size * width
-
-
-def _options() -> tf.data.Options:
-    options = tf.data.Options()
-    # The records are dealt to the workers above; a strategy must not deal them a second time.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return options
 
 
 def _is_finite(value: Any) -> bool:

@@ -5,18 +5,23 @@ csv.Csv.files = {"train": "data/train-*.csv.gz", "test": "data/test.csv"}
 csv.Csv.columns = ("age", "workclass", "income")
 """
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
+from mtl import spec as spec_lib
 
 tf1 = tf.compat.v1
 
 # Few enough that images of so many rows fit into memory.
 _ROWS_AT_ONCE = 256
+
+# (Numbers of rows, int64 [B]; their raw records) -> which of them a split holds, bool [B].
+Chooser = Callable[[tf.Tensor, Any], tf.Tensor]
 
 # What TensorFlow refuses an example with; the second where its message quotes one that is no text.
 REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -32,14 +37,26 @@ def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
     """Return batches of raw records, ragged where their sizes differ."""
-    if have_one_size(records):
+    shapes = [spec.shape for spec in tf.nest.flatten(records.element_spec)]
+    if all(shape.is_fully_defined() for shape in shapes):  # As of records without lists.
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
 
 
-def have_one_size(records: tf.data.Dataset) -> bool:
-    """Return whether all records have the same shapes, as those without lists do."""
-    return all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(records.element_spec))
+def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.Dataset:
+    """Return all raw records of a split in batches, ragged where their sizes differ."""
+    blocks = types.read_member(source, types.Source, "blocks")(split)
+    if blocks is None:
+        return batch(source.records(split), batch_size)
+    if is_ragged(blocks):
+        return batch(blocks.unbatch(), batch_size)
+    return blocks.rebatch(batch_size)
+
+
+def is_ragged(batches: tf.data.Dataset) -> bool:
+    """Return whether the records in a batch differ in size."""
+    specs = tf.nest.flatten(batches.element_spec)
+    return any(isinstance(spec, tf.RaggedTensorSpec) for spec in specs)
 
 
 def repeat_value(value: Any) -> tf.data.Dataset:
@@ -47,31 +64,63 @@ def repeat_value(value: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(value).repeat()
 
 
-def choose_rows(
-    records: tf.data.Dataset, choose: Callable[[tf.Tensor, Any], tf.Tensor]
-) -> tf.data.Dataset:
-    """Return the raw records that are chosen, in order.
+class OfSource(types.Source):
+    """Splits of another source: of one of them a choice of rows, of all others all.
 
-    Args:
-      records: raw records.
-      choose: (their numbers, int64 [B]; a batch of them) -> which are taken, bool [B].
+    Attributes:
+      source: the other source.
+      split: its split whose rows are chosen.
     """
 
-    @tf.autograph.experimental.do_not_convert
-    def cut(numbers: tf.Tensor, part: Any) -> tf.data.Dataset:
-        chosen = tf.squeeze(tf.where(choose(numbers, part)), 1)
-        taken = tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
-        return tf.data.Dataset.from_tensor_slices(taken)
+    source: types.Source
+    split: str
 
-    # A choice that is made row by row would take 20 to 90 microseconds for each.
-    return batch(records.enumerate(), _ROWS_AT_ONCE).flat_map(cut)
+    @abc.abstractmethod
+    def chooser(self, split: str) -> Chooser | None:
+        """Return what chooses the rows of a split; None for one that the source has as it is."""
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of a split, in the order of the source."""
+        blocks = self.blocks(split)
+        return self.source.records(split) if blocks is None else blocks.unbatch()
+
+    def blocks(self, split: str) -> tf.data.Dataset | None:
+        """Return the raw records of a split in blocks."""
+        choose = self.chooser(split)
+        taken = split if choose is None else self.split
+        blocks = types.read_member(self.source, types.Source, "blocks")(taken)
+        if choose is None:
+            return blocks
+        if blocks is None:
+            # A choice that is made row by row would take 20 to 90 microseconds for each.
+            blocks = batch(self.source.records(taken), _ROWS_AT_ONCE)
+
+        @tf.autograph.experimental.do_not_convert
+        def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
+            rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
+            chosen = tf.squeeze(tf.where(choose(first + tf.range(rows), part)), 1)
+            return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
+
+        return blocks.scan(tf.constant(0, tf.int64), cut)
+
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Decode a batch as the source does."""
+        return self.source.decode(batch, spec, with_labels)
+
+
+def options() -> tf.data.Options:
+    """Return how the iterators of a run read."""
+    made = tf.data.Options()
+    # The records are dealt to the workers above; a strategy must not deal them a second time.
+    made.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return made
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     """Yield the elements as NumPy values, and the error that ended them; in a graph or not."""
     graph = tf.Graph()
     with graph.as_default():
-        iterator = tf1.data.make_initializable_iterator(make_dataset())
+        iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
         following = iterator.get_next()
     # No `with` but for closing: a generator must not leave its graph on the caller's stack.
     with contextlib.closing(tf1.Session(graph=graph)) as session:

@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
@@ -23,7 +21,7 @@ _BITS, _FACTORS = 31, (1_103_515_245, 1_540_483_477)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subset(types.Source):
+class Subset(source_lib.OfSource):
     """A source whose training split is about a share of the rows of another source's.
 
     Whether a row is in it follows from its number and the seed alone: nothing is counted or kept,
@@ -83,16 +81,11 @@ class Subset(types.Source):
         first, end = self._ranges[split]
         return (mixed % size >= first) & (mixed % size < end)
 
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split, in the order of the source."""
+    def chooser(self, split: str) -> source_lib.Chooser | None:
+        """Return what chooses the rows of a split; None for one of the source's own."""
         if split not in self._ranges:
-            return self.source.records(split)
-        records = self.source.records(self.split)
-        return source_lib.choose_rows(records, lambda numbers, _: self._takes(split, numbers))
-
-    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does."""
-        return self.source.decode(batch, spec, with_labels)
+            return None
+        return lambda numbers, _: self._takes(split, numbers)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record."""

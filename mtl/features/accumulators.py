@@ -245,14 +245,14 @@ class Vocabulary:
     count as unknown.
 
     Attributes:
-      reads: {what is measured, in words: features -> [N] of bytes}; all of them count.
+      reads: {what is measured, in words: features -> texts [N]}; all of them count.
       min_count: how often a value must occur.
       max_size: how many values to keep at most; None keeps all.
       source: all that is measured, in words.
     """
 
     source: str = dataclasses.field(init=False)
-    reads: Mapping[str, Callable[[types.Tensors], np.ndarray]] = dataclasses.field(repr=False)
+    reads: Mapping[str, Callable[[types.Tensors], tf.Tensor]] = dataclasses.field(repr=False)
     min_count: int
     max_size: int | None
 
@@ -267,7 +267,9 @@ class Vocabulary:
     def update(self, fields: types.Tensors) -> None:
         """Count the values of a batch."""
         for read in self.reads.values():
-            self._counts.update(read(fields).ravel().tolist())
+            values, _, counts = tf.unique_with_counts(read(fields), tf.int64)
+            found = zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True)
+            self._counts.update(dict(found))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""

@@ -14,7 +14,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
@@ -202,8 +201,8 @@ def _find(table: Any, tokens: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
-def _tokens(features: types.Tensors, field: str) -> np.ndarray:
-    return column.flat(column.tokens("Categorical", features, field)).numpy()
+def _tokens(features: types.Tensors, field: str) -> tf.Tensor:
+    return column.flat(column.tokens("Categorical", features, field))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

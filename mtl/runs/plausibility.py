@@ -23,6 +23,7 @@ from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl import spec as spec_lib
 from mtl.data import pipeline
+from mtl.features import column as columns
 from mtl.heads import base
 from mtl.runs import diagnosis
 
@@ -161,8 +162,7 @@ class Look:
         for name in list(self._fields):
             _follow(self._fields, name, _values(features[name]))
         for name in list(self._texts):
-            values = features[name]
-            text = _no_text(getattr(values, "flat_values", values).numpy().ravel().tolist())
+            text = _no_text(columns.flat(features[name]))
             if text is not None:
                 self._no_texts[name] = text
                 self._texts.discard(name)
@@ -245,12 +245,12 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
             return
 
 
-def _no_text(values: list[bytes]) -> bytes | None:
+def _no_text(values: tf.Tensor) -> bytes | None:
     """Return the first of the values that is not UTF-8."""
     try:
-        b"\n".join(values).decode()
+        tf.strings.reduce_join(values, separator="\n").numpy().decode()
     except UnicodeDecodeError:
-        return next(value for value in values if _is_no_text(value))
+        return next(value for value in values.numpy().tolist() if _is_no_text(value))
     return None
 
 

@@ -13,7 +13,7 @@ import mtl.compat  # noqa: F401  Before TensorFlow, which imports Keras 3 as wel
 import pytest
 import tensorflow as tf
 
-from tests import graph_optimizer, input_tuning, op_stacks, quick_graphs
+from tests import graph_optimizer, op_stacks, quick_graphs
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
@@ -28,7 +28,6 @@ tf.config.set_logical_device_configuration(
 # Sessions run graphs as they were built: these are small. Those of Estimator optimize theirs where
 # a test has the mark `optimizes_graphs`, and whole runs of the launchers do.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-input_tuning.turn_off()
 graph_optimizer.leave_out()
 quick_graphs.leave_out()
 

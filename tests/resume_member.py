@@ -17,7 +17,7 @@ from mtl.balancing import methods, surgery
 from mtl.balancing import weighting as weighting_lib
 from mtl.data import sampling
 from mtl.runs import verbs
-from tests import input_tuning, quick_graphs, tiny
+from tests import quick_graphs, tiny
 
 STEPS = 20
 
@@ -54,7 +54,6 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
-    input_tuning.turn_off()
     quick_graphs.leave_out()
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)

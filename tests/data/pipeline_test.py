@@ -304,3 +304,10 @@ def test_memory_stays_flat_on_a_large_file(tmp_path):
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert total == 0.625e6
     assert grown < 60 * 1024
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_thread_tunes_what_is_read(tmp_path, training):
+    # It would hold up the end of a run for up to a minute, see `source.options`.
+    dataset = feed(tmp_path).dataset("train", training=training, seed=0)
+    assert dataset.options().autotune.enabled is False

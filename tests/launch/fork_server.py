@@ -21,7 +21,7 @@ from absl import flags
 # What takes the time; the first keeps TensorFlow's notices off the screen.
 import launch.app  # noqa: F401
 import mtl.runs.verbs  # noqa: F401
-from tests import forks, input_tuning, quick_graphs
+from tests import forks, quick_graphs
 
 _TIMEOUT_SECS = 300
 
@@ -31,7 +31,6 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
-    input_tuning.turn_off()
     quick_graphs.leave_out()
     for line in sys.stdin:
         request = json.loads(line)

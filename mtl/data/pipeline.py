@@ -196,6 +196,17 @@ class Pipeline:
         rows = min(_LARGE_BATCH_BYTES // size, _LARGE_BATCH_ROWS)
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
+    def keep_labels(self) -> "Pipeline":
+        """Return the same labels, for a pass that reads no more: of the features one alone.
+
+        Where heads read features as well (`Spec.keys`), it is these.
+        """
+        names = [*(self.spec.keys or list(self.spec.features)[:1]), *self.spec.labels]
+        features = {name: kind for name, kind in self.spec.features.items() if name in names}
+        defaults = {name: value for name, value in self.spec.defaults.items() if name in names}
+        spec = dataclasses.replace(self.spec, features=features, defaults=defaults)
+        return dataclasses.replace(self, spec=spec, sampler=None)
+
     def keep_fields(self, names: Sequence[str]) -> "Pipeline":
         """Return the same features, and of the labels and of what else a record holds only `names`.
 

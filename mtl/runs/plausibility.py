@@ -174,7 +174,7 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
     Raises:
       UserError: no task has a label there.
     """
-    look = Look(model, data, split, columns=False)
+    look = Look(model, data.keep_labels(), split, columns=False)
     look.finish()
     look.require_labels(every=False)
     return look

@@ -10,8 +10,7 @@ written in plain TensorFlow, apart from `mtl`. All seeds, correlations and rates
 together, as one compiled program. For each network and correlation the rate with the least error on
 validation data is taken, and at each of four moments of training the least error up to it; the
 table shows the error on test data. A network's rise is what its error rises from the highest
-correlation to the lowest, and the last line compares the rises of each network with that of the
-shared bottom.
+correlation to the lowest; the last columns compare the rises at the same seeds.
 """
 
 import argparse
@@ -28,7 +27,6 @@ from mtl.data import simulated
 NETWORKS = ("shared bottom", "OMoE", "MMoE")
 _DIMENSION, _EXPERTS, _UNITS, _TOWER, _TASKS = 100, 8, 16, 8, 2
 _BATCH, _TESTED, _NOISE = 128, 4000, 0.1
-_RATES = (0.001, 0.003, 0.01)
 _MOMENTS = 4
 
 Tensors = Sequence[tf.Variable]
@@ -186,20 +184,18 @@ def tell(values: np.ndarray) -> str:
 
 
 def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> str:
-    """Return a line for each network: its errors, its rise, and what that differs."""
+    """Return a line for each network: its errors, its rise, and what that is beside others'."""
     rises = {name: found[0] - found[-1] for name, found in errors.items()}
-    base = NETWORKS[0]
-    lines = [
-        [
-            name,
-            *(f"{found[place].mean():.3f}" for place in range(len(correlations))),
-            tell(rises[name]),
-            "" if name == base else tell(rises[name] - rises[base]),
+    lines = []
+    for name, found in errors.items():
+        means = [f"{row.mean():.3f}" for row in found]
+        beside = [
+            tell(rises[name] - rises[other]) if NETWORKS.index(other) < NETWORKS.index(name) else ""
+            for other in NETWORKS[:-1]
         ]
-        for name, found in errors.items()
-    ]
-    header = ["", *(f"{value:g}" for value in correlations), "rise", f"to that of the {base}"]
-    return rows.markdown(header, lines)
+        lines.append([name, *means, tell(rises[name]), *beside])
+    correlated = [f"{value:g}" for value in correlations]
+    return rows.markdown(["", *correlated, "rise", *(f"less {n}'s" for n in NETWORKS[:-1])], lines)
 
 
 def main() -> None:
@@ -208,15 +204,17 @@ def main() -> None:
     parser.add_argument("--correlations", default="0,0.5,1")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rates", default="0.001,0.003,0.01", help="of Adam")
     parser.add_argument("--rows", type=int, default=0, help="of training; 0 for new ones each step")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--sines", type=int, default=4)
     args = parser.parse_args()
     correlations = [float(value) for value in args.correlations.split(",")]
-    settings = list(itertools.product(correlations, range(args.seeds), _RATES))
+    rates = [float(value) for value in args.rates.split(",")]
+    settings = list(itertools.product(correlations, range(args.seeds), rates))
     seen = train(settings, args.steps, args.rows, args.scale, args.sines)
     for moment in range(1, _MOMENTS + 1):
-        errors = choose(seen[:moment], (len(correlations), args.seeds, len(_RATES)))
+        errors = choose(seen[:moment], (len(correlations), args.seeds, len(rates)))
         print(f"\n{moment * (args.steps // _MOMENTS)} steps, test RMSE by correlation\n")
         print(table(errors, correlations), flush=True)
 

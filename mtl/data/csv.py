@@ -78,16 +78,24 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        return self.blocks(split).unbatch()
+        # Read line by line, so that a checkpoint of the input holds few that are to come: a bad one
+        # among them can be mended before a run goes on.
+        paths = self._check(split)
+        lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
+        return lines.unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split, those of a part of a file together."""
+        return files.read_lines(self._check(split), 0 if self.columns else 1, self._dropped)
+
+    def _check(self, split: str) -> list[str]:
+        """Return the files of a split; fail on one that holds no such lines."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
             files.check_text(path)
             self._check_header(path)
-        return files.read_lines(paths, skip=0 if self.columns else 1).map(self._drop)
+        return paths
 
     def shard(self, split: str, num_shards: int, shard: int) -> "Csv | None":
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -95,9 +103,6 @@ class Csv(types.Source):
 
     def _find(self, split: str) -> list[str]:
         return files.find("Csv.files", self.files, split, self.data_dir)
-
-    def _drop(self, lines: tf.Tensor) -> tf.Tensor:
-        return tf.boolean_mask(lines, ~tf.strings.regex_full_match(lines, self._dropped))
 
     @functools.cached_property
     def _dropped(self) -> str:

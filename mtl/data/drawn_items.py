@@ -122,9 +122,8 @@ class DrawnItems:
             return found, empty
 
         numbered = batches.enumerate(reading.start_step)
-        parallel = tf.data.AUTOTUNE
-        added = numbered.map(add, num_parallel_calls=parallel, deterministic=True)
-        return added.prefetch(parallel)
+        added = numbered.map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return added.prefetch(source_lib.AHEAD)
 
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics

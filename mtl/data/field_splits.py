@@ -34,7 +34,7 @@ _TIME = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}([T ].*)?"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ByField(source_lib.OfSource):
+class ByField(source_lib.ChosenRows):
     """What splits by a field share.
 
     Attributes:

@@ -98,7 +98,7 @@ class Step(_Profile):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongTail(source_lib.OfSource):
+class LongTail(source_lib.ChosenRows):
     """A source whose training split is a long-tailed part of another source's.
 
     First every split of `held_out` takes so many rows of each class; of what is left, class i keeps

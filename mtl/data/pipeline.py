@@ -154,7 +154,7 @@ class Pipeline:
             return self.spec.split(values, with_labels)
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return batches.with_options(source_lib.options()).prefetch(tf.data.AUTOTUNE)
+        return batches.with_options(source_lib.options()).prefetch(source_lib.AHEAD)
 
     @property
     def depends_on_parts(self) -> bool:
@@ -197,9 +197,9 @@ class Pipeline:
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
     def keep_labels(self) -> "Pipeline":
-        """Return the same labels, for a pass that reads no more: of the features one alone.
+        """Return the same labels with as few features as there can be, for a pass over labels.
 
-        Where heads read features as well (`Spec.keys`), it is these.
+        These are the features that heads read as well (`Spec.keys`), or the first one.
         """
         names = [*(self.spec.keys or list(self.spec.features)[:1]), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}
@@ -282,14 +282,18 @@ class Pipeline:
             return features, labels
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return batches.with_options(source_lib.options()).prefetch(tf.data.AUTOTUNE)
+        return batches.with_options(source_lib.options()).prefetch(source_lib.AHEAD)
 
     def _read(
         self, split: str, num_shards: int, shard: int, together: int | None = None
     ) -> tf.data.Dataset:
         """Return the records of one shard: of every n-th file, or every n-th record.
 
-        They come one by one, or so many `together`.
+        Args:
+          split: a split of the source.
+          num_shards: into how many parts the records are dealt.
+          shard: which of them to read.
+          together: how many come in a batch; None for one by one.
         """
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard) if num_shards > 1 else None
@@ -297,15 +301,13 @@ class Pipeline:
         if asked not in self._not_empty:
             self._require_record(part or self.source, split, num_shards, 0 if part else shard)
             self._not_empty.add(asked)
-        if num_shards == 1 or part is not None:
-            source = part or self.source
-            return (
-                source_lib.read_batches(source, split, together)
-                if together
-                else source.records(split)
-            )
-        records = self.source.records(split).shard(num_shards, shard)
-        return source_lib.batch(records, together) if together else records
+        if num_shards > 1 and part is None:
+            records = self.source.records(split).shard(num_shards, shard)
+            return source_lib.batch(records, together) if together else records
+        source = part or self.source
+        if together:
+            return source_lib.read_batches(source, split, together)
+        return source.records(split)
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:

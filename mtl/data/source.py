@@ -17,6 +17,8 @@ from mtl import spec as spec_lib
 
 tf1 = tf.compat.v1
 
+# Batches that are made ahead. A checkpoint holds them; AUTOTUNE would make up to 2,048.
+AHEAD = 2
 # Few enough that images of so many rows fit into memory.
 _ROWS_AT_ONCE = 256
 
@@ -64,8 +66,8 @@ def repeat_value(value: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(value).repeat()
 
 
-class OfSource(types.Source):
-    """Splits of another source: of one of them a choice of rows, of all others all.
+class ChosenRows(types.Source):
+    """Some rows of another source: a choice from one of its splits, and its other splits whole.
 
     Attributes:
       source: the other source.
@@ -81,31 +83,34 @@ class OfSource(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
-        blocks = self.blocks(split)
-        return self.source.records(split) if blocks is None else blocks.unbatch()
+        choose = self.chooser(split)
+        if choose is None:
+            return self.source.records(split)
+        # A choice that is made row by row would take 20 to 90 microseconds for each.
+        return _choose(choose, batch(self.source.records(self.split), _ROWS_AT_ONCE)).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of a split in blocks."""
+        """Return the raw records of a split in blocks, where the source has such."""
         choose = self.chooser(split)
-        taken = split if choose is None else self.split
-        blocks = types.read_member(self.source, types.Source, "blocks")(taken)
-        if choose is None:
-            return blocks
-        if blocks is None:
-            # A choice that is made row by row would take 20 to 90 microseconds for each.
-            blocks = batch(self.source.records(taken), _ROWS_AT_ONCE)
-
-        @tf.autograph.experimental.do_not_convert
-        def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
-            rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
-            chosen = tf.squeeze(tf.where(choose(first + tf.range(rows), part)), 1)
-            return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
-
-        return blocks.scan(tf.constant(0, tf.int64), cut)
+        read = types.read_member(self.source, types.Source, "blocks")
+        blocks = read(split if choose is None else self.split)
+        return blocks if choose is None or blocks is None else _choose(choose, blocks)
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""
         return self.source.decode(batch, spec, with_labels)
+
+
+def _choose(choose: Chooser, blocks: tf.data.Dataset) -> tf.data.Dataset:
+    """Return the rows of blocks that are chosen, in blocks."""
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
+        rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
+        chosen = tf.squeeze(tf.where(choose(first + tf.range(rows), part)), 1)
+        return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
+
+    return blocks.scan(tf.constant(0, tf.int64), cut)
 
 
 def options() -> tf.data.Options:

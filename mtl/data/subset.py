@@ -21,7 +21,7 @@ _BITS, _FACTORS = 31, (1_103_515_245, 1_540_483_477)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subset(source_lib.OfSource):
+class Subset(source_lib.ChosenRows):
     """A source whose training split is about a share of the rows of another source's.
 
     Whether a row is in it follows from its number and the seed alone: nothing is counted or kept,

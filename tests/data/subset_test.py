@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from mtl import checks, spec
+from mtl import checks, spec, types
 from mtl.data import pipeline, subset
+from mtl.data import source as source_lib
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -69,3 +71,34 @@ def test_what_is_held_out_is_in_no_training_split():
 def test_settings_are_checked(settings, message):
     with pytest.raises(checks.UserError, match=message):
         read(**settings)
+
+
+class Counts(types.Source):
+    """Lists from 0 up, row n of n entries."""
+
+    def records(self, split):
+        @tf.autograph.experimental.do_not_convert
+        def count(number):
+            return {"list": tf.range(number), "number": number}
+
+        return tf.data.Dataset.range(8).map(count)
+
+    def decode(self, batch, spec, with_labels):
+        return batch
+
+    def scan(self, split, spec):
+        yield from ()
+
+
+def test_rows_of_different_lengths_are_chosen_whole():
+    half = subset.Subset(source=Counts(), share=0.5, held_out={"test": 0.5})
+    found = [
+        (row, number)
+        for split in ("train", "test")
+        for batch in source_lib.read_batches(half, split, 3)
+        for row, number in zip(batch["list"].to_list(), batch["number"].numpy(), strict=True)
+    ]
+    assert sorted(number for _, number in found) == list(range(8))
+    assert all(row == list(range(number)) for row, number in found)
+    (first, *_) = half.records("train")
+    assert first["list"].numpy().tolist() == list(range(first["number"]))

@@ -90,7 +90,7 @@ def test_old_names_in_a_file_and_a_parameter(tmp_path):
 @pytest.mark.slow
 def test_a_run_is_evaluated_and_goes_on(tmp_path, monkeypatch):
     # Its input was read otherwise: what else goes on shows where it still is.
-    monkeypatch.setattr(pipeline, "_keep_in_memory", lambda records: records.cache())
+    monkeypatch.setattr(pipeline, "_keep_in_memory", lambda read: read().cache())
     monkeypatch.setattr(tfds.Tfds, "_stored", {})
     run = tmp_path / "run"
     shutil.copytree(SAVED / "run", run)

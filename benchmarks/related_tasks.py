@@ -1,4 +1,4 @@
-"""What falls as tasks have less in common: the MMoE paper's experiment, with many seeds.
+"""How errors rise as tasks have less in common: the MMoE paper's experiment, with many seeds.
 
     python -m benchmarks.related_tasks --seeds 12 --steps 3000
     python -m benchmarks.related_tasks --sines 8
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import rows
+from benchmarks import networks, rows
 from mtl.data import simulated
 
 NETWORKS = ("shared bottom", "OMoE", "MMoE")
@@ -133,9 +133,9 @@ def train(
 ) -> list[dict[str, np.ndarray]]:
     """Return {network: RMSE of validation and of test [2, N]} at some moments of a training."""
     read = make_reader(settings, scale, sines)
-    networks = Networks([seed for _, seed, _ in settings])
+    made = Networks([seed for _, seed, _ in settings])
     optimizers = {
-        name: Adam([rate for *_, rate in settings], networks.weights[name]) for name in NETWORKS
+        name: Adam([rate for *_, rate in settings], made.weights[name]) for name in NETWORKS
     }
 
     @tf.function(jit_compile=True)
@@ -143,15 +143,15 @@ def train(
         x, labels = read(0, number, _BATCH)
         for name in NETWORKS:
             with tf.GradientTape() as tape:
-                errors = (networks.predict(name, x) - labels) ** 2
+                errors = (made.predict(name, x) - labels) ** 2
                 loss = tf.reduce_sum(tf.reduce_mean(errors, axis=1))
-            optimizers[name].move(tape.gradient(loss, networks.weights[name]), step)
+            optimizers[name].move(tape.gradient(loss, made.weights[name]), step)
 
     @tf.function(jit_compile=True)
     def measure(seed: int) -> dict[str, tf.Tensor]:
         x, labels = read(seed, tf.constant(0), _TESTED)
         return {
-            name: tf.sqrt(tf.reduce_mean((networks.predict(name, x) - labels) ** 2, axis=[1, 2]))
+            name: tf.sqrt(tf.reduce_mean((made.predict(name, x) - labels) ** 2, axis=[1, 2]))
             for name in NETWORKS
         }
 
@@ -180,7 +180,8 @@ def choose(seen: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, int, int]
 
 def tell(values: np.ndarray) -> str:
     """Return a mean over seeds and its standard error."""
-    return f"{values.mean():+.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}"
+    mean, error = networks.mean_and_error(values.tolist())
+    return f"{mean:+.3f} ± {error:.3f}"
 
 
 def table(errors: Mapping[str, np.ndarray], correlations: Sequence[float]) -> str:

@@ -78,8 +78,8 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        # Read line by line, so that a checkpoint of the input holds few that are to come: a bad one
-        # among them can be mended before a run goes on.
+        # Not in large blocks: a checkpoint of the input holds those that are begun, and a bad line
+        # in one of them could not be mended before a run goes on.
         paths = self._check(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()

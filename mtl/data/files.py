@@ -29,7 +29,7 @@ _NO_TEXT = {
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
     b"\x1f\x8b": "gzip, without the ending .gz",
 }
-# Bytes and lines that are read together.
+# How many bytes, and how many lines, make a block.
 _CHUNK = 1 << 18
 _LINES = 1024
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
@@ -124,11 +124,14 @@ def compression(path: str) -> str:
 def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
     """Return the lines of text files in blocks [n].
 
-    So many lines that each file begins with are left out, and those that match what is `dropped`.
+    Lines end with a line feed; carriage returns are dropped. `read_line_by_line` does the same at
+    more than twice the cost; it reads compressed files, whose size is not known. A file whose size
+    changes while it is read is an error, see `find_change`.
 
-    Lines end with a line feed; carriage returns are dropped. `tf.data.TextLineDataset` does the
-    same at more than twice the cost; it reads compressed files, whose size is not known. A file
-    whose size changes while it is read is an error, see `find_change`.
+    Args:
+      paths: the files, one after the other.
+      skip: how many lines at the beginning of each file are left out.
+      dropped: a pattern; lines that match it whole are left out as well.
     """
     if any(map(compression, paths)):
         return read_line_by_line(paths, skip, dropped)
@@ -139,7 +142,7 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return the lines of text files as `read_lines` does, of which compressed ones may be."""
+    """Return what `read_lines` does, in blocks of lines that are read one by one."""
     packed = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     lines = packed.flat_map(lambda *file: tf.data.TextLineDataset(*file).skip(skip))
     return lines.batch(_LINES).map(functools.partial(_drop, dropped))

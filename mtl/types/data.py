@@ -59,9 +59,10 @@ class Source(Protocol):
         """Yield every record in plain Python: (location, {name: value} or what is wrong)."""
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the same records as tensors of many, [n, ...] of any n, where that is faster.
+        """Return the same records, many in a tensor, [n, ...] of any n; None for one by one.
 
-        One by one a record costs microseconds on its way to a batch.
+        Passes that only read take these: one by one, a record costs microseconds on its way to a
+        batch. A training takes `records`, unless it keeps all of them in memory.
         """
         del split
         return None

@@ -55,9 +55,13 @@ def is_sketch(name: str) -> bool:
 def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
     """Return for each row of a table of `capacity` rows the saved row whose key it gets, or -1.
 
+    In a table of the same capacity keys stay where they are.
+
     Raises:
       UserError: a key finds no place; `where` names what holds it.
     """
+    if keys.size == capacity:
+        return np.arange(capacity)
     origins = key_table.place_keys(keys, capacity)
     count = np.count_nonzero(keys)
     lost = count - np.count_nonzero(origins >= 0)

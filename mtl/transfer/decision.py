@@ -107,7 +107,10 @@ class Decision:
             rule = f"have its keys in {self.source.path} as here"
             fix = "Only one of the two is a table that grows: exclude it with WarmStart.exclude."
             checks.fail(f"variable {name!r}", rule, here or there, fix)
-        if here is None or there is None or shape == old_shape:
+        if here is None or there is None or not shape:
+            return None
+        # Where keys move, rows do: as many rows may be more of keys and fewer of unknown ones.
+        if shape == old_shape and list(self.shapes[here]) == list(self.source.shapes[there]):
             return None
         keys, of_keys = self._place_keys(here, there)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)

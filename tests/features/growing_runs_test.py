@@ -49,7 +49,7 @@ def whole(tmp_path_factory):
     frozen = features.Growing(
         names=["word"], capacity=16, dimension=4, prefix="frozen", trainable=False
     )
-    column = {"min_count": 2, "admission_rate": 0.9, "capacity": 12}
+    column = {"min_count": 2, "admission_rate": 0.9, "capacity": 12, "num_unknown": 9}
     made = _make(column, averages=True, beside=[frozen], checkpoint_steps=20)
     directory = tmp_path_factory.mktemp("whole") / "run"
     tiny.train(made, directory)
@@ -165,20 +165,29 @@ def _predict(made, model_dir, which="latest"):
 
 
 def test_a_warm_start_takes_keys_and_rows_together(whole, tmp_path):
-    """Into tables of the same size and of a larger one."""
+    """Into tables of the same size, of a larger one, and of other shares for the unknown."""
     _, directory = whole
     source = tiny.variables(directory)
     own = source["features/growing_word/keys"].ravel()
-    rename = {f"^features/{name}_word/": "features/growing_word/" for name in ("same", "larger")}
+    # Rows for keys, and behind them for unknown ones; the source has 16 and 9.
+    sizes = {"same": (12, 9), "larger": (40, 1), "as_many": (24, 1), "less_unknown": (16, 1)}
+    rename = {f"^features/{name}_word/": "features/growing_word/" for name in sizes}
     start = transfer.WarmStart(source=str(directory), include=["embedding$"], rename=rename)
     columns = [
-        features.Growing(names=["word"], capacity=size, dimension=4, prefix=name, eviction="age")
-        for name, size in (("same", 12), ("larger", 40))
+        features.Growing(
+            names=["word"],
+            capacity=capacity,
+            num_unknown=unknown,
+            dimension=4,
+            prefix=name,
+            eviction="age",
+        )
+        for name, (capacity, unknown) in sizes.items()
     ]
     made = tiny.make(splits=_splits(), columns=columns, train_steps=1)
     tiny.train(dataclasses.replace(made, warm_start=start), tmp_path / "run")
     started = tiny.variables(tmp_path / "run", 0)
-    for table in ("same_word", "larger_word"):
+    for table in (f"{name}_word" for name in sizes):
         keys = started[f"features/{table}/keys"].ravel()
         assert sorted(keys[keys > 0]) == sorted(own[own > 0])
         for row in np.flatnonzero(keys):

@@ -48,6 +48,12 @@ def test_rows_of_unknown_keys_stay_behind_those_of_keys():
     assert capacity.place_rows(origins, 16, [2, 8], [4, 8]).shape == (4, 8)
 
 
+def test_keys_of_a_table_of_the_same_capacity_stay():
+    """A full table has no other order: placed anew, some of its keys would find no place."""
+    full = np.arange(1, 17).reshape(2, 8)
+    assert capacity.place_keys(full, 16, "a run").tolist() == list(range(16))
+
+
 def test_keys_that_find_no_place_are_told():
     full = np.arange(1, 17).reshape(2, 8)
     with pytest.raises(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mtl import types
 from mtl.step import draws, whole_batch
+from mtl.variables import views
 
 tf1 = tf.compat.v1
 
@@ -50,8 +51,10 @@ class Activations(types.Activations):
             # Averages of normalisations have moved by the pass before, and by that one alone.
             stack.enter_context(whole_batch.withhold_collections())
             drawn = stack.enter_context(draws.draw_again(draw))
-            getter = replace and _replace_variables(replace)
-            stack.enter_context(tf1.variable_scope(self.scope, reuse=True, custom_getter=getter))
+            stack.enter_context(tf1.variable_scope(self.scope, reuse=True))
+            if replace:
+                own = _replace_variables(replace)
+                stack.enter_context(views.enter(views.Stage.REPLACED, own))
             towers, logits = self.forward(inputs)
         return dataclasses.replace(
             self, inputs=inputs, towers=towers, logits=logits, draws_by_step=bool(drawn)
@@ -59,8 +62,8 @@ class Activations(types.Activations):
 
 
 def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:
-    def get(getter: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-        variable = getter(*args, **settings)
+    def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+        variable = getter(name, **settings)
         return replace(variable) if getattr(variable, "trainable", False) else variable
 
     return get

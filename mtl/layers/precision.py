@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from mtl import ambient, checks, types
 from mtl.step import draws, step_state
+from mtl.variables import views
 
 tf1 = tf.compat.v1
 
@@ -173,9 +174,7 @@ class _Step:
         if self.dtype == tf.float32:
             yield
             return
-        scope, getter = tf1.get_variable_scope(), self._get_variable
-        # Keras names its weights by name scopes: none is to be entered anew.
-        with tf1.variable_scope(scope, custom_getter=getter, auxiliary_name_scope=False):
+        with views.enter(views.Stage.CAST, self._get_variable):
             yield
 
     def _get_variable(

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from mtl import ambient, checks
 from mtl.layers import straight_through
-from mtl.variables import freezing, patterns, pruned
+from mtl.variables import freezing, patterns, pruned, views
 
 tf1 = tf.compat.v1
 
@@ -150,8 +150,7 @@ class Quantization:
             yield
             return
         scope = _Scope(self, training)
-        here = tf1.get_variable_scope()
-        with _SCOPE.set(scope), tf1.variable_scope(here, custom_getter=scope.variable):
+        with _SCOPE.set(scope), views.enter(views.Stage.QUANTIZED, scope.variable):
             yield
         if requires_use:
             scope.require_used()

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.variables import freezing as freezing_lib
-from mtl.variables import patterns, pruned
+from mtl.variables import patterns, pruned, views
 
 tf1 = tf.compat.v1
 
@@ -92,7 +92,8 @@ class Piggyback(types.Network):
             return view
 
         for task in self.added:
-            towers |= _run_for(task, self, inputs, training, mask(task))
+            stage = views.Stage.SELECTED
+            towers |= _run_for(task, self, inputs, training, mask(task), stage)
         return types.Towers({task: towers[task] for task in tasks})
 
 
@@ -153,7 +154,9 @@ class PackNet(types.Network):
             is_last = number == len(self.order)
             view = self._find_view(self.order[:number], is_last, training)
             with freezing_lib.hold_part(trainable=is_last):
-                towers |= _run_for(task, self, inputs, training, view)
+                # Before quantisation, whose scale is then that of what a task keeps.
+                stage = views.Stage.SHARED_OUT
+                towers |= _run_for(task, self, inputs, training, view, stage)
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
@@ -224,7 +227,12 @@ def _freeze_others(
 
 
 def _run_for(
-    task: str, part: Any, inputs: types.Tensors, training: bool, view: View
+    task: str,
+    part: Any,
+    inputs: types.Tensors,
+    training: bool,
+    view: View,
+    stage: views.Stage,
 ) -> types.Tensors:
     """Run the network of a part for one task, which has its view of the kernels.
 
@@ -244,7 +252,10 @@ def _run_for(
             return view(kernel, name, getter, settings)
 
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
-    with tf1.variable_scope(scope, custom_getter=get, reuse=reuse, auxiliary_name_scope=False):
+    with (
+        tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),
+        views.enter(stage, get),
+    ):
         towers = part.network(inputs, [task], training)
     where = f"{type(part).__name__}.kernels"
     checks.require(len(seen) > 0, where, "match a kernel of the network", list(part.kernels))

@@ -16,7 +16,7 @@ from mtl import checks, types
 from mtl.compat import graphs
 from mtl.compat import keras as keras_lib
 from mtl.layers import precision
-from mtl.variables import freezing, patterns
+from mtl.variables import freezing, patterns, views
 
 tf1 = tf.compat.v1
 
@@ -114,13 +114,12 @@ def _hold(made: Any) -> None:
 
 @contextlib.contextmanager
 def _weights_given(made: Any) -> Iterator[None]:
-    """Replace the weights of layers within it by what the scope's getter makes of them.
+    """Replace the weights of layers within it by what the scope reads for them.
 
     Raises:
       UserError: if a weight that it makes something of is not an attribute of a layer.
     """
-    getter = tf1.get_variable_scope().custom_getter
-    given = _given_by(getter, _learned(made)) if getter else {}
+    given = _read_weights(_learned(made)) if tf1.get_variable_scope().custom_getter else {}
     holders = [made, *made.submodules]
     places = [
         (vars(holder), attribute, value)
@@ -140,13 +139,13 @@ def _weights_given(made: Any) -> Iterator[None]:
             attributes[name] = value
 
 
-def _given_by(getter: Callable[..., Any], weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of a weight: (weight, what the getter makes of it)}, where these differ."""
+def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
+    """Return {id of a weight: (weight, what the scope reads for it)}, where these differ."""
     made = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype
         name = patterns.variable_name(weight)
-        value = getter(lambda *_, own=weight, **__: own, name, dtype=dtype, trainable=True)
+        value = views.read_as(weight, name, dtype=dtype, trainable=True)
         if value is not weight:
             made[id(weight)] = (weight, value)
     return made

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ from mtl.sparsity import criteria, next_masks, pruning
 from mtl.sparsity import cuts as cuts_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import monitors, step_state, whole_batch
-from mtl.variables import freezing, patterns, pruned, sharding, slots
+from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 
 tf1 = tf.compat.v1
 
@@ -43,13 +43,11 @@ def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: boo
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
-        pruner, here = _Pruner(parts, is_watched), tf1.get_variable_scope()
+        pruner = _Pruner(parts, is_watched)
         with (
             _PRUNER.set(pruner),
             pruned.hold_masks(pruner.held),
-            tf1.variable_scope(
-                here, custom_getter=pruner.find_variable, auxiliary_name_scope=False
-            ),
+            views.enter(views.Stage.PRUNED, pruner.find_variable),
         ):
             return step_fn(features, labels)
 
@@ -116,31 +114,34 @@ class _Pruner:
 
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """Return what `getter` gives, with its gradient as the part that cuts it says."""
-        variable = getter(name, **settings)
+        value = getter(name, **settings)
         if settings.get("trainable") is False:
-            return variable
+            return value
         kernel = self._find_kernel(name)
         if kernel:
-            return self._cut_with(kernel, name, variable)
-        part = self._find_part(name, variable)
+            return self._cut_with(kernel, name, value)
+        part = self._find_part(name, value)
         if part is None:
-            return variable
-        is_table = sharding.is_table()
+            return value
         if name not in self._cuts:
-            cuts_lib.check_kind(part, name, is_table)
-            self._cuts[name] = cuts_lib.create(part, name, variable, getter, settings)
+            cuts_lib.check_kind(part, name, sharding.is_table())
+            self._cuts[name] = cuts_lib.create(part, name, value, getter, settings)
         kept = self._cuts[name].kept
         if part.hides_weights:
             self.held[name] = None
-            return _pass_gradient(tf.convert_to_tensor(variable), kept)
+            return _pass_gradient(tf.convert_to_tensor(value), kept)
+        self.held[name] = kept
+        return self._mask(value, kept, part)
+
+    def _mask(self, value: Any, kept: tf.Tensor, part: pruning.Pruning) -> Any:
+        """Return a variable, or what is read in its place, without what is cut."""
         # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
         # what looks at gradients before has to be given others, which takes a pass of its own; of a
         # table the lookup sees to it.
-        self.held[name] = kept
         is_seen = self._is_watched and part.gradient == pruning.STOPPED
-        if is_table or not is_seen:
-            return variable
-        return variable * kept  # Its gradient is 0 where the mask is.
+        if isinstance(value, tf.Variable) and (sharding.is_table() or not is_seen):
+            return value
+        return value * kept  # Its gradient is 0 where the mask is.
 
     def _find_kernel(self, name: str) -> str | None:
         """Return the kernel of a unit's bias, scale or offset, if whole units of it are cut."""
@@ -150,18 +151,18 @@ class _Pruner:
                 return kernel if self._cuts[kernel].part.granularity.is_of_units else None
         return None
 
-    def _cut_with(self, kernel: str, name: str, variable: tf.Variable) -> Any:
+    def _cut_with(self, kernel: str, name: str, value: Any) -> Any:
         """Cut the entries of a vector whose units are cut."""
         self._seen[name] = False
         if freezing.first_step(name) > 0:
-            return variable
-        self._beside[name] = (kernel, variable)
-        self.held[name] = kept = tf.reshape(self._cuts[kernel].kept, [-1])
-        is_seen = self._is_watched and self._cuts[kernel].part.gradient == pruning.STOPPED
-        return variable * kept if is_seen else variable
+            return value
+        if name not in self._beside:  # Once: what the loop over slices makes stays in it.
+            self._beside[name] = (kernel, value)
+            self.held[name] = tf.reshape(self._cuts[kernel].kept, [-1])
+        return self._mask(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
 
-    def _find_part(self, name: str, variable: tf.Variable) -> pruning.Pruning | None:
-        can_be_cut = variable.shape.rank >= 2 and freezing.first_step(name) < math.inf
+    def _find_part(self, name: str, value: Any) -> pruning.Pruning | None:
+        can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
         self._seen[name] = can_be_cut
         parts = [part for part in self._parts if can_be_cut and cuts_lib.chooses(part, name)]
         return parts[0] if parts else None

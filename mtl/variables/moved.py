@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from mtl import ambient, checks
-from mtl.variables import patterns, sharding
+from mtl.variables import patterns, sharding, views
 
 tf1 = tf.compat.v1
 
@@ -50,7 +50,7 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
     scope = tf1.get_variable_scope()
     if _MOVED.get() is None:
         return contextlib.nullcontext(scope)
-    return tf1.variable_scope(scope, custom_getter=_read, auxiliary_name_scope=False)
+    return views.enter(views.Stage.MOVED, _read)
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
@@ -71,8 +71,8 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     return rows + tf.cast(tf.reshape(added, tf.shape(rows)), rows.dtype)
 
 
-def _read(getter: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-    variable, moved = getter(*args, **settings), _MOVED.get()
+def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+    variable, moved = getter(name, **settings), _MOVED.get()
     change = _find(moved, variable)
     # Of a table no step reads more than some rows: `add_to_rows` moves those.
     if moved is None or change is None or _is_table(change):

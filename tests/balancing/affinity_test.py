@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mtl import checks, features, networks
 from mtl.balancing import affinity, surgery, weighting
+from mtl.sparsity import pruning, pruning_schedules
 from mtl.step import replicas, whole_batch
 from mtl.variables import moved
 from tests import tiny
@@ -91,6 +92,22 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 def test_they_are_those_of_numpy(whole):
+    _assert_as_numpy(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
+def test_weights_are_moved_behind_the_masks_of_a_pruning(gradient, tmp_path):
+    made = _make(affinity.TaskAffinity(every_steps=1, learning_rate=RATE))
+    late = pruning_schedules.OneShot(step=1)
+    part = pruning.Pruning(sparsity=0.5, schedule=late, gradient=gradient)
+    tiny.train(
+        dataclasses.replace(made, model=dataclasses.replace(made.model, pruning=[part])), tmp_path
+    )
+    _assert_as_numpy(tmp_path)
+
+
+def _assert_as_numpy(whole):
     values = {name: np.float64(of) for name, of in tiny.variables(whole, 0).items()}
     values["table"] = values[TABLE]
     before, gradients = _losses(values), _differentiate(values)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, distribution, networks, transfer
 from mtl.balancing import methods, surgery
+from mtl.layers import quantization
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 from mtl.sparsity import densities, pruning, pruning_schedules
@@ -169,6 +170,29 @@ def test_settings_that_make_no_sense(settings, says):
 def test_settings_that_do_not_fit_the_tasks(settings, says):
     with tf.Graph().as_default(), pytest.raises(checks.UserError, match=says):
         _build(_part(**settings), tiny.LABELS, tf.zeros([2, 3]))
+
+
+def test_free_weights_change_no_packed_task_that_is_quantised():
+    """The scale of few bits is that of the weights that a task keeps."""
+    four = quantization.Quantization(weights={"^network/trunk/": quantization.Uniform(bits=4)})
+    packed = networks.PackNet(network=SHARED, order=["sign", "size"])
+    x = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with four.quantize_network(training=False):
+            towers = _build(packed, ["sign", "size"], tf.constant(x))
+        session.run(tf1.global_variables_initializer())
+        _values(lambda value: value)
+        by_name = {variable.op.name: variable for variable in tf1.global_variables()}
+        owned = {kernel: np.random.default_rng(1).integers(0, 2, [3, 8]) for kernel in KERNELS[:1]}
+        for kernel, own in owned.items():
+            by_name[pruned.owner_name(kernel, "sign")].load(own, session)
+        before = session.run(dict(towers))
+        for kernel, own in owned.items():
+            moved = np.where(own, session.run(by_name[kernel]), 5)
+            by_name[kernel].load(moved, session)
+        after = session.run(dict(towers))
+    np.testing.assert_array_equal(after["sign"], before["sign"])
+    assert (after["size"] != before["size"]).any()
 
 
 def _prune(sparsity):

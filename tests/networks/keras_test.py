@@ -10,7 +10,9 @@ from mtl.clip_audit import measures
 from mtl.compat import keras
 from mtl.layers import quantization
 from mtl.optimization import optimizers, update
+from mtl.sparsity import pruning, pruning_schedules
 from mtl.variables import freezing
+from mtl.variables import pruned as pruned_lib
 from tests.networks import keras_models
 from tests.optimization import training
 
@@ -132,6 +134,23 @@ def test_quantised_weights(kind):
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("gradient", ["stopped", "straight_through"])
+def test_pruned_weights(gradient):
+    """A mask is a variable of its own, and what is cut of a layer is 0."""
+    part = pruning.Pruning(
+        sparsity=0.5,
+        schedule=pruning_schedules.OneShot(step=0),
+        patterns=["kernel$"],
+        gradient=gradient,
+    )
+    values, _ = _one_step(surgery.Sum(), 1, [part])
+    (name,) = [own for own in values if own.endswith("dense/kernel")]
+    mask = values[pruned_lib.mask_name(name)]
+    assert mask.shape == values[name].shape and mask.mean() == 0.5
+    assert ((values[name] == 0) == (mask == 0)).all() == (gradient == "stopped")
+
+
 def test_weights_that_are_out_of_reach():
     class Listed(tf.keras.layers.Layer):
         def build(self, shape):
@@ -152,7 +171,7 @@ def _dense():
     return tf.keras.Sequential([tf.keras.layers.Dense(4, "tanh", kernel_initializer=draw)])
 
 
-def _one_step(part, slices):
+def _one_step(part, slices, pruned=()):
     """The variables after a step, their gradients' norm as seen by the step and by the audit."""
     made = model.MultiTaskModel(
         columns=[features.Numeric(names=["x"], normalization="none")],
@@ -160,6 +179,7 @@ def _one_step(part, slices):
         heads=[heads.Regression(name="y")],
         update=update.Update(optimizer=optimizers.SGD(learning_rate=0.1)),
         surgery=part,
+        pruning=pruned,
     )
     nothing = features.Statistics(directory="", entries={})
     monitors = {}
@@ -183,12 +203,13 @@ def _one_step(part, slices):
             "train",
             statistics=nothing,
             slices=slices,
-            observe=observe,
+            observe=None if pruned else observe,
             training_hooks=hooks,
         )
         session.run(tf1.global_variables_initializer())
         norms, _ = session.run([monitors, spec.train_op])
-        return session.run({v.op.name: v for v in tf1.trainable_variables()}), norms
+        kept = tf1.global_variables() if pruned else tf1.trainable_variables()
+        return session.run({v.op.name: v for v in kept}), norms
 
 
 @pytest.mark.medium

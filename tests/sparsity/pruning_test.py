@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import (
+    auxiliary,
     checks,
     compat,
     distribution,
@@ -58,6 +59,7 @@ SUM, PCGRAD = surgery.Sum(), surgery.Combine(method=methods.PCGrad())
 HIDDEN = networks.MLP(layers=[6])
 CUBIC = pruning_schedules.Cubic(end_step=9, every_steps=3)
 LATE = pruning_schedules.Cubic(end_step=30, every_steps=7)  # Of a run of 40 steps.
+TEACHER = auxiliary.MeanTeacher(weight=5.0)
 NEVER = pruning_schedules.OneShot(step=10**6)
 # For what is cut, where nothing hangs on how the rest is moved.
 BARE = {
@@ -432,6 +434,25 @@ def test_straight_through_weights_live_behind_their_masks():
     cut = _mask(found[-1], TRUNK) == 0
     assert cut.sum() > 0 and (found[-1][TRUNK][cut] != 0).all()
     assert (found[-1][TRUNK][cut] != found[-2][TRUNK][cut]).all()
+
+
+@pytest.mark.parametrize(
+    ("gradient", "combine"), [("straight_through", SUM), ("stopped", PCGRAD), ("dense", PCGRAD)]
+)
+def test_a_pruning_that_comes_later_changes_no_teacher(gradient, combine):
+    """The teacher reads averages through masks, of which all are ones so far."""
+    parts = [_part(schedule=NEVER, gradient=gradient)]
+    plain, cut = (
+        dataclasses.replace(_model(parts=own, part=combine), auxiliary_losses=[TEACHER])
+        for own in ([], parts)
+    )
+    expected = _train(plain, 3, 4)
+    start = {name: value for name, value in expected[0].items() if value.any()}  # No state.
+    found = _train(cut, 3, 4, start=start)
+    for name, value in expected[-1].items():
+        np.testing.assert_array_equal(found[-1][name], value, err_msg=name)
+    without = _train(_model(parts=[], part=combine), 3, 4, start=start)
+    assert (without[-1][TRUNK] != expected[-1][TRUNK]).any()
 
 
 def test_rows_of_a_table_are_cut_and_its_gradient_stays_sparse():

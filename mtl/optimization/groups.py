@@ -86,8 +86,9 @@ def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected
 
 
 def _of_rows(mask: tf.Tensor, gradient: types.Connected) -> tf.Tensor:
-    is_sparse = isinstance(gradient, tf.IndexedSlices)
-    return tf.gather(mask, gradient.indices) if is_sparse else mask
+    if not isinstance(gradient, tf.IndexedSlices):
+        return mask
+    return pruned.take_rows(mask, gradient.indices, gradient.values.shape.rank)
 
 
 def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -78,7 +78,16 @@ def is_cut(name: str) -> bool:
 def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     """Return looked-up rows [..., D], 0 where the table is cut and without a gradient there."""
     kept = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
-    return rows if kept is None else rows * tf.gather(kept, ids)
+    return rows if kept is None else rows * take_rows(kept, ids, len(table.shape))
+
+
+def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
+    """Return what a mask says of some rows of a variable of this rank; it broadcasts to them.
+
+    One of whole units is the same for all rows, and has none of its own.
+    """
+    has_rows = mask.shape.rank == rank and mask.shape[0] != 1
+    return tf.gather(mask, ids) if has_rows else mask
 
 
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:

@@ -577,6 +577,34 @@ def test_units_are_cut_with_bias_scale_and_offset(part):
                     assert (values[state][..., ~cut] != 0).any(), state
 
 
+@pytest.mark.parametrize("part", [SUM, PCGRAD], ids=["sum", "pcgrad"])
+def test_units_are_cut_in_slices_and_where_gradients_have_rows(part):
+    """The layers of STAR, and a table, of which a step moves what the batch looks up."""
+    star = networks.STAR(domain="of_word", layers=[6, 4], norm=False)
+    once = pruning_schedules.OneShot(step=1)
+    units = _part(
+        patterns=["^network/", "^features/"], granularity=granularity.Units(), schedule=once
+    )
+    made = _model(optimizers.LazyAdam(learning_rate=0.05), [units], part, **BARE)
+    domain = features.Hashed(names=["word"], num_buckets=3, dimension=None, prefix="of")
+    made = dataclasses.replace(
+        made,
+        columns=[*made.columns, domain],
+        network=networks.SharedBottom(trunk=star, tower=HIDDEN),
+    )
+    whole, slices = (_train(made, 4, 0, slices=count) for count in (1, 2))
+    kernels = [name for name in whole[-1] if pruned.mask_name(name) in whole[-1]]
+    assert TABLE in kernels and len(kernels) == 7
+    for name, value in whole[-1].items():
+        np.testing.assert_allclose(slices[-1][name], value, 1e-3, 1e-5, err_msg=name)
+    for name in kernels:
+        cut = _mask(slices[-1], name).reshape([-1]) == 0
+        assert (slices[-1][name][..., cut] == 0).all() and (slices[-1][name] != 0).any()
+        bias = slices[-1].get(name.replace("kernel", "bias"))
+        assert bias is None or (bias[..., cut] == 0).all(), name
+    assert _share(slices[-1], kernels) > 0.2
+
+
 def _convolve(inputs, training):
     """A convolution [3, 3, 2, 4] and a dense layer [12, 4]."""
     images = tf.reshape(tf.concat(list(inputs.values()), 1), [-1, 3, 1, 2])

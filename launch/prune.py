@@ -12,6 +12,7 @@ The run stays as it is. --output_dir gets a run that launch.train goes on with, 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,11 @@ def main() -> None:
             fits = not flag.value
             checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
         last = f"Run.train_steps = {run_directory.step_saved(path)}"
-        _prune_at_once(source, load([*app.GIN_PARAM.value, last]), model_dir, output_dir, path)
+        made = load([*app.GIN_PARAM.value, last])
+        # Weights of tasks that change over the run are those that the run had at this step.
+        filled = made.model.fill_schedules(source.run.train_steps)
+        made = dataclasses.replace(made, model=filled)
+        _prune_at_once(source, made, model_dir, output_dir, path)
 
 
 def _prune_at_once(

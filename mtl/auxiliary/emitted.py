@@ -25,6 +25,12 @@ class Emitted(base.Base):
         return activations.emitted[self.name]
 
 
+def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
+    """Return whether a part has a loss in a pass as in evaluation, which has emitted these."""
+    draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
+    return not draws and (not isinstance(part, Emitted) or part.name in emitted)
+
+
 def find_losses(parts: Any) -> list[Emitted]:
     """Return the losses that parts emit, and the parts that their settings hold."""
     weights: dict[str, Any] = {}

@@ -9,12 +9,13 @@ model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binar
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from mtl import compat, types
 from mtl import features as features_lib
+from mtl.auxiliary import emitted as emitted_losses
 from mtl.auxiliary import row_losses
 from mtl.balancing import balanced
 from mtl.heads import slice_metrics, together
@@ -211,18 +212,45 @@ class MultiTaskModel(passes.Passes):
         monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
         return train_op, monitors | found.describe_tasks()
 
+    def differentiate(
+        self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
+    ) -> balanced.Balanced:
+        """Build the gradients that a step would go by, from a pass as in evaluation.
+
+        The losses are weighted, and the gradients combined, by the state that the variables have.
+        Nothing is dropped out, mixed or added to UPDATE_OPS.
+        """
+
+        def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:
+            forward = functools.partial(self._pass_forward, statistics, training=False)
+            for head in self.heads_with_loss:
+                labels = types.read_member(head, types.Head, "see_batch")(labels)
+            weights, apart = self._sum_row_weights, self.are_rows_apart
+            with summaries.drop_summaries(), whole_batch.withhold_collections():
+                batch = whole_batch.build_batch(forward, weights, features, labels, 1, apart)
+                parts = self.weigh_losses, self.surgery, self.reads_losses
+                return balanced.balance_losses(batch, *parts), {}
+
+        found, _ = self.held.wrap_step(build)(features, labels)
+        return cast(balanced.Balanced, found)
+
     def _pass_forward(
-        self, statistics: features_lib.Statistics, features: types.Tensors, labels: types.Tensors
+        self,
+        statistics: features_lib.Statistics,
+        features: types.Tensors,
+        labels: types.Tensors,
+        training: bool = True,
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
         watching = pruned_step.watch_inputs()
         with moved.read_moved() as scope, watching as watched, emitted_lib.collect() as found:
-            outputs = self.build_outputs(features, statistics, training=True)
+            outputs = self.build_outputs(features, statistics, training)
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
-        activations = self.gather_activations(
-            features, labels, outputs, scope, found, training=True
-        )
-        rows = row_losses.compute(self.built_losses, activations)
+        activations = self.gather_activations(features, labels, outputs, scope, found, training)
+        if training:
+            rows = row_losses.compute(self.built_losses, activations)
+        else:
+            rows = self._infer_rows(activations)
         whole = {name: found.average() for name, found in rows.items()}
         if mixture is not None:
             mixed = self._mix_losses(logits, labels, mixture)
@@ -243,6 +271,14 @@ class MultiTaskModel(passes.Passes):
         losses = {**self._compute_losses(logits, labels), **whole}
         apart = samples if self.are_losses_apart else None
         return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
+
+    def _infer_rows(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
+        """Compute the auxiliary losses of a pass as in evaluation; 0 of those that need a step."""
+        emitted = activations.emitted
+        parts = [p for p in self.built_losses if emitted_losses.is_inferred(p, emitted)]
+        found = row_losses.compute(parts, activations)
+        nothing = row_losses.RowLosses(tf.zeros([1]), tf.zeros([1]))
+        return {part.name: found.get(part.name, nothing) for part in self.built_losses}
 
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture

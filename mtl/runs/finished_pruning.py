@@ -252,13 +252,20 @@ class _Network:
         batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
         batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
-        mode, model = compat.estimator.ModeKeys.EVAL, experiment.model.fitted(statistics)
+        model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         tf1.train.get_or_create_global_step()
         inputs: dict[str, tf.Tensor] = {}
         features, labels = self._iterator.get_next()
+        self._gradients: dict[str, Any] = {}
         with pruned.note_inputs(inputs):
-            spec = model.model_fn(features, labels, mode, statistics=statistics)
-        self.inputs, self._loss, self._session = inputs, spec.loss, session
+            if any(part.criterion.reads_gradients for part in model.pruning):
+                found = model.differentiate(features, labels, statistics)
+                names = map(patterns.variable_name, found.variables)
+                self._gradients = dict(zip(names, found.gradients, strict=True))
+            else:
+                mode = compat.estimator.ModeKeys.EVAL
+                model.model_fn(features, labels, mode, statistics=statistics)
+        self.inputs, self._session = inputs, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         self.order = [name for name in inputs if name in self.variables]
         saver = averaging.Saver()
@@ -282,9 +289,8 @@ class _Network:
                 return
 
     def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the gradients of the loss."""
-        variables = [self.variables[name] for name in names]
-        found = dict(zip(names, tf.gradients(self._loss, variables), strict=True))
+        """Return the gradients that training would go by: of weighted losses, combined."""
+        found = {name: self._gradients.get(name) for name in names}
         for name, gradient in found.items():
             rule = "choose kernels that a loss depends on"
             checks.require(isinstance(gradient, tf.Tensor), "Pruning.patterns", rule, name)

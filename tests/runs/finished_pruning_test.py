@@ -7,17 +7,21 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from mtl import checks
+from mtl import auxiliary, checks
+from mtl.balancing import methods, surgery, weighting
 from mtl.checkpoints import run_directory
 from mtl.optimization import optimizers
-from mtl.runs import finished_pruning, tickets, verbs
+from mtl.runs import finished_pruning, fitting, tickets, verbs
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
 from mtl.transfer import checkpoint
 from mtl.variables import averaging, pruned
 from tests import tiny
 
 pytestmark = pytest.mark.medium
+
+tf1 = tf.compat.v1
 
 TRUNK = "network/trunk/hidden_0/kernel"
 TOWERS = [f"network/tower_{task}/hidden_0/kernel" for task in tiny.LABELS[:2]]
@@ -190,6 +194,78 @@ def test_units_that_taylor_cuts_go_with_bias_scale_and_offset(finished, tmp_path
     assert len(names) >= 2
     for name in names:
         assert (new[name][is_cut] == 0).all() and (new[name][~is_cut] != 0).any()
+
+
+def _balanced(made, weighting_part, surgery_part, auxiliary_losses=()):
+    model = dataclasses.replace(
+        made.model,
+        weighting=weighting_part,
+        surgery=surgery_part,
+        auxiliary_losses=auxiliary_losses,
+    )
+    return dataclasses.replace(made, model=model)
+
+
+FIXED = weighting.Fixed(weights={"sign": 0.05, "kind": 3.0})
+PCGRAD = surgery.Combine(method=methods.PCGrad())
+SURE = auxiliary.EntropyMinimization(heads=["sign"], weight=0.7)
+
+
+@pytest.mark.parametrize(
+    ("weighting_part", "surgery_part", "losses"),
+    [
+        (FIXED, surgery.Sum(), ()),
+        (weighting.UncertaintyWeighting(), PCGRAD, ()),
+        (weighting.UncertaintyWeighting(), surgery.Sum(), (SURE, auxiliary.PiModel())),
+    ],
+    ids=["fixed", "learned_pcgrad", "learned_auxiliary"],
+)
+def test_scores_are_of_the_loss_that_was_trained(
+    weighting_part, surgery_part, losses, tmp_path, monkeypatch
+):
+    """By the weights of tasks that the checkpoint holds, combined as in training."""
+    monkeypatch.setattr(finished_pruning, "_BATCH", 96)
+    base = _balanced(_base(), weighting_part, surgery_part, losses)
+    tiny.train(base, tmp_path / "run")
+    made = _with(base, _part(criterion=criteria.Snip(), patterns=[TRUNK]))
+    path = run_directory.checkpoint_path(str(tmp_path / "run"), "latest")
+    cut = finished_pruning.choose_cut(made, str(tmp_path / "run"), path, rows=96)
+    scores = _compute_scores(base, tmp_path / "run", path)
+    least = np.sort(scores, axis=None)[scores.size // 2]
+    np.testing.assert_array_equal(cut.masks[TRUNK], scores >= least)
+    plain = _compute_scores(base, tmp_path / "run", path, is_plain=True)
+    assert ((plain >= np.sort(plain, axis=None)[plain.size // 2]) != (scores >= least)).any()
+
+
+def _compute_scores(made, folder, path, is_plain=False):
+    """|w g| of the trunk over all rows, g of the losses weighted here."""
+    model = made.model.fitted(fitting.load_statistics(str(folder)))
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        rows = {name: tf.constant(values) for name, values in tiny.SPLITS["train"].items()}
+        labels = {name: rows[name] for name in tiny.LABELS[:2]}
+        inputs = {name: rows[name] for name in ("x", "word")}
+        activations = model.infer_activations(inputs, labels, fitting.load_statistics(str(folder)))
+        losses = {h.name: h.loss(activations.logits[h.name], labels) for h in model.heads}
+        for part in model.auxiliary_losses[:1]:
+            losses[part.name] = part.weight * tf.reduce_mean(part(activations))
+        variables = tf1.trainable_variables()
+        saved = checkpoint.read_checkpoint(path)
+        if is_plain:
+            weights = dict.fromkeys(model.heads_by_task, 1.0)
+        elif isinstance(model.weighting, weighting.Fixed):
+            weights = model.weighting.weights
+        else:
+            states = {task: f"balancing/log_variance/{task}/average" for task in losses}
+            weights = {task: np.exp(-saved[name]) for task, name in states.items()}
+        weighted = {task: tf.constant(w, tf.float32) * losses[task] for task, w in weights.items()}
+        part = surgery.Sum() if is_plain else model.surgery
+        gradients, _ = part(weighted, variables)
+        found = {v.op.name: g for v, g in zip(variables, gradients, strict=True)}
+        session.run(tf1.tables_initializer())
+        averaging.Saver().restore(session, path)
+        (weight,) = [v for v in variables if v.op.name == TRUNK]
+        return np.abs(np.multiply(*session.run([weight, found[TRUNK]])))
 
 
 def test_sparse_gpt_changes_predictions_less_than_magnitude(finished, tmp_path):

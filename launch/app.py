@@ -42,6 +42,13 @@ TRUSTED = flags.DEFINE_list(
     "run any code, as docs/security.md says.",
 )
 
+TRUSTED_SETTINGS = flags.DEFINE_list(
+    "trusted_settings",
+    [],
+    "Settings, with commas between them, such as Distillation.teacher, that --trusted_packages "
+    "would refuse as they may run code, write or connect. docs/security.md lists them.",
+)
+
 JSON_LOG = flags.DEFINE_string(
     "json_log",
     None,
@@ -82,8 +89,8 @@ def load() -> tuple[experiment.Experiment, str]:
 
 
 def trusted() -> trust.Trusted:
-    """Return what --trusted_packages allows."""
-    return trust.Trusted(TRUSTED.value)
+    """Return what --trusted_packages and --trusted_settings allow."""
+    return trust.Trusted(TRUSTED.value, TRUSTED_SETTINGS.value)
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:

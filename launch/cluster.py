@@ -131,6 +131,8 @@ def arguments() -> list[str]:
     found += [f"--gin_param={param}" for param in params]
     if app.TRUSTED.value is not None:
         found.append(f"--trusted_packages={','.join(app.TRUSTED.value)}")
+    if app.TRUSTED_SETTINGS.value:
+        found.append(f"--trusted_settings={','.join(app.TRUSTED_SETTINGS.value)}")
     for flag in (app.JSON_LOG, app.MODEL_DIR):
         found += [f"--{flag.name}={flag.value}"] if flag.value else []
     return found

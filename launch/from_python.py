@@ -89,6 +89,7 @@ def load(
     checkpoint: str | int = "latest",
     experiment: experiment_lib.Experiment | None = None,
     trusted_packages: Sequence[str] | None = None,
+    trusted_settings: Sequence[str] = (),
 ) -> "Model":
     """Return a checkpoint of a run, be it trained by `train` or by a launcher.
 
@@ -98,6 +99,8 @@ def load(
       experiment: that of a run without a config.gin.
       trusted_packages: whose code config.gin may build beside that of mtl; None for all code, as
         docs/security.md says.
+      trusted_settings: those that may run code, write or connect, though `trusted_packages` is
+        given.
 
     Raises:
       UserError: there is no such run or checkpoint, or config.gin cannot be read.
@@ -109,12 +112,14 @@ def load(
     if trusted_packages is not None:
         rule = "be a list of packages"
         checks.texts("mtl.load: trusted_packages", trusted_packages, rule)
+    checks.texts("mtl.load: trusted_settings", trusted_settings, "be a list of settings")
+    trusted = trust.Trusted(trusted_packages, trusted_settings)
     state = None
     with _quiet():
         if experiment is None:
             with config.isolated():
                 file = config.saved_in(model_dir)
-                experiment = config.load([file], (), trust.Trusted(trusted_packages))
+                experiment = config.load([file], (), trusted)
                 state = config.GinState()
         return Model(experiment, model_dir, checkpoint, state)
 

@@ -243,13 +243,16 @@ def main() -> None:
     parser.add_argument("--model_dir", default="", help=told)
     told = "packages whose code may run beside that of mtl, with commas between them"
     parser.add_argument("--trusted_packages", help=told)
+    told = "settings that may run code, write or connect all the same, with commas between them"
+    parser.add_argument("--trusted_settings", default="", help=told)
     parser.add_argument("--markdown", metavar="PACKAGE", help="write a page of all its parts")
     print(_answer(parser.read(sys.argv[1:])))
 
 
 def _answer(arguments: argparse.Namespace) -> str:
     allowed = arguments.trusted_packages
-    trusted = trust.Trusted(None if allowed is None else allowed.split(","))
+    settings = arguments.trusted_settings.split(",")
+    trusted = trust.Trusted(None if allowed is None else allowed.split(","), settings)
     is_of_run = arguments.gin_file or arguments.model_dir
     for flag, package in (("--markdown", arguments.markdown), ("--package", arguments.package)):
         rule = "come without --gin_file and --model_dir"

@@ -1,9 +1,9 @@
 """What --trusted_packages allows: parts of mtl and of the packages that are named, no other code.
 
-trusted = trust.Trusted(["ours"])
+trusted = trust.Trusted(["ours"], settings=["Distillation.teacher"])
 trusted.check_module("ours.heads")            # and "mtl.heads"; "oursish" is refused
 trusted.check_target("heads.os.system", os.system)
-trusted.check_built(experiment)               # modules that a setting names as a text
+trusted.check_built(experiment)               # what settings name: modules, SavedModels, servers
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from launch import places
 from mtl import checks, deferred
 
 with deferred.imports():
@@ -18,13 +19,29 @@ with deferred.imports():
 
 _OWN = "mtl"
 FLAG = "--trusted_packages"
+SETTINGS_FLAG = "--trusted_settings"
 
 
 class Trusted:
-    """The packages that a gin file may import; all of them where `packages` is None."""
+    """The packages that a gin file may import; all of them where `packages` is None.
 
-    def __init__(self, packages: Sequence[str] | None = None):
+    `settings` are those of `places.TABLE` that may run code, write or connect all the same.
+
+    Raises:
+      UserError: `settings` names one that is not in the table, or comes without `packages`.
+    """
+
+    def __init__(self, packages: Sequence[str] | None = None, settings: Sequence[str] = ()):
         self._packages = None if packages is None else [_OWN, *filter(None, packages)]
+        self._settings = [*filter(None, settings)]
+        rule = f"come with {FLAG}"
+        checks.require(not self._settings or packages is not None, SETTINGS_FLAG, rule, settings)
+        for setting in self._settings:
+            fix = checks.nearest(setting, places.TABLE) or "docs/security.md lists them."
+            rule = f"name settings that {FLAG} refuses"
+            place = places.TABLE.get(setting)
+            can_act = place is not None and not place.by_package
+            checks.require(can_act, SETTINGS_FLAG, rule, setting, fix)
 
     def check_module(self, module: str) -> None:
         """Fail unless the module may be imported; nothing is imported here.
@@ -56,16 +73,27 @@ class Trusted:
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
-        """Fail where a setting of the parts names a module to be imported later."""
+        """Fail for a setting that names a module to import, or does more than read what it names.
+
+        Nothing of that has happened yet: parts act when a graph is built.
+        """
         if self._packages is None:
             return
+        for setting, value, effects in places.find(part):
+            if setting not in self._settings:
+                may = " and ".join(filter(None, [", ".join(effects[:-1]), effects[-1]]))
+                rule = f"be left out with {FLAG}, as it {may}"
+                fix = f"If you trust what it names, add {SETTINGS_FLAG}={setting}."
+                checks.fail(setting, rule, value, fix)
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers(module):
                     where = f"{type(inner).__name__}.{setting}"
                     listed = ", ".join(self._packages or ())
                     rule = f"name a module of {FLAG} ({listed})"
-                    checks.fail(where, rule, getattr(inner, setting))
+                    value = getattr(inner, setting)
+                    fix = "" if module == value else f"It is code of {module!r}."
+                    checks.fail(where, rule, value, fix)
 
     def _covers(self, module: str) -> bool:
         packages = self._packages

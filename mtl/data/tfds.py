@@ -25,6 +25,11 @@ from mtl.data import source
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+# As tensorflow-datasets reads it: one of its own data sets, with config and version.
+_CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
+# The name of a hub may stand before it, and arguments of its builder behind it.
+_READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
+_NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,9 @@ class Tfds(types.Source):
     rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        checks.is_a("Tfds.name", self.name, str, "name a dataset, such as 'mnist'")
+        checks.is_a("Tfds.name", self.name, str, _NAMES)
+        is_readable = any(re.fullmatch(form, self.name) for form in (_CLASS_PATH, _READABLE))
+        checks.require(is_readable, "Tfds.name", _NAMES, self.name)
         for setting in ("data_dir", "manual_dir"):
             where = f"Tfds.{setting}"
             checks.is_a(where, getattr(self, setting), (str, type(None)), "be a path")
@@ -190,12 +197,14 @@ class Tfds(types.Source):
 
     @property
     def modules(self) -> dict[str, str]:
-        """{setting: the module that it makes this import}."""
+        """{setting: the module whose code it makes this run}.
+
+        That of a hub, or with arguments, which may be a folder, is no module at all.
+        """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}
-        # A name with a namespace is code of that hub.
-        is_hub = re.match(r"[^:/]+:(?!\d)", self.name)
-        return {"name": self.name} if is_hub else {}
+        is_plain = re.fullmatch(_CATALOGUED, self.name)
+        return {"name": "tensorflow_datasets" if is_plain else self.name}
 
     @functools.cached_property
     def _builder(self) -> Any:
@@ -208,20 +217,32 @@ class Tfds(types.Source):
             if is_path:
                 builder = self._builder_class()(**settings)
             else:
-                builder = tensorflow_datasets.builder(self.name, try_gcs=False, **settings)
+                builder = self._catalogued_builder(settings)
         except tensorflow_datasets.core.registered.DatasetNotFoundError:
             known = tensorflow_datasets.list_builders(with_community_datasets=False)
             fix = checks.nearest(re.split("[/:]", self.name)[0], known)
-            checks.fail("Tfds.name", "name a dataset or a builder class", self.name, fix)
+            checks.fail("Tfds.name", _NAMES, self.name, fix)
         if not builder.data_path.exists():
             self._prepare(builder)
         return builder
+
+    def _catalogued_builder(self, settings: Mapping[str, str]) -> Any:
+        import tensorflow_datasets
+
+        try:
+            return tensorflow_datasets.builder(self.name, try_gcs=False, **settings)
+        except tensorflow_datasets.core.registered.DatasetNotFoundError:
+            raise
+        except Exception as error:  # Of configs, versions, arguments and the files that lie there.
+            where = f" in {self.data_dir!r}" if self.data_dir else ""
+            problem = source.explain_unreadable(error).rstrip(".: ")
+            checks.fail("Tfds.name", _NAMES, self.name, f"It cannot be opened{where}: {problem}.")
 
     def _builder_class(self) -> Any:
         import tensorflow_datasets
 
         module, _, name = self.name.rpartition(".")
-        rule = "name a dataset or a builder class"
+        rule = _NAMES
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:

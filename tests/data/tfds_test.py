@@ -56,6 +56,24 @@ def test_digits_are_those_of_scikit_learn(digits):
     assert values["image"].dtype == np.uint8
 
 
+@pytest.mark.parametrize(
+    "name", ["", "mnist/", "mnist:", "mnist:3", "/mnist", "a b", "../x", "a:b:c"]
+)
+def test_a_name_that_cannot_be_read_is_refused_at_once(name):
+    with pytest.raises(checks.UserError, match="Tfds.name must name a dataset, such as 'mnist'"):
+        tfds.Tfds(name=name)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["mnist/none", "mnist:9.9.9", "mnist/a=1", "mnist/version=1"])
+def test_a_name_that_cannot_be_opened_is_one_line(name, tmp_path):
+    with pytest.raises(
+        checks.UserError, match=f"got '{name}'. It cannot be opened in '/.*"
+    ) as error:
+        tfds.Tfds(name=name, data_dir=str(tmp_path)).records("train")
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.medium
 def test_split_expressions_and_renamed_fields(data_dir):
     source = tfds.Tfds(

@@ -31,6 +31,7 @@ PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
 REPORT_FLAGS = {"output", "rows"}
 EXPLAIN_FLAGS = {"output", "split", "limit", "tasks", "fields", "group", "repeats", "rows", "class"}
 EXPLAIN_FLAGS |= {"steps", "baseline", "dependence", "batches"}
+TRUST_FLAGS = {"trusted_packages", "trusted_settings"}
 COMPARE_FLAGS = {"model_dirs", "runs", "metric", "csv", "html"}
 
 # gRPC needs a package that the extra "dev" installs.
@@ -87,7 +88,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
         result = launch(verb, flag)
         assert result.code == 0 and not result.err
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
-    expected = {"gin_file", "gin_param", "model_dir", "trusted_packages", "json_log"}
+    expected = {"gin_file", "gin_param", "model_dir", *TRUST_FLAGS, "json_log"}
     reads_none = verb in ("train", "warm_start", "debug", "report")
     expected |= set() if reads_none else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
@@ -106,7 +107,7 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
 def test_comparing_takes_folders_and_flags_of_its_own(launch):
     result = launch("compare", "--help")
     names = re.findall(r"^  --(\w+)\n      \S", result.out, re.M)
-    assert set(names) == COMPARE_FLAGS | {"trusted_packages", "json_log"}
+    assert set(names) == COMPARE_FLAGS | {*TRUST_FLAGS, "json_log"}
     assert "python -m launch.compare runs/a runs/b" in result.out
 
 

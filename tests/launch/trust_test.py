@@ -1,12 +1,14 @@
 """--trusted_packages: nothing else is imported or built, and a refusal names file and line."""
 
+import json
 import os
+import sys
 
 import pytest
 
 from launch import config, gin_files, parts, trust
 from mtl import checks, experiment
-from mtl.data import tfds
+from mtl.data import subset, tfds
 from tests.conformance import settings
 
 START = "from __gin__ import dynamic_registration\n"
@@ -72,23 +74,78 @@ def test_allows_parts_of_mtl_and_of_the_packages(read):
     assert read("import trust_ours\nx = @trust_ours.os.system\n", None)
 
 
-@pytest.mark.parametrize("name", ["mtl_evil.Builder", "os.path.Builder", "huggingface:x/y"])
+@pytest.mark.parametrize(
+    "name",
+    ["mtl_evil.Builder", "os.path.Builder", "huggingface:x/y", "mnist/data_dir=theirs", "mnist"],
+)
 def test_refuses_a_builder_that_a_setting_names(name):
-    made = _data_with(name)
+    made = _data_with(tfds.Tfds(name=name))
     trust.EVERYTHING.check_built(made)
     with pytest.raises(checks.UserError, match=rf"Tfds.name must name a module of .*'{name}'"):
         trust.Trusted([]).check_built(made)
 
 
-@pytest.mark.parametrize("name", ["mnist", "mnist:3.0.1", "mtl.data.adult.builder.Adult"])
-def test_allows_registered_builders_and_own_ones(name):
-    trust.Trusted([]).check_built(_data_with(name))
+@pytest.mark.parametrize("name", ["mnist", "glue/cola:1.0.0", "mtl.data.adult.builder.Adult"])
+def test_allows_builders_of_the_packages_and_own_ones(name):
+    trust.Trusted(["tensorflow_datasets"]).check_built(_data_with(tfds.Tfds(name=name)))
 
 
-def _data_with(name):
-    """A pipeline within which a part names a builder."""
+def _data_with(source):
+    """A pipeline of a source, within others."""
+    cut = subset.Subset(source=source, share=0.5)
     kind = next(kind for kind in parts.find_parts() if kind.__name__ == "Pipeline")
-    return kind(**settings.required(kind) | {"source": tfds.Tfds(name=name)})
+    return kind(**settings.required(kind) | {"source": cut})
+
+
+@pytest.fixture
+def stolen(tmp_path, monkeypatch):
+    """A folder of data sets in which classes are those of a module that leaves a trace."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trace = f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).touch()\n"
+    (tmp_path / "trust_stolen.py").write_text(trace)
+    folder = tmp_path / "sets" / "stolen" / "1.0.0"
+    folder.mkdir(parents=True)
+    told = {"name": "stolen", "version": "1.0.0", "fileFormat": "tfrecord"}
+    (folder / "dataset_info.json").write_text(json.dumps({**told, "moduleName": "trust_stolen"}))
+    (folder / "features.json").write_text(json.dumps({"pythonClassName": "trust_stolen.X"}))
+    return tmp_path
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["stolen", "stolen:1.0.0", "stolen/data_dir={}"])
+def test_refuses_a_folder_whose_files_name_classes(name, stolen):
+    folder = str(stolen / "sets")
+    is_set = "{}" not in name
+    source = tfds.Tfds(name=name.format(folder), data_dir=folder if is_set else None)
+    trusted = trust.Trusted(["tensorflow_datasets"])
+    where = "data_dir must be left out with --trusted_packages, as it runs code and writes"
+    with pytest.raises(checks.UserError, match=where if is_set else "name must name a module of"):
+        trusted.check_built(_data_with(source))
+    assert not (stolen / "imported").exists()
+    with pytest.raises(checks.UserError, match="Tfds.name must .* It cannot be opened"):
+        source.records("train")
+    assert (stolen / "imported").exists()
+    sys.modules.pop("trust_stolen")
+
+
+def test_a_setting_is_allowed_by_its_name():
+    made = _data_with(tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir="theirs"))
+    trust.Trusted([], ["Tfds.data_dir"]).check_built(made)
+    with pytest.raises(checks.UserError, match="add --trusted_settings=Tfds.data_dir"):
+        trust.Trusted([], ["Distillation.teacher"]).check_built(made)
+
+
+@pytest.mark.parametrize(
+    ("packages", "named", "says"),
+    [
+        (None, ["Tfds.data_dir"], "--trusted_settings must come with --trusted_packages"),
+        ([], ["Tfds.datadir"], "refuses, got 'Tfds.datadir'. Did you mean 'Tfds.data_dir'"),
+        ([], ["Tfds.name"], "--trusted_settings must name settings that --trusted_packages ref"),
+    ],
+)
+def test_names_of_settings_are_checked(packages, named, says):
+    with pytest.raises(checks.UserError, match=says):
+        trust.Trusted(packages, named)
 
 
 def test_the_shipped_experiment_needs_no_other_package():

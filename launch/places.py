@@ -1,0 +1,148 @@
+"""The settings of `mtl` that name a file, a folder or a server, and what each of them may do.
+
+for place in places.find(experiment): ...     # those of a run that act, with what they do
+places.TABLE["Distillation.teacher"].effects   # ("runs code", "writes", "connects")
+places.write_table()                           # that of docs/security.md
+
+`--trusted_packages` refuses each that does more than read; `--trusted_settings` allows some of them
+by name. A test fails for a setting that can hold a path and is not here.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mtl import deferred
+
+with deferred.imports():
+    from mtl import types
+
+RUNS, WRITES, CONNECTS = "runs code", "writes", "connects"
+_EFFECTS = (RUNS, WRITES, CONNECTS)
+_OWN = "mtl."
+_URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What a setting names, and what that may do beside being read.
+
+    Attributes:
+      names: what the setting names.
+      effects: of `RUNS`, `WRITES` and `CONNECTS`; () if files are read and nothing else.
+      by_itself: whether the part acts so with its default as well.
+      by_package: whether --trusted_packages decides by the package of what is named.
+    """
+
+    names: str
+    effects: tuple[str, ...] = ()
+    by_itself: bool = False
+    by_package: bool = False
+
+
+class Found(NamedTuple):
+    """A setting of a run: its name, its value, and what it does there."""
+
+    setting: str
+    value: Any
+    effects: tuple[str, ...]
+
+
+_DATA = Place("files of rows")
+_FOLDER = Place("the folder in which relative paths start")
+_VOCABULARY = Place("a file of words")
+_VECTORS = Place("a file of vectors")
+_CHECKPOINT = Place("a checkpoint, or the folder of one")
+_BASELINES = Place("the folders of runs, whose evaluations are read")
+_TEACHER = Place("a SavedModel, whose graph may hold any op", _EFFECTS)
+_CODE = Place("a function or a class", (RUNS,), by_package=True)
+
+TABLE: Mapping[str, Place] = {
+    "Categorical.vocabulary": _VOCABULARY,
+    "Categorical.word_vectors": _VECTORS,
+    "Csv.data_dir": _FOLDER,
+    "Csv.files": _DATA,
+    "Distillation.teacher": _TEACHER,
+    "EstimatorHead.head": _CODE,
+    "FeatureDistillation.teacher": _TEACHER,
+    "FromFile.path": Place("a file with an array"),
+    "Hypervolume.baselines": _BASELINES,
+    "Idx.data_dir": _FOLDER,
+    "Idx.files": _DATA,
+    "ImageFiles.folder": Place("the folder of the images that rows name"),
+    "Isotonic.source": _CHECKPOINT,
+    "KerasModel.build": _CODE,
+    "LogitAdjusted.source": _CHECKPOINT,
+    "MLflow.tracking_uri": Place("a server, a database or a folder", (WRITES, CONNECTS), True),
+    "MeanGain.baselines": _BASELINES,
+    "NearestMean.source": _CHECKPOINT,
+    "Npy.data_dir": _FOLDER,
+    "Npy.folders": _DATA,
+    "Npy.rename": Place("the folders of fields"),
+    "Platt.source": _CHECKPOINT,
+    "TauNormalized.source": _CHECKPOINT,
+    "Temperature.source": _CHECKPOINT,
+    "Text.word_vectors": _VECTORS,
+    "TfRecord.data_dir": _FOLDER,
+    "TfRecord.files": _DATA,
+    "Tfds.data_dir": Place("a folder of data sets, whose files name classes", (RUNS, WRITES)),
+    "Tfds.manual_dir": Place("a folder of files that a builder unpacks", (RUNS,)),
+    "Tfds.name": Place("a builder, or a data set of a catalogue", _EFFECTS, by_package=True),
+    "WandB.entity": Place("an account of Weights & Biases", (CONNECTS,)),
+    "WandB.project": Place("a project of an account", (CONNECTS,), by_itself=True),
+    "WarmStart.row_names": Place("a file of names"),
+    "WarmStart.source": _CHECKPOINT,
+    "WordPiece.vocabulary": _VOCABULARY,
+    "Words.vocabulary": _VOCABULARY,
+}
+
+
+def find(part: Any) -> Iterator[Found]:
+    """Yield the settings of all parts within `part` that do more than read, as they are set.
+
+    A part of another package counts by the class of `mtl` that it extends.
+    """
+    for inner in types.walk_parts(part):
+        for setting in dataclasses.fields(inner):
+            for kind in type(inner).__mro__:
+                place = TABLE.get(f"{kind.__name__}.{setting.name}")
+                if place is None or not f"{kind.__module__}.".startswith(_OWN):
+                    continue
+                value = getattr(inner, setting.name, None)
+                effects = _effects(place, value)
+                if effects:
+                    yield Found(f"{kind.__name__}.{setting.name}", value, effects)
+
+
+def _effects(place: Place, value: Any) -> tuple[str, ...]:
+    if place.by_package or (value is None and not place.by_itself):
+        return ()
+    return place.effects or (CONNECTS,) * any(map(_URL.match, _texts(value)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts of a list or a map, keys apart."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+
+
+def write_table() -> str:
+    """Return the table as Markdown, in the order of the names."""
+    lines = ["| setting | what it names | may run code | may write | may connect |"]
+    lines.append("| -- | -- | -- | -- | -- |")
+    for setting, place in sorted(TABLE.items()):
+        told = [_tell(place, effect) for effect in _EFFECTS]
+        lines.append(f"| `{setting}` | {place.names} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _tell(place: Place, effect: str) -> str:
+    if effect in place.effects:
+        return "by package" if place.by_package else "yes"
+    return "a URL" if effect == CONNECTS and not place.effects else "no"

@@ -25,7 +25,7 @@ import tqdm
 from absl import logging as absl_logging
 
 import launch
-from launch import config, gin_writing, trust
+from launch import config, gin_writing, places, trust
 from mtl import checks, scoring, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings, run_directory
@@ -348,11 +348,16 @@ def _tell_changes(experiment: experiment_lib.Experiment, model_dir: str) -> None
     if run_directory.find_latest(model_dir) is None:
         return
     # To look at a folder runs no code but that of packages that the program uses itself.
-    known = {type(part).__module__.partition(".")[0] for part in types.walk_parts(experiment)}
+    parts = list(types.walk_parts(experiment))
+    modules = [type(part).__module__ for part in parts]
+    modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
+    known = {module.partition(".")[0] for module in modules}
+    # Settings are compared here, and nothing that they name is opened.
+    trusted = trust.Trusted(sorted(known), places.REFUSED)
     try:
         with config.isolated():
             file = config.saved_in(model_dir)
-            before = config.load([file], (), trust.Trusted(sorted(known)))
+            before = config.load([file], (), trusted)
     except checks.UserError:  # There is none, or it cannot be built any more.
         return
     changed = flat_settings.compare({"before": before, "now": experiment})

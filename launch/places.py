@@ -97,6 +97,8 @@ TABLE: Mapping[str, Place] = {
     "Words.vocabulary": _VOCABULARY,
 }
 
+REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_package)
+
 
 def find(part: Any) -> Iterator[Found]:
     """Yield the settings of all parts within `part` that do more than read, as they are set.

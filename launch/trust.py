@@ -37,11 +37,9 @@ class Trusted:
         rule = f"come with {FLAG}"
         checks.require(not self._settings or packages is not None, SETTINGS_FLAG, rule, settings)
         for setting in self._settings:
-            fix = checks.nearest(setting, places.TABLE) or "docs/security.md lists them."
+            fix = checks.nearest(setting, places.REFUSED) or "docs/security.md lists them."
             rule = f"name settings that {FLAG} refuses"
-            place = places.TABLE.get(setting)
-            can_act = place is not None and not place.by_package
-            checks.require(can_act, SETTINGS_FLAG, rule, setting, fix)
+            checks.require(setting in places.REFUSED, SETTINGS_FLAG, rule, setting, fix)
 
     def check_module(self, module: str) -> None:
         """Fail unless the module may be imported; nothing is imported here.
@@ -63,8 +61,7 @@ class Trusted:
             return
         module = getattr(target, "__module__", None)
         self.check_module(str(module) if module else f"{selector} (built in)")
-        is_part = isinstance(target, type) and dataclasses.is_dataclass(target)
-        if self._is_in(str(module), _OWN) and not is_part:
+        if self._is_in(str(module), _OWN) and not _is_part(target):
             raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
 
     def check_step(self, selector: str, found: Any) -> None:
@@ -101,6 +98,15 @@ class Trusted:
 
     def _is_in(self, module: str, package: str) -> bool:
         return f"{module}.".startswith(f"{package}.")
+
+
+def _is_part(target: Any) -> bool:
+    """Return whether it is what a gin file builds; other classes of mtl hold files and sessions."""
+    if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
+        return False
+    is_frozen = vars(target)["__dataclass_params__"].frozen
+    is_public = not target.__name__.startswith("_")
+    return is_public and is_frozen and all(field.kw_only for field in dataclasses.fields(target))
 
 
 EVERYTHING = Trusted()

@@ -162,14 +162,11 @@ def unique(where: str, names: Iterable[str]) -> None:
 
 
 def scope_name(where: str, value: str) -> None:
-    """Fail unless `value` can name a variable scope."""
+    """Fail unless `value` can name a variable scope, and a file or folder."""
     is_a(where, value, str, "be a name")
-    require(
-        re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None,
-        where,
-        "consist of letters, digits, '_', '-' and '.'",
-        value,
-    )
+    is_scope = re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\-]*", value) is not None
+    require(is_scope, where, "consist of letters, digits, '_', '-' and '.'", value)
+    require(value not in (".", ".."), where, "name no folder", value)
 
 
 def nearest(value: Any, choices: Iterable[Any]) -> str:

@@ -1,5 +1,7 @@
 """An error is one line, whatever it quotes."""
 
+import pytest
+
 from mtl import checks
 
 
@@ -24,3 +26,10 @@ def test_where_an_object_lies_is_not_said():
         checks.fail("A.b", "be a part", [Plain()])
     except checks.UserError as error:
         assert str(error) == "A.b must be a part, got [<tests.checks_test.Plain object>]."
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/x", "_x", "a b", "a\n"])
+def test_a_scope_names_a_file_as_well(name):
+    with pytest.raises(checks.UserError, match="^Task.name must "):
+        checks.scope_name("Task.name", name)
+    checks.scope_name("Task.name", "a.b-c_1")

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import mtl
-from launch import config, from_python
-from mtl import checks, scoring, types
+from launch import config, from_python, gin_writing
+from mtl import checks, scoring, tracking, types
 from mtl.data import csv, frames, tfrecord
 from mtl.runs import verbs
 from tests import pages, tiny
@@ -206,6 +206,11 @@ def test_a_cell_that_runs_again_trains_nothing_and_says_what_has_changed(
     lines = shown()
     assert lines.startswith(f"Warning: {copied} goes on from step 20, with other settings: ")
     assert "data.source.files was" in lines and "run.summary_steps was 10" in lines
+    # To compare settings, those that --trusted_packages refuses may stand there.
+    reported = dataclasses.replace(again.experiment, trackers=[tracking.MLflow()])
+    config.save(copied, gin_writing.write(reported))
+    mtl.train(_make(), copied)
+    assert "trackers" in shown()
 
 
 @pytest.mark.slow

@@ -5,12 +5,16 @@ import os
 import sys
 
 import pytest
+import tensorflow as tf
 
 from launch import config, gin_files, parts, trust
 from mtl import checks, experiment
 from mtl.data import subset, tfds
+from mtl.serving import loaded
 from tests.conformance import settings
+from tests.launch import toy
 
+tf1 = tf.compat.v1
 START = "from __gin__ import dynamic_registration\n"
 
 
@@ -51,6 +55,10 @@ def read(tmp_path, monkeypatch):
         (
             "from mtl.checkpoints import run_directory\nx = @run_directory.claim_run()\n",
             "line 3: 'run_directory.claim_run' is no part of mtl",
+        ),
+        (
+            "from mtl.tracking import kept\nx = @kept.Kept()\n",
+            "line 3: 'kept.Kept' is no part of mtl",
         ),
     ],
 )
@@ -151,3 +159,35 @@ def test_names_of_settings_are_checked(packages, named, says):
 def test_the_shipped_experiment_needs_no_other_package():
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"], (), trust.Trusted([]))
     assert isinstance(made, experiment.Experiment)
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    """A SavedModel whose op writes a file, in its folder."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        given = tf1.placeholder(tf.string, [None], name="given")
+        with tf.control_dependencies([tf.io.write_file(str(tmp_path / "written"), "theirs")]):
+            made = tf.identity(given)
+        tf1.saved_model.simple_save(session, str(tmp_path / "1"), {"x": given}, {"y": made})
+    return tmp_path
+
+
+def test_a_graph_of_a_stranger_is_refused_in_file_and_line(teacher, tmp_path):
+    toy.write(tmp_path)
+    file = tmp_path / "toy.gin"
+    file.write_text(
+        toy.GIN
+        + "from mtl import auxiliary\nmodel.MultiTaskModel.auxiliary_losses = [@auxiliary.Distill"
+        f"ation()]\nauxiliary.Distillation.teacher = {str(teacher)!r}\n"
+    )
+    line = len(file.read_text().splitlines())
+    says = f"toy.gin line {line}: Distillation.teacher must be left out with --trusted_packages"
+    with pytest.raises(checks.UserError, match=says):
+        config.load([str(file)], (), trust.Trusted([]))
+    assert not (teacher / "written").exists()
+    made = config.load([str(file)], (), trust.Trusted([], ["Distillation.teacher"]))
+    assert made.model.auxiliary_losses[0].teacher == str(teacher)
+    # It is what the flag says.
+    model = loaded.open_export(str(teacher / "1"))
+    model.session.run(model.signatures["serving_default"].outputs["y"].name, {"given:0": ["x"]})
+    assert (teacher / "written").exists()

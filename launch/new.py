@@ -142,7 +142,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
         "--input NEW.csv",
     ]
-    return "\n".join(told)
+    return gin_text.join_lines(told)
 
 
 if __name__ == "__main__":

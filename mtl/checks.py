@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 _LONGEST = 500
 _LONGEST_LINE = 2000
-# Ends of lines, and what a terminal takes for a command.
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Ends of lines, what a terminal takes for a command, and what UTF-8 cannot hold.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # Where an object lies in memory tells nobody anything.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _INT64 = range(-(2**63), 2**63)
@@ -31,13 +31,18 @@ class UserError(ValueError):
     """
 
     def __init__(self, line: str = ""):
-        line = _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], line)
+        line = escape(line)
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
 
 
 class UserTypeError(UserError, TypeError):
     """A `UserError` for a value of the wrong kind."""
+
+
+def escape(text: str) -> str:
+    """Return a text as one line of UTF-8: ends of lines and commands are written as codes."""
+    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mtl import checks
 from mtl.drafting import inputs, plans
 
 # {part: (its column in gin, further settings, what it is for)}
@@ -63,7 +64,15 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
         "",
         *_run(plan, name),
     ]
-    return "\n".join(lines) + "\n"
+    return join_lines(lines) + "\n"
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Return lines as a text in which each stays one line, whatever names of files it quotes.
+
+    The rest of a comment that a name ends would be a statement of the gin file.
+    """
+    return "\n".join(map(checks.escape, lines))
 
 
 def _imports(plan: plans.Plan) -> list[str]:
@@ -241,7 +250,7 @@ def _wrap(items: Iterable[str]) -> Sequence[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a text that a comment can hold: a break of lines would end it."""
+    """Return the beginning of a text, for a comment or a table."""
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
 

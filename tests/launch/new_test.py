@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from launch import config, new
+from launch import config, gin_files, new
 from mtl import checks
 from mtl.data import field_splits
 from mtl.drafting import columns
@@ -63,6 +63,32 @@ def test_the_file_trains_as_it_is_and_a_leak_is_no_input(run, tmp_path):
     metrics, steps = verbs.train(made, "run")
     assert steps == 4 and 0 <= metrics["clicked/auc"] <= 1
     assert {"clicked/probability", "level/class"} <= set(next(verbs.predict(made, "run")))
+
+
+def _read_statements(file):
+    """What stands in a gin file: the kinds of its statements, and their modules or keys."""
+    text = file.read_text(encoding="utf-8")
+    found = [statement for _, statement, _ in gin_files._statements(str(file), text)]
+    return [(type(s).__name__, getattr(s, "module", getattr(s, "arg_name", ""))) for s in found]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\udcff"], ids=ascii
+)
+def test_a_name_that_ends_a_comment_is_no_statement(run, tmp_path, end):
+    write(tmp_path / "t.csv", rows=100)
+    run("--task", "clicked", "--key", "user")
+    plain = _read_statements(tmp_path / "t.gin")
+    hostile = f"x{end}import trust_evil{end}#"
+    # With others in the name of a column, the table would be another one.
+    key = hostile if end in ("\x85", "\u2028") else "user"
+    table = (tmp_path / "t.csv").read_text().replace("user", key, 1)
+    (tmp_path / f"{hostile}.csv").write_text(table)
+    told = run("--task", "clicked", "--key", key, data=f"{hostile}.csv")
+    (written,) = {*tmp_path.glob("*.gin")} - {tmp_path / "t.gin"}
+    assert _read_statements(written) == plain
+    assert "# clicked from x\\" in written.read_text() and told.isascii()
 
 
 def test_the_last_rows_are_held_out_by_time(run, tmp_path):

@@ -14,7 +14,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, endings, json_log, trust
+from launch import config, endings, here, json_log, trust
 from mtl import checks, deferred
 from mtl.files import storage
 
@@ -114,6 +114,7 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
         endings.fail(" ".join(str(error).split()))
+    here.open_to(TRUSTED.value)
     of_one_run = [flag for flag in _OF_ONE_RUN if flag.present]
     if takes_folders and of_one_run:
         endings.fail(f"--{of_one_run[0].name} is no flag of this launcher. See --help.")

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags
 
-from launch import app, launcher_watch
+from launch import app, here, launcher_watch
 from mtl import checks, deferred
 
 with deferred.imports():
@@ -50,7 +50,7 @@ class Members:
     def __init__(self, arguments: Sequence[str], environments: Mapping[str, Mapping[str, str]]):
         self._processes = {
             name: subprocess.Popen(
-                [sys.executable, "-m", "launch.train", *arguments],
+                [*here.make_command("train"), *arguments],
                 env={**os.environ, **environment, **launcher_watch.environment()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

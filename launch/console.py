@@ -5,13 +5,12 @@ mtl evaluate --model_dir runs/digits_shared_bottom
 mtl train --help
 """
 
-import os
 import pathlib
 import runpy
 import sys
 
 import mtl
-from launch import imports
+from launch import here, imports
 from mtl import checks
 
 VERBS = (
@@ -54,10 +53,7 @@ def main() -> int:
     sys.argv[1:] = rest
     # As `python -m` does, so that absl finds the flags of the launcher under this name.
     sys.argv[0] = str(pathlib.Path(__file__).with_name(f"{verb}.py"))
-    # As `python -m` does, so that a run finds the modules beside its gin file. Python 3.10 has no
-    # safe path.
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, os.getcwd())
+    here.note()
     imports.guard()
     runpy.run_module(f"launch.{verb}", run_name="__main__", alter_sys=True)
     return 0

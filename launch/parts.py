@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launch import endings, gin_names, run_settings, trust
+from launch import endings, gin_names, here, run_settings, trust
 from mtl import checks
 
 _OWN = "mtl"
@@ -252,7 +252,9 @@ def main() -> None:
 def _answer(arguments: argparse.Namespace) -> str:
     allowed = arguments.trusted_packages
     settings = arguments.trusted_settings.split(",")
-    trusted = trust.Trusted(None if allowed is None else allowed.split(","), settings)
+    named = None if allowed is None else allowed.split(",")
+    trusted = trust.Trusted(named, settings)
+    here.open_to(named)
     is_of_run = arguments.gin_file or arguments.model_dir
     for flag, package in (("--markdown", arguments.markdown), ("--package", arguments.package)):
         rule = "come without --gin_file and --model_dir"

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import mtl
-from launch import console
+from launch import console, here
 
 
 def _run(monkeypatch, *arguments):
@@ -32,6 +32,7 @@ def test_a_launcher_sees_its_own_name_flags_and_folder(monkeypatch, tmp_path, na
     seen = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["/bin", "/site-packages"])
+    monkeypatch.setattr(here, "_folder", None)
 
     def run_module(module, run_name, alter_sys):
         seen.append((module, run_name, alter_sys, sys.argv[1:], sys.argv[0].endswith(".py")))
@@ -43,4 +44,6 @@ def test_a_launcher_sees_its_own_name_flags_and_folder(monkeypatch, tmp_path, na
         "guarded",
         ("launch.warm_start", "__main__", True, ["--gin_file", "x.gin"], True),
     ]
-    assert sys.path[0] == str(tmp_path)
+    assert sys.path == ["/bin", "/site-packages"]
+    here.open_to(None)
+    assert sys.path == ["/bin", "/site-packages", str(tmp_path)]

@@ -117,8 +117,8 @@ def score_shards(
 ) -> tuple[int, int]:
     """Score what is not scored yet, file by file; each appears when it is complete.
 
-    A file in a folder is done if it is not older than its input. Nothing is written before the
-    first rows are predicted.
+    A file in a folder is done if its input is still the one that was read for it. Nothing is
+    written before the first rows are predicted.
 
     Returns:
       How many rows were scored, and how many files were there already.
@@ -139,21 +139,35 @@ def score_shards(
         if made.is_folder
         else None
     )
-    due = {out: ins for out, ins in shards.items() if not (made.is_folder and _done(out, ins))}
+    due = {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
     make_block = blocks.find_maker(made.format_name, made.escape_formulas)
     score = functools.partial(_score, reader, model, make_block)
-    scored = batches.in_order(reader.chunks(list(outputs)), score, concurrency)
+    seen: dict[str, Any] = {}
+    chunks = _observed(reader, outputs, seen) if note else reader.chunks(list(outputs))
+    scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
         first = _first_rows(scored)
         if due:
             some = len(due) < len(shards) or any(chunk.numbers for chunk, _ in first)
             checks.require(some, "--input", "hold a row", list(made.inputs))
-        if note:
-            note.write()
-        rows = _write(made, outputs, itertools.chain(first, scored))
+        every = itertools.chain(first, scored)
+        if note is None:
+            rows = _write(made, outputs, every)
+        else:
+            with note.held(cast(list[str], list(due))):
+                rows = _write(made, outputs, every, lambda out, path: note.finish(out, seen[path]))
     return rows, len(shards) - len(due)
+
+
+def _observed(
+    reader: readers.Reader, paths: Iterable[str], seen: dict[str, Any]
+) -> Iterator[batches.Chunk]:
+    """Yield the chunks of files; `seen` gets what each file was before it was read."""
+    for path in paths:
+        seen[path] = claim.observe(path)
+        yield from reader.chunks([path])
 
 
 _Scored = tuple[batches.Chunk, blocks.Block]
@@ -169,18 +183,29 @@ def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
     return first
 
 
-def _write(made: Plan, outputs: Mapping[str, str | None], scored: Iterable[_Scored]) -> int:
-    """Write each {input: output}, and return the number of rows."""
-    rows, count = 0, len(set(outputs.values()))
+def _write(
+    made: Plan,
+    outputs: Mapping[str, str | None],
+    scored: Iterable[_Scored],
+    finish: Callable[[Any, str], None] = lambda output, path: None,
+) -> int:
+    """Write each {input: output}, and return the number of rows.
+
+    `finish` gets each output that is complete, with its last input.
+    """
+    rows = 0
+    count = len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {count}")
+            path = ""
             with writers.open_writer(output, made.format_name) as write:
                 for chunk, block in of_file:
                     write(block)
-                    rows += len(chunk.rows)
+                    rows, path = rows + len(chunk.rows), chunk.path
                     bar.update(len(chunk.rows))
+            finish(output, path)
     return rows
 
 
@@ -201,10 +226,3 @@ def _score(
     for name in batch.kept:
         kept.require_no_output(name, outputs)
     return chunk, make_block({**batch.kept, **outputs})
-
-
-def _done(output: str | None, inputs: Sequence[str]) -> bool:
-    if output is None or not tf.io.gfile.exists(output) or atomic.is_special(output):
-        return False
-    written = tf.io.gfile.stat(output).mtime_nsec
-    return all(tf.io.gfile.stat(path).mtime_nsec <= written for path in inputs)

@@ -97,7 +97,7 @@ def test_a_restart_repeats_no_finished_file(trained, tmp_path):
     with pytest.raises(checks.UserError, match="in-2.csv line 11: field 'x'"):
         run([str(tmp_path / "in-*.csv")], f"{out}/", format_name="jsonl")
     assert sorted(os.listdir(out)) == ["in-0.jsonl", "in-1.jsonl", "scoring.json"]
-    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*.jsonl")}
 
     bad.write_text(good)
     model = Sums()
@@ -110,8 +110,78 @@ def test_a_restart_repeats_no_finished_file(trained, tmp_path):
         ]
 
     newer = (out / "in-1.jsonl").stat().st_mtime_ns + 10**9
-    os.utime(inputs[1], ns=(newer, newer))
-    assert run(inputs, out, format_name="jsonl") == (11, 3)
+    os.utime(inputs[1], ns=(newer, newer))  # Of the same content.
+    assert run(inputs, out, format_name="jsonl") == (0, 4)
+
+
+def replace_with_dates(path, text):
+    """Change a file as `cp -p`, `rsync -t` and `tar -x` do: its date stays."""
+    dates = os.stat(path)
+    pathlib.Path(f"{path}.other").write_text(text)
+    os.utime(f"{path}.other", ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    os.replace(f"{path}.other", path)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("age_secs", [0, 86_400])
+@pytest.mark.parametrize("is_longer", [True, False])
+def test_an_input_that_changed_is_predicted_again_whatever_its_date(
+    is_longer, age_secs, trained, tmp_path
+):
+    inputs = [trained.write(tmp_path / f"in-{i}.csv", 3) for i in range(2)]
+    out = f"{tmp_path}/out/"
+    assert run(inputs, out) == (6, 0)
+    text = pathlib.Path(inputs[1]).read_text()
+    changed = f"{text}{text.splitlines()[1]}\n" if is_longer else text.replace("r2,", "q2,")
+    before = os.stat(inputs[1]).st_mtime_ns - age_secs * 10**9
+    os.utime(inputs[1], ns=(before, before))
+    replace_with_dates(inputs[1], changed)
+    assert run(inputs, out) == (4 if is_longer else 3, 1)
+    with open(f"{out}in-1.csv") as file:
+        ids = [row["id"] for row in csv.DictReader(file)]
+    assert ids == (["r0", "r1", "r2", "r0"] if is_longer else ["r0", "r1", "q2"])
+    assert run(inputs, out) == (0, 2)
+
+
+@pytest.mark.medium
+def test_predictions_of_an_input_that_changes_under_the_reader_are_made_again(trained, tmp_path):
+    path, out = trained.write(tmp_path / "in.csv", 30), f"{tmp_path}/out/"
+    text = pathlib.Path(path).read_text()
+
+    class Changing(Sums):
+        def __call__(self, examples):
+            replace_with_dates(path, text.replace("r29,", "q29,"))
+            return super().__call__(examples)
+
+    assert run([path], out, Changing()) == (30, 0)
+    assert run([path], out) == (30, 0)
+    assert run([path], out) == (0, 1)
+
+
+@pytest.mark.medium
+def test_a_stop_between_an_output_and_its_note_repeats_the_output(trained, tmp_path):
+    inputs, out = [trained.write(tmp_path / f"in-{i}.csv", 3) for i in range(2)], tmp_path / "out"
+    run(inputs, f"{out}/")
+    text = pathlib.Path(inputs[0]).read_text()
+    replace_with_dates(inputs[0], text.replace("r2,", "q2,x"))
+    with pytest.raises(checks.UserError, match="in-0.csv line 4"):
+        run(inputs, f"{out}/", batch_size=2)
+    # The predictions are of another content than the present one, which is again the first.
+    (out / "in-0.csv").write_text("of the second content")
+    replace_with_dates(inputs[0], text)
+    assert run(inputs, f"{out}/") == (3, 1)
+
+
+@pytest.mark.medium
+def test_a_folder_of_a_version_that_noted_no_states_is_predicted_again(trained, tmp_path):
+    path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
+    run([path], out)
+    note = tmp_path / "out" / "scoring.json"
+    known = json.loads(note.read_text())
+    del known["states"]
+    note.write_text(json.dumps(known))
+    assert run([path], out) == (3, 0)
+    assert run([path], out) == (0, 1)
 
 
 def test_a_folder_holds_predictions_of_one_model(trained, tmp_path):

@@ -18,6 +18,7 @@ import sys
 from launch import endings
 from mtl import aligned, checks
 from mtl.drafting import gin_text, inspection, lines, plans
+from mtl.files import atomic, storage
 
 _SPLITS = ("holdout", "time", "key", "test")
 
@@ -75,12 +76,8 @@ def draft(arguments: argparse.Namespace) -> str:
     plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        rule = "be a file that can be written"
-        checks.fail("--out", rule, str(out), f"{error.strerror}.")
+    with storage.writing("--out", "a file", str(out)):
+        atomic.write(str(out), text)
     return _describe(plan, out)
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from mtl.files import storage
+from mtl.files import in_work, storage
 
 _HALF_WRITTEN = re.compile(r".*_temp|.*\.tempstate.*|.*\.partial|statistics\.[0-9a-f]{32}\.tmp")
 _FOLDERS = ("", "best", "input", "statistics", "clip_audit", "export")
@@ -27,11 +27,12 @@ def list_unfinished(directory: str) -> list[str]:
 
 
 def half_written(model_dir: str) -> list[str]:
-    """Return the files and folders that were being written."""
+    """Return the files and folders that were being written by processes that are gone."""
     lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
     exports = storage.listed(os.path.join(model_dir, "export"))
     unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
-    return [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))] + unpublished
+    found = [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
+    return [path for path in found if in_work.is_abandoned(path) is not False] + unpublished
 
 
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:

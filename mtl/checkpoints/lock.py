@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from mtl import checks
-from mtl.files import storage
+from mtl.files import in_work, storage
 
 FILE = "train.lock"
 
@@ -76,7 +76,7 @@ def _taken(path: str) -> int | None:
             opened.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX):
                 return None
-            if _is_at(descriptor, path):  # Else whoever held it removed it in between.
+            if in_work.is_at(descriptor, path):  # Else whoever held it removed it in between.
                 opened.pop_all()
                 return descriptor
 
@@ -107,13 +107,6 @@ def _is_locked(descriptor: int, path: str, kind: int) -> bool:
         if time.monotonic() > until:
             _refuse(path, os.pread(descriptor, 4096, 0))
         time.sleep(_PATIENCE_SECS / 10)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _holder() -> bytes:

@@ -29,11 +29,10 @@ _log = logging.getLogger(__name__)
 # What a training writes; see the table in docs/architecture.md.
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
-    r"|statistics(\.[0-9a-f]{32}\.tmp)?|(given_files|row_names|warnings|failure)\.json(\.partial)?"
-    r"|config\.gin(\.partial)?|metrics\.jsonl(\.partial)?|warm_start(\.txt)?"
-    r"|(balancing|gates|sparsity)\.svg(\.partial)?|export/(latest|best)|clip_audit/training"
-    r"|tracking|profile|plugins"
-    r"|tensorboard\.json(\.partial)?|projector_config\.pbtxt(\.partial)?|projector"
+    r"|statistics(\.[0-9a-f]{32}\.tmp)?|warm_start(\.txt)?|export/(latest|best)|clip_audit/training"
+    r"|tracking|profile|plugins|projector"
+    r"|((given_files|row_names|warnings|failure|tensorboard)\.json|config\.gin|metrics\.jsonl"
+    r"|(balancing|gates|sparsity)\.svg|projector_config\.pbtxt)(\.([0-9a-f]{16}\.)?partial)?"
 )
 _NOTES = ("given_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.

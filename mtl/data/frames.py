@@ -23,7 +23,7 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import csv, examples, tfrecord
 from mtl.data import source as source_lib
-from mtl.files import atomic, checksums, storage
+from mtl.files import atomic, checksums, in_work, storage
 from mtl.spec import literals, nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
@@ -195,18 +195,14 @@ def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
 
 def _store_split(table: Table, split: str, folder: str) -> str:
     """Write the rows of a split, and return the name of the file."""
-    partial = os.path.join(folder, f".{split}-{os.getpid()}.tmp")
-    try:
+    unnamed = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
+    with atomic.replacing(unnamed) as partial:
         with tf.io.TFRecordWriter(partial) as writer:
             for some in table.serialize():
                 for row in some:
                     writer.write(row)
         name = f"{split}-{checksums.of_file(partial).removeprefix('crc32:')}.tfrecord"
-        with atomic.replacing(os.path.join(folder, name)) as path:
-            tf.io.gfile.rename(partial, path, overwrite=True)
-    finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.remove(partial)
+    tf.io.gfile.rename(unnamed, os.path.join(folder, name), overwrite=True)
     return name
 
 

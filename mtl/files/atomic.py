@@ -1,56 +1,124 @@
 """Files that take their place when they are complete, and what is no place for one.
 
+All files of a run or a user are written here.
+
 atomic.write("runs/digits/balancing.svg", text)
 with atomic.replacing("models/digits.onnx") as partial:
     ...                                               # write into `partial`
 """
 
 import contextlib
+import errno
 import os
+import re
 import stat
 from collections.abc import Hashable, Iterator
 
 from mtl import deferred
-from mtl.files import storage
+from mtl.files import in_work, storage
 
 with deferred.imports():
     import tensorflow as tf
 
-_PARTIAL = ".partial"
+_PARTIAL = re.compile(rf".+\.{in_work.TOKEN}\.partial")
+_swept = set[str]()
+"""Folders where this process removed what killed ones left."""
 
 
 def write(path: str, content: str | bytes) -> None:
     """Write a file that appears under its name when it is complete, and on its disk."""
-    with replacing(path) as partial, tf.io.gfile.GFile(partial, "wb") as file:
-        file.write(content)
+    data = content.encode() if isinstance(content, str) else content
+    opened = open if storage.is_local(path) else tf.io.gfile.GFile
+    with replacing(path) as partial, opened(partial, "wb") as file:
+        file.write(data)
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Hold a path to write to; it takes the place of `path` at the end, and is gone after an error.
 
-    A folder that is not there is made, and stays only with what is written. Anything but a regular
-    file, such as a pipe or a device, keeps its place and is written through; so does a link, whose
-    target is replaced.
+    The file is there and empty: write into it, and put no other file in its place. Nobody can
+    foresee its name. A folder that is not there is made, and stays only with what is written.
+    Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
+    so does a link, whose target is replaced.
     """
     if is_special(path):
         yield path
-        return
+    elif storage.is_local(path):
+        yield from _replace_local(path)
+    else:
+        yield from _replace_remote(path)
+
+
+def _replace_local(path: str) -> Iterator[str]:
+    _check_links(path)
     target = absolute(path)
-    partial = target + _PARTIAL
-    made = _make_folders(os.path.dirname(target))
+    folder = os.path.dirname(target)
+    made = _make_folders(folder)
+    try:
+        _sweep(folder)
+        partial, descriptor = in_work.create(lambda: _make_name(target))
+        try:
+            yield partial
+            os.fsync(descriptor)
+            os.replace(partial, target)
+            storage.sync([folder])
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(partial)
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno is None or not _is_partial(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        for above in reversed(made):
+            with contextlib.suppress(OSError):  # It is not empty.
+                os.rmdir(above)
+
+
+def _replace_remote(path: str) -> Iterator[str]:
+    partial = _make_name(path)
     try:
         yield partial
-        storage.sync([partial])
-        tf.io.gfile.rename(partial, target, overwrite=True)
-        storage.sync([os.path.dirname(target) or "."])
+        tf.io.gfile.rename(partial, path, overwrite=True)
     finally:
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.exists(partial):
                 tf.io.gfile.remove(partial)
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):  # It is not empty.
-                os.rmdir(folder)
+
+
+def _is_partial(name: object) -> bool:
+    """Return whether an error names such a file, or none, as where a write fails."""
+    return name is None or _PARTIAL.fullmatch(str(name)) is not None
+
+
+def _make_name(target: str) -> str:
+    return f"{target}.{in_work.make_token()}.partial"
+
+
+def _check_links(path: str) -> None:
+    """Fail for a link of somebody else's in a folder of everybody's, such as /tmp.
+
+    The rule is Linux's own for whoever opens a file there (`fs.protected_symlinks`).
+    """
+    path = os.path.abspath(path)
+    while path != (above := os.path.dirname(path)):
+        if os.path.islink(path):
+            folder, owner = os.stat(above), os.lstat(path).st_uid
+            is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+            if is_shared and owner not in (os.geteuid(), folder.st_uid):
+                raise PermissionError(errno.EACCES, "It is a link of another user", path)
+        path = above
+
+
+def _sweep(folder: str) -> None:
+    """Remove what killed processes left in a folder, before the first file is written there."""
+    if folder not in _swept:
+        _swept.add(folder)
+        for path in storage.listed(folder):
+            if _is_partial(path):
+                in_work.remove_abandoned(path)
 
 
 def _make_folders(folder: str) -> list[str]:
@@ -59,8 +127,8 @@ def _make_folders(folder: str) -> list[str]:
     while storage.is_local(above) and above and not os.path.isdir(above):
         absent.insert(0, above)
         above = os.path.dirname(above)
-    if absent:
-        tf.io.gfile.makedirs(folder)
+    for new in absent:
+        os.makedirs(new, exist_ok=True)
     return absent
 
 
@@ -84,8 +152,3 @@ def identity(path: str) -> Hashable:
         return path
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def touched(path: str) -> set[Hashable]:
-    """Return the identities of all that `replacing` writes to or renames."""
-    return {identity(path), identity(absolute(path) + _PARTIAL)}

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 
 from mtl import checks, deferred
+from mtl.files import in_work
 
 with deferred.imports():
     import tensorflow as tf
@@ -137,6 +138,8 @@ def writing(where: str, what: str, path: str) -> Iterator[None]:
     """Turn a failing operation on files within it into a UserError: `what` cannot be written."""
     try:
         yield
+    except OSError as error:
+        checks.fail(where, f"be {what} that can be written", path, f"{error.strerror or error}.")
     except tf.errors.OpError as error:
         # TensorFlow writes "path; reason".
         reason = error.message.rpartition("; ")[2]
@@ -184,6 +187,7 @@ def _problem(error: BaseException | None) -> str | None:
     # TensorFlow writes "path; reason", some of it after other words.
     named = re.search(r"([^\s;'\"]+)['\"]?; $", text[: found.start()])
     path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
+    path = re.sub(rf"\.{in_work.TOKEN}\.partial$", "", str(path))
     fix = "What was written before is kept: make room, or choose another folder, and start again."
     return f"{path} cannot be written: {found.group()}. {fix}"
 

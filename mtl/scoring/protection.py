@@ -51,7 +51,7 @@ class Protection:
         def require(condition: bool, rule: str) -> None:
             checks.require(condition, self.where, rule, output, fix)
 
-        require(not self._read & atomic.touched(output), "be no input")
+        require(atomic.identity(output) not in self._read, "be no input")
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)

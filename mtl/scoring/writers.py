@@ -76,11 +76,9 @@ def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
         checks.require(sys.stdout is not None, "--output", rule, None)
         yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
-    with atomic.replacing(path) as partial:
-        if not atomic.is_special(partial):
-            told = storage.writing("--output", "a file", path)
-            with told, tf.io.gfile.GFile(partial, "w") as file:
-                file.write("")
+    with contextlib.ExitStack() as stack:
+        with storage.writing("--output", "a file", path):
+            partial = stack.enter_context(atomic.replacing(path))
         yield from _write_file(partial, format_name)
 
 

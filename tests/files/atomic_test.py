@@ -1,13 +1,17 @@
 """Files that are replaced whole, and pipes, devices and links, which keep their places."""
 
+import errno
 import os
 import pathlib
+import re
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from mtl.files import atomic
+from mtl.files import atomic, in_work
 
 
 def read_in_thread(path):
@@ -107,3 +111,106 @@ def test_folders_are_made_and_stay_only_with_a_file(tmp_path):
     with pytest.raises(ZeroDivisionError), atomic.replacing(str(path.parent / "d" / "e")):
         raise ZeroDivisionError
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_nobody_can_foresee_where_a_file_is_written(tmp_path):
+    path, mine = tmp_path / "a", tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "a.partial").symlink_to(mine)  # As earlier versions would have written it.
+    names = set()
+    for _ in range(2):
+        with atomic.replacing(str(path)) as partial:
+            names.add(partial)
+            assert os.listdir(tmp_path).count(os.path.basename(partial)) == 1
+            assert not os.path.islink(partial)
+            pathlib.Path(partial).write_text("new")
+    assert len(names) == 2 and mine.read_text() == "mine" and path.read_text() == "new"
+    assert all(re.fullmatch(r".*/a\.[0-9a-f]{16}\.partial", name) for name in names)
+
+
+def test_a_name_that_is_taken_is_not_written_through(tmp_path, monkeypatch):
+    mine, tokens = tmp_path / "mine", iter(["0" * 16])
+    mine.write_text("mine")
+    (tmp_path / f"a.{'0' * 16}.partial").symlink_to(mine)
+    monkeypatch.setattr(in_work, "make_token", lambda: next(tokens))
+    with pytest.raises(FileExistsError):
+        atomic.write(str(tmp_path / "a"), "new")
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["link", "folder"])
+def test_a_link_of_another_user_in_a_folder_of_everybody_is_not_followed(
+    place, tmp_path, monkeypatch
+):
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    shared.mkdir()
+    mine.mkdir()
+    os.chmod(shared, 0o1777)
+    link = shared / "link"
+    link.symlink_to(mine / "a" if place == "link" else mine)
+    path = link if place == "link" else link / "a"
+    atomic.write(str(path), "own link")
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    lstat = os.lstat
+
+    def of_another(path):
+        """The link belongs to neither the user nor the owner of the folder."""
+        fields = list(lstat(path))
+        fields[stat.ST_UID] += 2
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(os, "lstat", of_another)
+    with pytest.raises(PermissionError, match="link of another user"):
+        atomic.write(str(path), "new")
+    assert (mine / "a").read_text() == "own link"
+    os.chmod(shared, 0o777)
+    atomic.write(str(path), "new")
+    assert (mine / "a").read_text() == "new"
+
+
+def leave_partial(path, is_killed):
+    """Begin to write a file in a process of its own, which is killed or goes on; its id."""
+    code = (
+        "import sys, time\nfrom mtl.files import atomic\n"
+        "with atomic.replacing(sys.argv[1]) as partial:\n"
+        "    print(partial, flush=True)\n    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    partial = pathlib.Path(process.stdout.readline().strip())
+    if is_killed:
+        process.kill()
+        process.wait()
+    return process, partial
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_in_work_is_not(tmp_path):
+    working, in_work_still = leave_partial(tmp_path / "a", is_killed=False)
+    _, left = leave_partial(tmp_path / "a", is_killed=True)
+    user = tmp_path / "notes.partial"
+    user.write_text("mine")
+    for path in (left, in_work_still):
+        assert path.exists()
+        os.utime(path, (0, 0))  # Whatever the clock says.
+    try:
+        assert in_work.is_abandoned(str(left)) and not in_work.is_abandoned(str(in_work_still))
+        atomic.write(str(tmp_path / "b"), "new")
+        assert not left.exists() and in_work_still.exists() and user.exists()
+    finally:
+        working.kill()
+        working.wait()
+
+
+def test_an_error_names_the_file_and_not_where_it_was_written(tmp_path, monkeypatch):
+    def fsync(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "a"
+    path.write_text("before")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError) as raised:
+        atomic.write(str(path), "after")
+    assert raised.value.filename == str(path)
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a"]

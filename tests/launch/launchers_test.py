@@ -27,6 +27,33 @@ EXPORT_FLAGS = {"export_dir", "onnx", "tflite", "tflite_weights", "compare"}
 DEBUG_FLAGS = {"step", "cli"}
 INSPECT_FLAGS = {"summary", "tensor", "eager", "breakpoint", "mode"}
 INSPECT_FLAGS |= {"rows", "split", "limit", "output"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "verb, args, output",
+    [
+        ("new", ["--data=data/train.csv", "--task=rich", "--force", "--out=o.gin"], "o.gin"),
+        ("predict", ["--model_dir=run", "--output=o.csv"], "o.csv"),
+        ("compare", ["run", "other", "--html=o.html"], "o.html"),
+        ("compare", ["run", "other", "--csv=o.csv"], "o.csv"),
+        ("report", ["--model_dir=run", "--output=o.html"], "o.html"),
+        ("explain", ["--model_dir=run", "--output=o.html", "--repeats=1"], "o.html"),
+    ],
+)
+def test_an_earlier_output_outlives_a_write_that_fails(verb, args, output, run, launch):
+    shutil.copytree(run, run.parent / "other")
+    path = run.parent / output
+    before = "".join(f"of an earlier command, line {i}\n" for i in range(100))
+    path.write_text(before)
+    told = "--out must be a file" if verb == "new" else f"{output} cannot be written"
+    done = launch(verb, *args, file_bytes=700)
+    last = done.err.splitlines()[-1]
+    assert done.code == 2 and last.startswith("Error: ") and told in last, done
+    assert "File too large" in last and path.read_text() == before
+    assert not list(run.parent.rglob("*.partial*"))
+
+
 PRUNE_FLAGS = {"output_dir", "rows", "rounds", "rewind_to", "controls"}
 REPORT_FLAGS = {"output", "rows"}
 EXPLAIN_FLAGS = {"output", "split", "limit", "tasks", "fields", "group", "repeats", "rows", "class"}

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import stat
+import threading
 
 import numpy as np
 import pytest
@@ -146,11 +147,12 @@ def test_an_input_that_changed_is_predicted_again_whatever_its_date(
 @pytest.mark.medium
 def test_predictions_of_an_input_that_changes_under_the_reader_are_made_again(trained, tmp_path):
     path, out = trained.write(tmp_path / "in.csv", 30), f"{tmp_path}/out/"
-    text = pathlib.Path(path).read_text()
+    text, lock = pathlib.Path(path).read_text(), threading.Lock()
 
     class Changing(Sums):
         def __call__(self, examples):
-            replace_with_dates(path, text.replace("r29,", "q29,"))
+            with lock:
+                replace_with_dates(path, text.replace("r29,", "q29,"))
             return super().__call__(examples)
 
     assert run([path], out, Changing()) == (30, 0)
@@ -426,15 +428,9 @@ def test_an_output_is_no_input_by_any_of_its_names(trained, tmp_path):
     before = pathlib.Path(path).read_bytes()
     (tmp_path / "soft.csv").symlink_to(path)
     (tmp_path / "hard.csv").hardlink_to(path)
-    # Where the rows would lie before they are complete.
-    part = trained.write(tmp_path / "o.csv.partial.csv", 2)
-    os.rename(part, tmp_path / "o.csv.partial")
     for name in ("a.csv", "./a.csv", "soft.csv", "hard.csv"):
         with pytest.raises(checks.UserError, match="--output must be no input, got"):
             run([path], f"{tmp_path}/{name}")
-    guard = scoring.Protection(files=[str(tmp_path / "o.csv.partial")])
-    with pytest.raises(checks.UserError, match="--output must be no input, got"):
-        scoring.plan_shards([path], f"{tmp_path}/o.csv", guard=guard)
     assert pathlib.Path(path).read_bytes() == before and (tmp_path / "hard.csv").samefile(path)
 
 

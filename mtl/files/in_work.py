@@ -1,0 +1,74 @@
+"""Files that are being written: names that nobody can foresee, and locks that end with a process.
+
+path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
+in_work.is_abandoned(path)               # whether the process that wrote it is gone
+in_work.remove_abandoned(path)
+
+The operating system's lock on a file tells whether its writer is alive, whatever the clock says.
+Some file systems have no locks: there nobody knows.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+
+TOKEN = "[0-9a-f]{16}"
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+def make_token() -> str:
+    """Return a part of a name, 16 digits, that nobody can foresee."""
+    return secrets.token_hex(8)
+
+
+def create(make_path: Callable[[], str]) -> tuple[str, int]:
+    """Create a file that is not there yet, and lock it; return its path and its descriptor.
+
+    The lock ends when the descriptor is closed. A link of this name is not followed.
+    """
+    while True:
+        path = make_path()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with contextlib.suppress(OSError):  # The file system knows no locks.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_at(descriptor, path):  # Else another process took it for abandoned before the lock.
+            return path, descriptor
+        os.close(descriptor)
+
+
+def is_at(descriptor: int, path: str) -> bool:
+    """Return whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def is_abandoned(path: str) -> bool | None:
+    """Return whether no process holds a file; None where the file or the system does not tell."""
+    return _look(path, lambda: None)
+
+
+def remove_abandoned(path: str) -> None:
+    """Remove a file that no process holds; any other stays."""
+    _look(path, lambda: os.remove(path))
+
+
+def _look(path: str, act: Callable[[], None]) -> bool | None:
+    """Return `is_abandoned`, and act before anybody else can lock the file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_at(descriptor, path):
+            act()
+        return True
+    except OSError as error:
+        return False if error.errno in _TAKEN else None
+    finally:
+        os.close(descriptor)

@@ -95,7 +95,11 @@ def main() -> None:
 
 def _compare(experiment: experiment_lib.Experiment, model_dir: str) -> None:
     """Print a line for each format as it is measured."""
-    path = run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
+    with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
+        _print_formats(experiment, model_dir, path)
+
+
+def _print_formats(experiment: experiment_lib.Experiment, model_dir: str, path: str) -> None:
     titles = ("format", "bytes", "gzipped", "ms a request", "deviation")
     print("{:<26}  {:>11}  {:>11}  {:>24}  {:>9}".format(*titles))
     for found in export_comparison.compare_formats(experiment, model_dir, path):

@@ -71,22 +71,23 @@ def main() -> None:
         checks.one_of("--controls", control, tickets.CONTROLS)
     own = config.saved_in(model_dir)
     source = config.load([own], (), app.trusted())
-    path = run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
     load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
         rule = "be latest where --rounds prunes a run"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
+        run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
         for flag in (REWIND_TO, CONTROLS):
             fits = not flag.value
             checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
-        last = f"Run.train_steps = {run_directory.step_saved(path)}"
-        made = load([*app.GIN_PARAM.value, last])
-        # Weights of tasks that change over the run are those that the run had at this step.
-        filled = made.model.fill_schedules(source.run.train_steps)
-        made = dataclasses.replace(made, model=filled)
-        _prune_at_once(source, made, model_dir, output_dir, path)
+        with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
+            last = f"Run.train_steps = {run_directory.step_saved(path)}"
+            made = load([*app.GIN_PARAM.value, last])
+            # Weights of tasks that change over the run are those that the run had at this step.
+            filled = made.model.fill_schedules(source.run.train_steps)
+            made = dataclasses.replace(made, model=filled)
+            _prune_at_once(source, made, model_dir, output_dir, path)
 
 
 def _prune_at_once(

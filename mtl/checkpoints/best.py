@@ -10,12 +10,14 @@ Which direction is better is known of every metric that a head declares in `dire
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from mtl import checks, compat
+from mtl.checkpoints import run_directory
 from mtl.files import atomic, checksums, storage
 
 tf1 = tf.compat.v1
@@ -163,16 +165,21 @@ class BestKeeper:
 
     def _keep(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
-        older = storage.listed(self._dir, "model.ckpt-")
+        older = {
+            found.group()
+            for path in storage.listed(self._dir, "model.ckpt-")
+            if (found := re.match(r".*/model\.ckpt-\d+(?=\.)", path))
+        }
         for file in storage.listed(*os.path.split(f"{checkpoint}.")):
             kept = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, kept, overwrite=True)
             storage.sync([kept])
         # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
-        for file in older:
-            if not os.path.basename(file).startswith(name + "."):
-                tf.io.gfile.remove(file)
+        for path in older:
+            # One that is read is removed when the next best comes.
+            if os.path.basename(path) != name:
+                run_directory.remove_checkpoint(path)
         return name
 
 

@@ -4,6 +4,8 @@ with run_directory.lock_run("runs/digits"):               # by one training at a
     ...
 with run_directory.claim_run("runs/digits") as keep:      # taken back if it fails before keep()
     path = run_directory.find_latest("runs/digits")          # or None
+with run_directory.hold_checkpoint("runs/digits", "latest") as path:  # a training drops it later
+    ...
 run_directory.repair_run("runs/digits")                     # before a run goes on
 run_directory.require_intact(path)                      # once a restore has failed
 """
@@ -22,7 +24,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl.checkpoints import leftovers, lock
-from mtl.files import atomic, storage
+from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)
 
@@ -157,10 +159,19 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _list(directory, paths)
     # The list names them until they are gone: killed in between, the next start knows what to do.
-    for file in (file for path in old for file in _files(path)):
+    removed = [path for path in old if remove_checkpoint(path)]
+    if removed:
+        _list(directory, [path for path in paths if path not in removed])
+
+
+def remove_checkpoint(checkpoint: str) -> bool:
+    """Remove a checkpoint, its index first; False, and it stays, while another process holds it."""
+    index = f"{checkpoint}.index"
+    if storage.is_local(index) and in_work.remove_abandoned(index) is False:
+        return False
+    for file in _files(checkpoint):
         tf.io.gfile.remove(file)
-    if old:
-        _list(directory, [path for path in paths if path not in old])
+    return True
 
 
 def _files(checkpoint: str) -> list[str]:
@@ -250,6 +261,48 @@ def checkpoint_path(model_dir: str, which: str) -> str:
         fix = f"There are: {', '.join(shown)}." if kept else "There is none yet."
         checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
     return path
+
+
+@contextlib.contextmanager
+def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
+    """Hold the checkpoint that "latest", "best" or a path names, and give its path.
+
+    A training beside drops it only afterwards. Where the file system has no locks, an error tells
+    that the checkpoint was dropped.
+
+    Raises:
+      UserError: if there is none, or if it was dropped meanwhile.
+    """
+    path, descriptor = _hold(model_dir, which)
+    try:
+        yield path
+    except Exception as error:
+        if is_checkpoint(path):
+            raise
+        fix = "Its run trained on meanwhile. Take --checkpoint best, or a copy of a checkpoint."
+        raise checks.UserError(f"checkpoint {path} was dropped while it was read. {fix}") from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _hold(model_dir: str, which: str) -> tuple[str, int | None]:
+    while True:
+        before = _list_all(model_dir)
+        try:
+            path = checkpoint_path(model_dir, which)
+            index = f"{path}.index"
+            is_lockable = storage.is_local(index) and os.path.exists(index)
+            if is_lockable or is_checkpoint(path):
+                return path, in_work.hold(index) if is_lockable else None
+        except (checks.UserError, FileNotFoundError):
+            # It was dropped between the list and the look, and another one is the latest.
+            if _list_all(model_dir) == before:
+                raise
+
+
+def _list_all(model_dir: str) -> list[str]:
+    return [*list_checkpoints(model_dir), *list_checkpoints(os.path.join(model_dir, "best"))]
 
 
 def require_intact(checkpoint: str) -> None:

@@ -90,8 +90,18 @@ def explain_run(
       UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
         no task has a label among them.
     """
+    with run_directory.hold_checkpoint(model_dir, asked.checkpoint) as path:
+        return _explain(experiment, model_dir, path, asked, progress)
+
+
+def _explain(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    path: str,
+    asked: settings.Settings,
+    progress: Callable[[str], None],
+) -> Explanation:
     data, model = experiment.data, experiment.model
-    path = run_directory.checkpoint_path(model_dir, asked.checkpoint)
     for task in asked.tasks:
         checks.one_of("--tasks", task, model.tasks)
     tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]

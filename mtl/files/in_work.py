@@ -47,17 +47,38 @@ def is_at(descriptor: int, path: str) -> bool:
         return False
 
 
+def hold(path: str) -> int | None:
+    """Share the lock of a file that is read; return its descriptor, or None without locks.
+
+    `remove_abandoned` leaves the file until the descriptor is closed.
+
+    Raises:
+      FileNotFoundError: it is gone.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if is_at(descriptor, path):
+            return descriptor
+    except OSError:  # The file system knows no locks.
+        pass
+    os.close(descriptor)
+    if not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return None
+
+
 def is_abandoned(path: str) -> bool | None:
     """Return whether no process holds a file; None where the file or the system does not tell."""
     return _look(path, lambda: None)
 
 
-def remove_abandoned(path: str) -> None:
-    """Remove a file that no process holds; any other stays."""
-    _look(path, lambda: os.remove(path))
+def remove_abandoned(path: str) -> bool | None:
+    """Remove a file that no process holds, and return `is_abandoned`; any other stays."""
+    return _look(path, lambda: os.remove(path))
 
 
-def _look(path: str, act: Callable[[], None]) -> bool | None:
+def _look(path: str, act: Callable[[], object]) -> bool | None:
     """Return `is_abandoned`, and act before anybody else can lock the file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)

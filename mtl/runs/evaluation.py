@@ -166,9 +166,9 @@ def evaluate(
     has_attack = not is_attacked or experiment.attack is not None
     checks.require(has_attack, "Experiment.attack", rule, None, fix)
     split = split or experiment.data.eval_split
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
     is_own = split == experiment.data.eval_split or is_attacked
     with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
         tempfile.TemporaryDirectory() as scratch,
     ):

@@ -168,8 +168,8 @@ def open_graph(
     Raises:
       UserError: there is no such checkpoint, or the rows do not fit the model.
     """
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
     with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
         tf.Graph().as_default() as graph,
     ):

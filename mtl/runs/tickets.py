@@ -95,8 +95,8 @@ def train_tickets(
         folder = os.path.join(output_dir, name)
         _log.info("Round %d of %d, in %s", number, rounds, folder)
         if run_directory.find_latest(folder) is None:
-            checkpoint = run_directory.checkpoint_path(before, "latest")
-            cut = finished_pruning.choose_cut(experiment, before, checkpoint, rows, find_progress)
+            with run_directory.hold_checkpoint(before, "latest") as held:
+                cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
             _write(experiment, start, cut.masks, folder)
         yield _train(experiment, folder, name, on_start)
         for control in controls:

@@ -6,6 +6,7 @@ rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
 
 import contextlib
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +128,6 @@ def predict(
     file. They pass through the graph with its features, so that no row can lose another's.
     """
     split = split or experiment.data.eval_split
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
     data = experiment.data.keep_fields(keep)
 
     def batches() -> tf.data.Dataset:
@@ -135,7 +135,10 @@ def predict(
             return data.one_pass(split, with_labels=False)
         return data.one_pass(split).map(lambda features, labels: {**features, **labels})
 
-    with diagnosis.explain_run_errors(experiment.data, experiment.model, path, split):
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
+    ):
         estimator = estimators.build_estimator(experiment, model_dir, path, keep)
         yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
@@ -163,15 +166,15 @@ def prune(
     Raises:
       UserError: the parts cannot prune this run, or there is a run already.
     """
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
-    storage.require_plain("--output_dir", output_dir)
-    is_new = run_directory.find_latest(output_dir) is None
-    checks.require(is_new, "--output_dir", "hold no run", output_dir)
-    cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
-    with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
-        on_start()
-        finished_pruning.write_run(experiment, model_dir, path, cut, output_dir)
-        keep()
+    with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
+        storage.require_plain("--output_dir", output_dir)
+        is_new = run_directory.find_latest(output_dir) is None
+        checks.require(is_new, "--output_dir", "hold no run", output_dir)
+        cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
+        with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
+            on_start()
+            finished_pruning.write_run(experiment, model_dir, path, cut, output_dir)
+            keep()
     return train(experiment, output_dir)[0], cut.sparsity
 
 
@@ -198,10 +201,6 @@ def audit_clipping(
     settings.check(experiment.data.spec)
     for other in others:
         report.read_samples(other)
-    latest = run_directory.checkpoint_path(
-        model_dir, "latest" if checkpoint == "all" else checkpoint
-    )
-    paths = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else [latest]
     output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
     storage.require_possible("--output", output, "a folder", output)
     guard = scoring.Protection(files=experiment.files_read)
@@ -209,9 +208,24 @@ def audit_clipping(
         guard.check(os.path.join(output, name))
     run_directory.require_writable("--output", output)
     data, model, run = experiment.data, experiment.model, experiment.run
-    with diagnosis.explain_run_errors(data, model, latest, data.train_split):
+    with (
+        _holding(model_dir, checkpoint) as paths,
+        diagnosis.explain_run_errors(data, model, paths[-1], data.train_split),
+    ):
         checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
     return report.write(output, settings, others)
+
+
+@contextlib.contextmanager
+def _holding(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
+    """Hold "all" checkpoints that are kept, or one."""
+    with contextlib.ExitStack() as held:
+        hold = functools.partial(run_directory.hold_checkpoint, model_dir)
+        last = held.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
+        every = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else []
+        # A training beside may drop the older ones before they are held.
+        older = [path for path in every if path != last and run_directory.is_checkpoint(path)]
+        yield [*(held.enter_context(hold(path)) for path in older), last]
 
 
 def debug(
@@ -266,8 +280,10 @@ def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
     """Open what predicts every task for serialized tf.Examples, as a checkpoint does."""
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
-    with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+    ):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
             yield model
@@ -287,10 +303,12 @@ def export(
     Raises:
       UserError: there is no such checkpoint, or the export does not predict as it does.
     """
-    path = run_directory.checkpoint_path(model_dir, checkpoint)
     storage.require_plain("--export_dir", export_dir)
     run_directory.require_writable("--export_dir", export_dir)
-    with diagnosis.explain_run_errors(experiment.data, experiment.model, path):
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+    ):
         estimator = estimators.build_estimator(experiment, model_dir, path)
         exporter = estimators.build_exporter(experiment, model_dir)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"

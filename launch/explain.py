@@ -35,7 +35,7 @@ _SECONDS = 3.0
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
-LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "How many rows, from the first on.")
+LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "How many rows are drawn over the split.")
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
@@ -51,7 +51,7 @@ REPEATS = flags.DEFINE_integer("repeats", _DEFAULTS.repeats, "How often a field 
 ROWS = flags.DEFINE_list(
     "rows",
     [str(row) for row in _DEFAULTS.rows],
-    "The rows whose predictions are explained, by their places from 0 on.",
+    "The rows whose predictions are explained, by their places in the split from 0 on.",
 )
 CLASS = flags.DEFINE_multi_string(
     "class",

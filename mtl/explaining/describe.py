@@ -44,8 +44,9 @@ def _lead(found: explanation.Explanation) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     tasks, rows = found.tasks, found.held
     more = f" and {len(tasks) - 12} more" if len(tasks) > 12 else ""
-    is_whole = rows.size < found.asked.limit
-    which = f"All {rows.size:,} rows" if is_whole else f"The first {rows.size:,} rows"
+    which = f"All {rows.size:,} rows"
+    if rows.size < found.total:
+        which = f"{rows.size:,} rows, drawn at random from the {found.total:,}"
     lines = [
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
         f"{which} of the split {rows.split}, by {found.path}.",

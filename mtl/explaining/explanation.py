@@ -37,7 +37,9 @@ class Explanation:
       model_dir: of the run.
       path: of the checkpoint.
       asked: the settings.
-      held: the rows.
+      held: the rows that are measured, drawn over the split.
+      shown: the rows whose predictions are explained, `asked.rows`.
+      total: how many rows the split has.
       tasks: those that are explained.
       fields: {column: the fields that it is made of}.
       importance: of the inputs; None if no task has a metric or a label.
@@ -53,6 +55,8 @@ class Explanation:
     path: str
     asked: settings.Settings
     held: rows.Rows
+    shown: rows.Rows
+    total: int
     tasks: Sequence[str]
     fields: Mapping[str, Sequence[str]]
     importance: importance.Importance | None
@@ -107,29 +111,26 @@ def _explain(
     tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]
     for task in asked.classes:
         checks.one_of("--class", task, tasks)
-    listed = inputs.list_inputs(data.spec, model.columns)
-    chosen = inputs.choose_inputs(listed, asked.fields, asked.groups)
-    for field in asked.dependence:
-        checks.one_of("--dependence", field, [name for one in listed for name in one.fields])
+    inputs.check_names(data.spec.features, asked.fields, asked.groups, asked.dependence)
     experiment.distribution.resources.take()
-    held = rows.read_rows(experiment, asked.split, asked.limit)
-    importance.require_rows(held)
-    for row in asked.rows:
-        rule = f"be below {held.size}, the number of rows that are read"
-        checks.require(row < held.size, "--rows", rule, row, "--limit says how many.")
-    work = _Work(experiment, asked, held, tasks, progress)
-    with opened.open_model(experiment, model_dir, path, held, work.build) as opening:
-        work.explain(opening, chosen)
+    read = rows.read_rows(experiment, asked.split, asked.limit, asked.rows)
+    importance.require_rows(read.held)
+    work = _Work(experiment, asked, read, tasks, progress)
+    with opened.open_model(experiment, model_dir, path, read.held, work.build) as opening:
+        listed = inputs.list_inputs(data.spec, model.columns, opening.list_used())
+        used = [name for one in listed for name in one.fields]
+        inputs.check_names(used, asked.fields, asked.groups, asked.dependence)
+        work.explain(opening, inputs.choose_inputs(listed, asked.fields, asked.groups))
     work.compare_gradients(model_dir, path)
-    unread = inputs.list_unread(data.spec, model.columns)
-    if unread:
-        work.left_out.append(f"No column reads {', '.join(unread)}: the model knows nothing of it.")
+    work.tell_unused(used)
     return Explanation(
         experiment=experiment,
         model_dir=model_dir,
         path=path,
         asked=asked,
-        held=held,
+        held=read.held,
+        shown=read.shown,
+        total=read.total,
         tasks=tasks,
         fields=inputs.fields_of_columns(model.columns),
         importance=work.importance,
@@ -148,11 +149,12 @@ class _Work:
         self,
         experiment: experiment_lib.Experiment,
         asked: settings.Settings,
-        held: rows.Rows,
+        read: rows.Read,
         tasks: Sequence[str],
         progress: Callable[[str], None],
     ):
-        self._experiment, self._asked, self._held = experiment, asked, held
+        self._experiment, self._asked = experiment, asked
+        self._held, self._shown = read.held, read.shown
         self._tasks, self._progress = tasks, progress
         self.left_out: list[str] = []
         self.outputs: Mapping[str, outputs.Output] = {}
@@ -211,7 +213,10 @@ class _Work:
         fed = model.feed({}, self._held.labels)
         weights = model.session.run(dict(built.weights), fed)
         lacking = [task for task, weight in weights.items() if not weight > 0]
-        where, rule = f"split {self._held.split!r}", "hold a label of a task among its first rows"
+        where, rule = (
+            f"split {self._held.split!r}",
+            "hold a label of a task among the rows that are read",
+        )
         checks.require(len(lacking) < len(weights), where, rule, self._held.size)
         without = [task for task in self._tasks if task not in built.scores.logits]
         for task in lacking:
@@ -234,30 +239,25 @@ class _Work:
                 self.left_out.append(
                     f"Predictions of {task}: no gradient goes from its head to the columns."
                 )
-        chosen = list(self._asked.rows)
-        if not chosen or not built.gradients:
+        if not self._asked.rows or not built.gradients:
             return
         self._progress("integrated gradients")
-        encoded = model.encode(self._held.features)
-        baseline = attributions.make_baseline(encoded, self._asked.baseline)
+        shown = self._shown
+        baseline = attributions.make_baseline(
+            model.encode(self._held.features), self._asked.baseline
+        )
+        encoded = model.encode(shown.features)
         explained = {task: one.output.explained for task, one in built.gradients.items()}
-        values = model.compute(explained, self._held.take(chosen).features)
-        for place, row in enumerate(chosen):
+        values = model.compute(explained, shown.features)
+        for number, row in enumerate(self._asked.rows):
             for task, own in built.gradients.items():
                 wanted = self._asked.classes.get(task)
                 places = attributions.choose_places(values[task], own.output.names, wanted)
-                self.attributions.append(
-                    attributions.explain_row(
-                        model,
-                        own,
-                        self._held,
-                        encoded,
-                        baseline,
-                        row,
-                        int(places[place]),
-                        self._asked.steps,
-                    )
+                place, steps = int(places[number]), self._asked.steps
+                found = attributions.explain_row(
+                    model, own, shown, encoded, baseline, number, place, steps
                 )
+                self.attributions.append(dataclasses.replace(found, row=row))
 
     def _compute_dependence(
         self, model: opened.Opened, built: _Built, chosen: Sequence[inputs.Input]
@@ -287,6 +287,13 @@ class _Work:
         order = importance.rank_inputs(self.importance) if self.importance else range(len(chosen))
         single = [chosen[i].fields[0] for i in order if len(chosen[i].fields) == 1]
         return [field for field in single if not shapes[field]][:_MOST_FIELDS]
+
+    def tell_unused(self, used: Sequence[str]) -> None:
+        """Say which features no prediction depends on."""
+        unused = [name for name in self._experiment.data.spec.features if name not in used]
+        if unused:
+            line = f"Neither a column nor a head reads {', '.join(unused)}: no prediction depends"
+            self.left_out.append(f"{line} on {'them' if len(unused) > 1 else 'it'}.")
 
     def compare_gradients(self, model_dir: str, path: str) -> None:
         """Compare the gradients of the tasks, where there are several."""

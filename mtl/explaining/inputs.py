@@ -1,12 +1,12 @@
 """What of a row can be explained: fields, fields that belong together, and the columns they reach.
 
-found = inputs.list_inputs(spec, columns)            # one for each field, or for an aligned history
+found = inputs.list_inputs(spec, columns, used)      # one for each field, or for an aligned history
 inputs.choose_inputs(found, ["age"], [["age", "job"]])
 inputs.fields_of_columns(columns)                    # {"numeric_age": ("age",)}
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +32,10 @@ class Input(NamedTuple):
     fields: tuple[str, ...]
 
 
-def list_inputs(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[Input]:
-    """Return what can be permuted: each field that a column reads, in the order of the spec.
+def list_inputs(
+    spec: spec_lib.Spec, columns: Sequence[types.Column], used: Collection[str]
+) -> list[Input]:
+    """Return what can be permuted: each field that is `used`, in the order of the spec.
 
     Fields with several values a row that one column reads are one input: entry by entry they tell
     of the same things, such as the items of a history and their times. A cross combines them all
@@ -49,7 +51,7 @@ def list_inputs(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[In
         for one, other in itertools.pairwise(own):
             old, new = joined[other], joined[one]
             joined = {name: new if first == old else first for name, first in joined.items()}
-    used = {field for fields in read for field in fields}
+    used = {*used, *(field for fields in read for field in fields)}
     found: dict[str, list[str]] = {}
     for name in spec.features:
         if name in used:
@@ -57,29 +59,34 @@ def list_inputs(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[In
     return [Input(" + ".join(fields), tuple(fields)) for fields in found.values()]
 
 
-def list_unread(spec: spec_lib.Spec, columns: Sequence[types.Column]) -> list[str]:
-    """Return the features that no column reads."""
-    used = {field for own in columns for fields in own.columns.values() for field in fields}
-    return [name for name in spec.features if name not in used]
+def check_names(
+    known: Collection[str],
+    fields: Sequence[str],
+    groups: Sequence[Sequence[str]],
+    dependence: Sequence[str],
+) -> None:
+    """Fail unless the fields that flags name are known.
+
+    Raises:
+      UserError: one is not, or a group is none.
+    """
+    for flag, names in (("fields", fields), ("dependence", dependence)):
+        for name in names:
+            checks.one_of(f"--{flag}", name, known)
+    for group in groups:
+        for name in group:
+            checks.one_of("--group", name, known)
+        checks.unique("--group", group)
+        checks.require(len(group) > 1, "--group", "hold several fields", list(group))
 
 
 def choose_inputs(
     found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of these fields, or all of them, and an input for each group beside them.
-
-    Raises:
-      UserError: a field is unknown, or no column reads it.
-    """
+    """Return the inputs of these fields, or all of them, and one for each group beside them."""
     places = {field: one for one in found for field in one.fields}
-    for name in fields:
-        checks.one_of("--fields", name, places)
     chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
     for group in groups:
-        for name in group:
-            checks.one_of("--group", name, places)
-        checks.unique("--group", group)
-        checks.require(len(group) > 1, "--group", "hold several fields", list(group))
         # What belongs together is permuted together in a group, too.
         own = dict.fromkeys(field for name in group for field in places[name].fields)
         chosen.append(Input(" + ".join(own), tuple(own)))

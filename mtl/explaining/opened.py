@@ -52,6 +52,24 @@ class Opened:
         """Return the logits of all rows, {field: [N, ...]} -> {task: [N, C]}."""
         return self.compute(self.logits, features)
 
+    def list_used(self) -> set[str]:
+        """Return the features that the logits depend on, as the ops of the graph tell.
+
+        Columns are not the only ones that read features: heads calibrate by them.
+        """
+        ops = [tensor.op for tensor in self.logits.values()]
+        reached = set(ops)
+        while ops:
+            for tensor in ops.pop().inputs:
+                if tensor.op not in reached:
+                    reached.add(tensor.op)
+                    ops.append(tensor.op)
+        return {
+            name
+            for name, value in self.features.items()
+            if any(part.op in reached for part in tf.nest.flatten(value, expand_composites=True))
+        }
+
     def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
         """Return the encoded columns of all rows, {field: [N, ...]} -> {column: [N, D]}."""
         return self.compute(self.inputs, features)

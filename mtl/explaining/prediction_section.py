@@ -43,9 +43,10 @@ def tell_predictions(found: explanation.Explanation) -> list[Any]:
         told.append(blocks.Figures([figure for one in every for figure in _draw_row(found, one)]))
         told.append(_tell_sums(every))
         own = {name for fields in found.fields.values() for name in fields}
-        values = inputs.read_row(found.held.features, row)
+        number = found.asked.rows.index(row)
+        values = inputs.read_row(found.shown.features, number)
         cells = [[name, value] for name, value in values.items() if name in own]
-        labels = inputs.read_row(found.held.labels, row)
+        labels = inputs.read_row(found.shown.labels, number)
         cells += [[f"{name} (label)", value] for name, value in labels.items()]
         table = blocks.Table(["field", "value"], cells)
         details = [_tell_columns(found, one) for one in every]

@@ -1,18 +1,21 @@
 """Rows of a split as NumPy values, to be taken, permuted and fed to a graph again and again.
 
-rows = rows_lib.read_rows(experiment, "test", most=2000)
+rows = rows_lib.read_rows(experiment, "test", most=2000).held
 rows.take([0, 3]), rows.permute(["age"], order), rows.fill("age", 40)
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
+from mtl.data import drawn_rows, pipeline
 from mtl.data import source as source_lib
 from mtl.runs import diagnosis, inspection
 
@@ -63,32 +66,102 @@ class Rows:
             yield self.take(np.arange(start, min(start + size, self.size)))
 
 
-def read_rows(experiment: experiment_lib.Experiment, split: str | None, most: int) -> Rows:
-    """Return the first rows of a split, that of evaluation by default.
+class Read(NamedTuple):
+    """What is read of a split.
+
+    Attributes:
+      held: rows drawn over the whole split, in its order.
+      shown: the rows that are named, in the order of their names.
+      total: how many rows the split has.
+    """
+
+    held: Rows
+    shown: Rows
+    total: int
+
+
+def read_rows(
+    experiment: experiment_lib.Experiment,
+    split: str | None,
+    most: int,
+    named: Sequence[int] = (),
+) -> Read:
+    """Draw rows of a split, that of evaluation by default, and read the rows that are named.
+
+    Groups of rows that a head ranks are drawn whole.
+
+    Args:
+      experiment: of the run, whose seed decides which rows are drawn.
+      split: which.
+      most: how many are drawn.
+      named: places in the split, from 0 on.
 
     Raises:
-      UserError: there is no such split, or a record is bad.
+      UserError: there is no such split or place, or a record is bad.
     """
-    batch = inspection.read_split(experiment, split, most)
-    return Rows(split or experiment.data.eval_split, batch.features, batch.labels)
+    data = experiment.data
+    split = split or data.eval_split
+    with diagnosis.explain_run_errors(data, experiment.model, None, split):
+        drawn = draw(experiment, split, most)
+        for row in named:
+            rule = f"be below {drawn.total}, the number of rows of split {split!r}"
+            checks.require(row < drawn.total or not drawn.total, "--rows", rule, row)
+        places = np.union1d(drawn.places, np.asarray(named, np.int64))
+        kept = drawn_rows.keep(data, split, drawn._replace(places=places))
+        size = max(len(places), 1)
+        found = source_lib.iterate(
+            lambda: kept.dataset(split, training=False, seed=0, batch_size=size)
+        )
+        batch = next(found)
+        if isinstance(batch, Exception):
+            raise batch
+    both = Rows(split, *batch)
+    held = both.take(np.searchsorted(places, drawn.places))
+    return Read(held, both.take(np.searchsorted(places, named)), drawn.total)
+
+
+def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_rows.Drawn:
+    """Draw rows of a split, and whole groups where a head ranks those."""
+    return drawn_rows.draw(
+        experiment.data, split, most, experiment.run.seed, find_groups(experiment)
+    )
+
+
+def find_groups(experiment: experiment_lib.Experiment) -> str | None:
+    """Return the label field whose equal values make the groups that a head ranks, if one does."""
+    heads = experiment.model.heads
+    found = (types.read_member(head, types.Head, "whole_groups") for head in heads)
+    return next((field for field in found if field), None)
 
 
 def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
-    """Yield the first batches of a split, as large as those of training; a lone one may be smaller.
+    """Yield batches of rows drawn over a split, as large as those of training.
+
+    A lone one may be smaller. Rows come in a random order, as in training, and groups that a head
+    ranks one after the other.
 
     Raises:
       UserError: a record is bad.
     """
     data = experiment.data
     with diagnosis.explain_run_errors(data, experiment.model, None, split):
-        found = source_lib.iterate(lambda: data.one_pass(split).take(most))
-        for number, batch in enumerate(found):
+        drawn = draw(experiment, split, most * data.batch_size)
+        kept = drawn_rows.keep(data, split, drawn)
+        rows, seed = len(drawn.places), experiment.run.seed
+        is_mixed = rows > data.batch_size and not find_groups(experiment)
+        found = source_lib.iterate(
+            lambda: _shuffle(kept, split, seed, rows) if is_mixed else kept.one_pass(split)
+        )
+        for batch in itertools.islice(found, max(1, min(most, rows // data.batch_size))):
             if isinstance(batch, Exception):
                 raise batch
-            one = Rows(split, *batch)
-            if number and one.size < data.batch_size:
-                return
-            yield one
+            yield Rows(split, *batch)
+
+
+def _shuffle(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
+    """Return batches of a split of so many rows, which come in a random order, as in training."""
+    made = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
+    return made.dataset(split, training=True, seed=seed)
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:

@@ -19,12 +19,12 @@ class Settings:
     Attributes:
       checkpoint: "latest", "best" or a path.
       split: that of the rows; None for the one that the run evaluates.
-      limit: how many rows are taken, from the first on.
+      limit: how many rows are drawn over the whole split.
       tasks: which; all if empty.
       fields: those to permute; all if empty.
       groups: fields that are also permuted together.
       repeats: how often each field is permuted.
-      rows: the rows whose predictions are explained, by their places from 0 on.
+      rows: the rows whose predictions are explained, by their places in the split from 0 on.
       classes: {task: the class that is explained}; by default the one with the largest logit.
       steps: the points of the path of integrated gradients.
       baseline: where the path begins: the "mean" of the encoded rows, or "zeros".

@@ -5,8 +5,6 @@ seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
 """
 
 import functools
-import itertools
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ import tensorflow as tf
 from mtl import experiment as experiment_lib
 from mtl import types
 from mtl.compat import eager
-from mtl.data import pipeline
+from mtl.data import drawn_rows, pipeline
 from mtl.heads import base
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import kept as kept_lib
@@ -73,7 +71,7 @@ class Seen(NamedTuple):
 
     Attributes:
       rows: how many.
-      is_whole: whether the split has no more.
+      total: how many the split has.
       tasks: {task: what its head says}, of heads whose predictions have one of the kinds.
       fields: {feature of one value a row: its values, [N]}.
       labels: {task: what its head says}, of heads of several labels a row.
@@ -81,17 +79,22 @@ class Seen(NamedTuple):
     """
 
     rows: int
-    is_whole: bool
+    total: int
     tasks: dict[str, Rows]
     fields: dict[str, np.ndarray]
     labels: dict[str, Labels] = {}
     unlabelled: dict[str, Unlabelled] = {}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the split were seen."""
+        return self.rows == self.total
+
 
 def predict_rows(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str, most_rows: int
 ) -> Seen:
-    """Predict the first `most_rows` rows of the split that the run evaluates.
+    """Predict the split that the run evaluates, or `most_rows` that are drawn over it.
 
     Raises:
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
@@ -99,20 +102,20 @@ def predict_rows(
     data, model = experiment.data, experiment.model
     single = [name for name, field in data.spec.feature_fields.items() if not field.shape]
     keep = [*single, *_list_labels(experiment)]
-    limit = math.ceil(most_rows / data.batch_size)
     kept: dict[str, list[np.ndarray]] = {name: [] for name in single}
     found: dict[str, list[Any]] = {}
-    rows = batches = 0
+    rows = 0
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
+        drawn = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
+        chosen = drawn_rows.keep(data, data.eval_split, drawn)
         estimator = estimators.build_estimator(experiment, model_dir, checkpoint, keep)
         heads = model.fitted(fitting.load_statistics(model_dir)).heads
         predicted = estimator.predict(
-            functools.partial(_batches, data.keep_fields(keep), limit + 1),
+            functools.partial(_batches, chosen.keep_fields(keep)),
             checkpoint_path=checkpoint,
             yield_single_examples=False,
         )
-        for batch in itertools.islice(predicted, limit):
-            batches += 1
+        for batch in predicted:
             rows += len(next(iter(batch.values())))
             for name in single:
                 kept[name].append(batch[name])
@@ -124,11 +127,10 @@ def predict_rows(
                     said = _read(head, batch, labels)
                     if said is not None:
                         found.setdefault(head.name, []).append(said)
-        is_whole = batches < limit or next(predicted, None) is None
     joined = {task: _join(parts) for task, parts in found.items()}
     return Seen(
         rows=rows,
-        is_whole=is_whole,
+        total=drawn.total,
         tasks={task: own for task, own in joined.items() if isinstance(own, Rows)},
         fields={name: np.concatenate(parts) for name, parts in kept.items() if parts},
         labels={task: own for task, own in joined.items() if isinstance(own, Labels)},
@@ -143,8 +145,8 @@ def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
     return [name for name, field in fields.items() if not field.shape or name in several]
 
 
-def _batches(data: pipeline.Pipeline, limit: int) -> tf.data.Dataset:
-    batches = data.one_pass(data.eval_split).take(limit)
+def _batches(data: pipeline.Pipeline) -> tf.data.Dataset:
+    batches = data.one_pass(data.eval_split)
     return batches.map(lambda features, labels: {**features, **labels})
 
 

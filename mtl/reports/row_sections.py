@@ -49,10 +49,7 @@ def tell_data(
     told: list = [
         blocks.Table(
             ["split", "rows", "read"],
-            [
-                [one.split, one.rows, "whole" if one.is_whole else "its first rows alone"]
-                for one in facts
-            ],
+            [[one.split, one.total, _say_read(one.rows, one.total)] for one in facts],
         ),
         *_tell_labels(run, facts),
     ]
@@ -60,6 +57,10 @@ def tell_data(
     if counts:
         told.append(blocks.Fold("Rows by class", counts))
     return [*told, *_tell_missing(facts)]
+
+
+def _say_read(rows: int, total: int) -> str:
+    return "all" if rows == total else f"{rows:,}, drawn at random,"
 
 
 def _tell_labels(run: record.Run, facts: Sequence[splits.Facts]) -> list:
@@ -136,10 +137,10 @@ def tell_evaluation(
         )
     ]
     if seen is not None:
-        which = "all" if seen.is_whole else "the first"
+        which = _say_read(seen.rows, seen.total)
         split = run.experiment.data.eval_split
         made_by = os.path.basename(run.checkpoint or "")
-        line = f"Pictures and slices: {which} {seen.rows:,} rows of split {split!r}, by {made_by}."
+        line = f"Pictures and slices: {which} of the rows of split {split!r}, by {made_by}."
         told.append(blocks.Text(line, "note"))
     chosen = choose_tasks(run, verdicts)
     told += say_chosen(run, chosen)

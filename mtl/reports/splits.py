@@ -1,4 +1,4 @@
-"""What a split holds: rows, labels of each task, missing values; one pass up to so many rows.
+"""What a split holds: rows, labels of each task, missing values; of as many rows as are asked for.
 
 facts = splits.look_at(experiment, "train", most_rows=100_000)
 facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
@@ -14,6 +14,7 @@ import tensorflow as tf
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl import types
+from mtl.data import drawn_rows
 from mtl.runs import diagnosis
 
 _MOST_CLASSES = 1000
@@ -41,17 +42,25 @@ class Labels(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a look at a split found; `missing` is {field: rows whose value is missing}."""
+    """What a look at a split found.
+
+    Attributes:
+      split: its name.
+      rows: how many were read.
+      total: how many it has.
+      tasks: {task: its labels} of the rows that were read.
+      missing: {field: rows whose value is missing}.
+    """
 
     split: str
     rows: int
-    is_whole: bool
+    total: int
     tasks: dict[str, Labels]
     missing: dict[str, int]
 
 
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
-    """Read a split, and no more than `most_rows` of it.
+    """Read a split, or `most_rows` that are drawn over it.
 
     Raises:
       UserError: it cannot be read.
@@ -61,14 +70,10 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     counters = [_Labels(head) for head in heads]
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
-    rows, is_whole = 0, True
-    limit = math.ceil(most_rows / data.batch_size)
+    rows = 0
     with diagnosis.explain_run_errors(data, model, None, split):
-        # One batch more, to know whether there is one.
-        for number, (features, labels) in enumerate(data.one_pass(split).take(limit + 1)):
-            if number == limit:
-                is_whole = False
-                break
+        drawn = drawn_rows.draw(data, split, most_rows, experiment.run.seed)
+        for features, labels in drawn_rows.keep(data, split, drawn).one_pass(split):
             for name, values in {**features, **labels}.items():
                 count, lacking = _count_missing(fields[name], values)
                 missing[name] += lacking
@@ -76,7 +81,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
             for counter in counters:
                 counter.see(labels)
     found = {counter.task: counter.tell() for counter in counters}
-    return Facts(split, rows, is_whole, found, {name: missing[name] for name in fields})
+    return Facts(split, rows, drawn.total, found, {name: missing[name] for name in fields})
 
 
 def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:

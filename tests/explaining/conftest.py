@@ -101,7 +101,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def held(run):
     """The rows of the split test."""
-    return rows.read_rows(run[0], "test", 300)
+    return rows.read_rows(run[0], "test", 300).held
 
 
 def open_model(run, given, add=lambda _: None, **more):

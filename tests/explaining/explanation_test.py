@@ -29,7 +29,11 @@ def test_the_page_stands_alone_and_tells_of_all_parts(found):
     page_test.assert_stands_alone(text)
     for told in ("Which fields matter", "Row 4", "logit of more", "Partial dependence", "cosine"):
         assert told in text
-    assert "No column reads unread" in text and "items + times" in text and "a + b" in text
+    assert (
+        "Neither a column nor a head reads unread" in text
+        and "items + times" in text
+        and "a + b" in text
+    )
 
 
 def test_all_numbers_are_in_the_tables_to_the_last_digit(found, tmp_path):

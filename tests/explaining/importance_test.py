@@ -16,7 +16,7 @@ FIELDS = ("a", "b", "noise")
 def found(run, held):
     """Importance of all inputs and a group: 5 orders."""
     experiment, folder = run
-    listed = inputs.list_inputs(experiment.data.spec, experiment.model.columns)
+    listed = inputs.list_inputs(experiment.data.spec, experiment.model.columns, [])
     chosen = inputs.choose_inputs(listed, [], [["a", "word"]])
     orders = importance.draw_orders(held.size, 5, seed=3)
     opening = conftest.open_model(run, held, conftest.add_scores)

@@ -16,10 +16,14 @@ def names(found):
 
 
 def test_lists_of_one_history_go_together_and_what_no_column_reads_is_left_out():
-    found = inputs.list_inputs(conftest.SPEC, COLUMNS)
+    found = inputs.list_inputs(conftest.SPEC, COLUMNS, [])
     assert names(found) == ["a", "b", "noise", "number", "word", "items + times"]
     assert found[-1].fields == ("items", "times")
-    assert inputs.list_unread(conftest.SPEC, COLUMNS) == ["unread"]
+
+
+def test_what_a_head_alone_reads_is_an_input():
+    found = inputs.list_inputs(conftest.SPEC, COLUMNS, ["unread"])
+    assert names(found)[-1] == "unread"
 
 
 def test_histories_that_share_a_list_are_one_input_and_a_cross_of_single_values_is_none():
@@ -32,19 +36,28 @@ def test_histories_that_share_a_list_are_one_input_and_a_cross_of_single_values_
 
     crossed = features.Crossed(crosses=[["p", "q"], ["l", "x"]], dimension=2)
     columns = [history("one", ["y", "z"]), history("two", ["x", "y"]), crossed]
-    assert names(inputs.list_inputs(own, columns)) == ["x + y + z", "l", "p", "q"]
+    assert names(inputs.list_inputs(own, columns, [])) == ["x + y + z", "l", "p", "q"]
 
 
 def test_fields_are_chosen_and_groups_come_beside_them():
-    found = inputs.list_inputs(conftest.SPEC, COLUMNS)
+    found = inputs.list_inputs(conftest.SPEC, COLUMNS, [])
     chosen = inputs.choose_inputs(found, ["word", "times"], [["a", "items"]])
     assert names(chosen) == ["word", "items + times", "a + items + times"]
-    with pytest.raises(checks.UserError, match="Did you mean 'noise'"):
-        inputs.choose_inputs(found, ["nois"], [])
-    with pytest.raises(checks.UserError, match="--group must be one of"):
-        inputs.choose_inputs(found, [], [["a", "unread"]])
-    with pytest.raises(checks.UserError, match="--group must hold several fields"):
-        inputs.choose_inputs(found, [], [["a"]])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((["nois"], [], []), "--fields must be one of .* Did you mean 'noise'"),
+        (([], [["a", "unread"]], []), "--group must be one of"),
+        (([], [["a"]], []), "--group must hold several fields"),
+        (([], [["a", "a"]], []), "--group must"),
+        (([], [], ["unread"]), "--dependence must be one of"),
+    ],
+)
+def test_names_of_flags_are_checked(names, message):
+    with pytest.raises(checks.UserError, match=message):
+        inputs.check_names(["a", "noise"], *names)
 
 
 def test_a_column_is_made_of_the_fields_of_what_it_reads_too():

@@ -31,7 +31,7 @@ def _lines(told):
 def _facts(tasks=(), missing=(), classes=2):
     counts = {str(place): 1 for place in range(classes)}
     labels = splits.Labels(classes, counts, classes, ("0", 1), None, None)
-    return splits.Facts("train", 9, True, dict.fromkeys(tasks, labels), dict.fromkeys(missing, 3))
+    return splits.Facts("train", 9, 9, dict.fromkeys(tasks, labels), dict.fromkeys(missing, 3))
 
 
 def test_labels_and_classes_of_many_tasks():
@@ -65,7 +65,7 @@ def test_slices_that_are_far_worse():
     rng = np.random.default_rng(0)
     fields = {f"field_{i}": rng.integers(0, 2, 2000) for i in range(12)}
     error = sum(fields.values()) + rng.random(2000)
-    seen = held_out.Seen(2000, True, {}, fields)
+    seen = held_out.Seen(2000, 2000, {}, fields)
     told = row_sections._tell_slices(error, np.ones(2000), seen, "distance")
     assert _lines(told) == ["8 of 12 such slices are shown."]
 

@@ -34,7 +34,7 @@ def seen_rows(tasks, count):
         error = -np.log(np.where(target, score, 1 - score))
         guessed = (score > 0.5).astype(int)
         found[task] = held_out.Rows("binary", target, guessed, score, error, np.ones(count))
-    return held_out.Seen(count, True, found, {"job": rng.integers(0, 10, count)})
+    return held_out.Seen(count, count, found, {"job": rng.integers(0, 10, count)})
 
 
 def of_many_tasks(tasks, evaluations, steps=10):

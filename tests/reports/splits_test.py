@@ -55,11 +55,23 @@ def test_numbers_have_a_mean_and_no_classes():
 
 
 @pytest.mark.medium
-def test_a_split_of_as_many_batches_as_are_read_is_whole():
+def test_no_more_rows_are_read_than_are_asked_for():
     made = tiny.make()
-    batch = made.data.batch_size
-    for rows, is_whole in ((96, True), (96 + 1, True), (96 - batch, False)):
-        assert splits.look_at(made, "train", rows).is_whole == is_whole
+    for asked, read in ((96, 96), (97, 96), (95, 95)):
+        found = splits.look_at(made, "train", asked)
+        assert (found.rows, found.total) == (read, 96)
+
+
+@pytest.mark.medium
+def test_the_rows_of_a_sorted_split_that_are_read_are_of_all_of_it():
+    own = {**tiny.SPLITS["train"]}
+    order = np.argsort(own["kind"], kind="stable")
+    own = {name: np.asarray(values)[order] for name, values in own.items()}
+    made = tiny.make(splits={**tiny.SPLITS, "train": own})
+    whole, part = (splits.look_at(made, "train", rows).tasks["kind"] for rows in (96, 48))
+    assert all(
+        0.25 * count < part.counts[name] < 0.75 * count for name, count in whole.counts.items()
+    )
 
 
 def test_rows_that_nobody_wants_are_no_problem():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from mtl import types
+from mtl.balancing import penalised as penalised_lib
 from mtl.balancing.weighting import base as weighting_base
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
@@ -23,6 +24,8 @@ class Balanced(NamedTuple):
 
     Attributes:
       gradients: one for each variable, of the whole batch.
+      penalised: the same, with the gradients of penalties that parts of the batch have.
+      penalty: scalar, the value of these; None where there are none.
       variables: all that can be trained, with those of the weighting.
       losses: {task: scalar}, unweighted, of the whole batch.
       weights: {task: scalar}, what the weighting multiplies the task's gradient by.
@@ -32,6 +35,8 @@ class Balanced(NamedTuple):
     """
 
     gradients: Sequence[types.Gradient]
+    penalised: Sequence[types.Gradient]
+    penalty: tf.Tensor | None
     variables: Sequence[tf.Variable]
     losses: types.Tensors
     weights: types.Tensors
@@ -81,6 +86,8 @@ def balance_losses(
         weights = weighting_base.derive_weights(weighted, losses)
         variables = tf1.trainable_variables()  # With those of the weighting.
         scaled = batch.scale_losses(weights if weighs else None)
+        if batch.first.penalties:
+            scaled = penalised_lib.watch_penalties(scaled, variables)
         gradients, monitors = surgery(weighted, variables, scaled)
     if weighs:
         # Weights are constants to surgery. What the weighting itself learns, such as log variances,
@@ -88,6 +95,9 @@ def balance_losses(
         stop = list(losses.values())
         own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
         gradients = list(map(gradients_lib.add_gradients, gradients, own))
+    penalised, penalty = gradients, None
+    if batch.first.penalties:
+        penalised, penalty = penalised_lib.add_penalties(gradients, scaled)
     if not reads_losses:  # Surgery has added them up, in the same pass as the gradients.
         losses = {task: monitors[f"{task}/loss"] for task in losses}
         weighted = losses
@@ -97,7 +107,8 @@ def balance_losses(
     # UPDATE_OPS run before the weights move. Nothing else orders the reported loss and the update:
     # without this the loss might be that of variables that have moved already.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
-    return Balanced(gradients, variables, losses, weights, total, scaled, monitors)
+    found = gradients, penalised, penalty, variables, losses, weights, total, scaled, monitors
+    return Balanced(*found)
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:

@@ -1,6 +1,7 @@
 """What `tf.Graph` does not tell: the graph around a loop or a branch, and ops by their nodes."""
 
 import re
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +15,20 @@ def outermost_graph() -> tf.Graph:
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     return graph
+
+
+def depends_on(tensor: tf.Tensor, given: Any) -> bool:
+    """Return whether a tensor is computed from one of these, in any nesting, of its own graph."""
+    known = {one.ref() for one in tf.nest.flatten(given, expand_composites=True)}
+    left, seen = [tensor], set()
+    while left:
+        one = left.pop()
+        if one.ref() in known:
+            return True
+        if one.op not in seen:
+            seen.add(one.op)
+            left += one.op.inputs
+    return False
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:

@@ -71,16 +71,29 @@ def in_use() -> str:
 def collect_updates(model: Any, inputs: Any) -> None:
     """Add what Keras leaves aside in a graph: updates and penalties of a model.
 
-    The updates of a call on these inputs, as of batch normalisation, join UPDATE_OPS, and the
-    regularisation losses of its weights REGULARIZATION_LOSSES. Inputs that are new tensors tell
-    one call from another: pass them through `tf.identity` where a model is called twice.
+    The updates of a call on these inputs, as of batch normalisation, join UPDATE_OPS. The losses of
+    its weights, of its activities and of `add_loss` join REGULARIZATION_LOSSES. Inputs that are new
+    tensors tell one call from another: pass them through `tf.identity` where a model is called
+    twice.
+
+    Raises:
+      UserError: if a loss is no scalar.
     """
     import tensorflow as tf
+
+    from mtl.compat import graphs
 
     tf1 = tf.compat.v1
     for update in model.get_updates_for(inputs):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
-    for loss in model.get_losses_for(None):
+    # Losses of a call are kept, and those of weights are computed anew wherever they are asked for.
+    kept = model.losses
+    for loss in model.losses:
+        is_of_call = any(loss is other for other in kept)
+        if is_of_call and not graphs.depends_on(loss, inputs):
+            continue
+        rule = "be a scalar, such as a mean over rows"
+        checks.require(loss.shape.rank == 0, f"loss {loss.op.name!r}", rule, loss.shape)
         tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, loss)
 
 

@@ -205,10 +205,12 @@ class MultiTaskModel(passes.Passes):
                 observe(features, labels, found.weights)
         set_to_zero = pruned_step.update_masks(found.gradients, found.variables, batch)
         with watch.see_update(found.gradients, found.variables, found.scaled):
-            train_op, of_update = self.update(found.gradients, found.variables, found.losses)
+            train_op, of_update = self.update(found.penalised, found.variables, found.losses)
         train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
         watch.see_moved(train_op)
         of_network |= monitors_lib.take()
+        if found.penalty is not None:
+            of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
         monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
         return train_op, monitors | found.describe_tasks()
 

@@ -15,7 +15,7 @@ from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.optimization import schedules
 from mtl.step import monitors as monitors_lib
-from mtl.step import replicas, summaries, whole_batch
+from mtl.step import penalties, replicas, summaries, whole_batch
 
 Observe = Callable[[types.Tensors], None]
 """Called with {task: its weight}; what it adds to UPDATE_OPS runs before the weights move."""
@@ -83,6 +83,7 @@ def build_step(
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
     if replicas.count() > 1:  # Parts add up to the batch, and its mean is that of their means.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
+        forward = forward._replace(penalties=penalties.take())
     of_network = monitors_lib.take()
     reads_losses = balanced.read_losses(weighting, surgery)
     batch = whole_batch.WholeBatch(forward)
@@ -90,7 +91,9 @@ def build_step(
     if observe:
         with summaries.drop_summaries():  # It may build the network once more.
             observe(found.weights)
-    train_op, of_update = update(found.gradients, found.variables, found.losses)
+    train_op, of_update = update(found.penalised, found.variables, found.losses)
     of_network |= monitors_lib.take()
+    if found.penalty is not None:
+        of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
     monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
     return Step(balanced.hide_nan(found.total), train_op, monitors | found.describe_tasks())

@@ -15,6 +15,7 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.layers import precision
 from mtl.networks import trunk
+from mtl.step import penalties
 
 tf1 = tf.compat.v1
 
@@ -132,25 +133,15 @@ class Sluice(types.Network):
         count, units = hidden.shape[1:]
         parts = tf.reshape(hidden, [-1, count * self.num_subspaces, units // self.num_subspaces])
         if training and self.orthogonality and self.num_subspaces > 1:
-            penalty = self.orthogonality * self._penalty(parts, count)
-            tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)
+            penalties.add_of_means(self._penalise, _compute_moments(parts, self.num_subspaces))
         start = _first_weights(count, self.num_subspaces, self.own)
         weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
         return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
 
-    def _penalty(self, parts: tf.Tensor, count: int) -> tf.Tensor:
-        """Return the squared products of a task's subspaces, [B, T g, H / g] -> a scalar."""
-        values = tf.cast(parts, tf.float32)
-        values -= tf.reduce_mean(values, axis=0)
-        size = tf.cast(tf.shape(values)[0], tf.float32)
-        spaces = tf.unstack(values, count * self.num_subspaces, axis=1)
-        products = [
-            tf.linalg.matmul(spaces[a], spaces[b], transpose_a=True) / size
-            for a in range(len(spaces))
-            for b in range(a)
-            if a // self.num_subspaces == b // self.num_subspaces
-        ]
-        return tf.add_n([tf.reduce_sum(product**2) for product in products])
+    def _penalise(self, means: types.Tensors) -> tf.Tensor:
+        """Return the penalty by the first and second moments of the subspaces, a scalar."""
+        covariances = means["products"] - _multiply_pairs(means["values"], self.num_subspaces)
+        return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
 
     def _mix_stages(self, stitched: Sequence[tf.Tensor]) -> tf.Tensor:
         """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; at first the last one alone."""
@@ -158,6 +149,36 @@ class Sluice(types.Network):
         start = np.eye(len(stitched))[[last] * count]
         weights = _get_weights("mixture", start, stitched[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(stitched))
+
+
+def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tensor]:
+    """Compute the means of subspaces, and of products within a task, [B, T g, K], in float64."""
+    values = tf.cast(parts, tf.float32)
+    means = tf.reduce_mean(values, axis=0)
+    centred = tf.reshape(values - means, [-1, *_split(parts, num_subspaces)])
+    size = tf.cast(tf.shape(values)[0], tf.float32)
+    products = tf.einsum("btik,btjl->tijkl", centred, centred) / size
+    # The means of float32 would leave nothing of a covariance that is small beside them.
+    means = tf.cast(means, tf.float64)
+    products = tf.cast(products, tf.float64) * _choose_pairs(num_subspaces)
+    return {"values": means, "products": products + _multiply_pairs(means, num_subspaces)}
+
+
+def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
+    """Multiply the means of each two subspaces of a task, [T g, K] -> [T, g, g, K, K]."""
+    means = tf.reshape(means, _split(means, num_subspaces))
+    return tf.einsum("tik,tjl->tijkl", means, means) * _choose_pairs(num_subspaces)
+
+
+def _choose_pairs(num_subspaces: int) -> np.ndarray:
+    """Return 1 for each pair of subspaces, once, and 0 elsewhere, [g, g, 1, 1]."""
+    return np.tril(np.ones([num_subspaces, num_subspaces]), -1)[:, :, np.newaxis, np.newaxis]
+
+
+def _split(parts: tf.Tensor, num_subspaces: int) -> list[int]:
+    """Return T, g and K of a tensor [..., T g, K]."""
+    count, units = parts.shape[-2:]
+    return [count // num_subspaces, num_subspaces, units]
 
 
 def _build_stage(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from mtl import checks, types
 from mtl.step import gradients as gradients_lib
+from mtl.step import penalties, replicas
 from mtl.variables import freezing, patterns
 
 tf1 = tf.compat.v1
@@ -65,10 +66,12 @@ class Regularization:
                 penalty = _penalty(gradients[i], variable, l1.get(name, 0), l2.get(name, 0))
                 gradients[i] = gradients_lib.add_gradients(gradients[i], penalty[0])
                 values.append(penalty[1])
-        losses = tf1.losses.get_regularization_losses()
+        losses, sources = tf1.losses.get_regularization_losses(), list(variables)
+        if losses and replicas.count() > 1:
+            losses, sources = penalties.share_terms(losses, variables)
         if losses:
             values.append(tf.add_n(losses))
-            terms = tf.gradients(values[-1], list(variables))
+            terms = tf.gradients(values[-1], sources)
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from mtl import types
 from mtl.step import draws, monitors, replicas
+from mtl.step import penalties as penalties_lib
 
 tf1 = tf.compat.v1
 
@@ -56,6 +57,7 @@ class ForwardPass(NamedTuple):
       examples: of the rows; None where they are not known.
       watched: tensors in any nesting that add up over the parts beside the gradients: see
         `WholeBatch.sum_watched`.
+      penalties: the REGULARIZATION_LOSSES of its rows, where the batch has several parts.
     """
 
     losses: types.Tensors
@@ -64,6 +66,7 @@ class ForwardPass(NamedTuple):
     unweighted: types.Tensors | None = None
     examples: Examples | None = None
     watched: Mapping[str, Any] = MappingProxyType({})
+    penalties: Sequence[penalties_lib.Penalty] = ()
 
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
@@ -268,6 +271,7 @@ def build_batch(
 
     def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:
         own = take_slice((features, labels), index, count)
+        num_terms = len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES))
         # Replicas cannot meet in the loop over slices: there batch norm sees its own rows alone.
         # The first slice creates the variables, and whatever is built later reuses them.
         with (
@@ -284,6 +288,7 @@ def build_batch(
                 built = forward(*own)
         if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
             return built.add_parts()
+        built = built._replace(penalties=penalties_lib.take(num_terms, own))
 
         def shares(count: int) -> list[types.Tensors]:
             pairs = zip(weights_of(count, *own), totals(count), strict=True)

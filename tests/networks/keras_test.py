@@ -166,6 +166,43 @@ def test_weights_that_are_out_of_reach():
         _outputs(lambda: tf.keras.Sequential([flat, Listed()]), part)
 
 
+def _with_activity(inputs):
+    """A model whose layer penalises its kernel and its outputs, called twice."""
+    penalty = tf.keras.regularizers.L2
+    layer = tf.keras.layers.Dense(
+        3, kernel_regularizer=penalty(0.5), activity_regularizer=penalty(2.0)
+    )
+    made = tf.keras.Sequential([layer])
+    made(tf.zeros_like(inputs) + 7.0)
+    return made, made(inputs)
+
+
+def test_losses_of_activities_are_those_of_one_call():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        inputs = tf.constant(IMAGES[0].reshape(6, -1))
+        made, outputs = _with_activity(inputs)
+        keras.collect_updates(made, inputs)
+        found = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        session.run(tf1.global_variables_initializer())
+        values, hidden, kernel = session.run((found, outputs, made.layers[0].kernel))
+    expected = [0.5 * (kernel**2).sum(), 2 * (hidden**2).sum(1).mean()]
+    np.testing.assert_allclose(sorted(values), sorted(expected), rtol=1e-5)
+
+
+def test_a_loss_of_every_row_is_refused():
+    class Own(tf.keras.layers.Layer):
+        def call(self, inputs):
+            self.add_loss(tf.reduce_sum(inputs, 1))
+            return inputs
+
+    with tf.Graph().as_default():
+        inputs = tf.constant(IMAGES[0].reshape(6, -1))
+        made = tf.keras.Sequential([Own()])
+        made(inputs)
+        with pytest.raises(checks.UserError, match="loss .* must be a scalar, such as a mean over"):
+            keras.collect_updates(made, inputs)
+
+
 def _dense():
     draw = tf.keras.initializers.GlorotUniform(seed=3)
     return tf.keras.Sequential([tf.keras.layers.Dense(4, "tanh", kernel_initializer=draw)])

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, features, heads, layers, model, types
+from mtl import checks, compat, features, heads, layers, model, networks, types
 from mtl.balancing import example_clipping, methods, monitored, short_gradients, surgery
+from mtl.compat import keras
+from mtl.networks import gates
 from mtl.optimization import clipping, optimizers, update
-from mtl.step import draws, whole_batch
+from mtl.step import draws, penalties, whole_batch
 from tests.conformance import balancers
 
 tf1 = tf.compat.v1
@@ -109,6 +111,8 @@ def _two_replicas(row, slices=1, steps=3, labels=LABELS, network=None):
             session.run(tf1.global_variables_initializer())
             for _ in range(steps):
                 values = session.run([train_op, *[result.values for result in results]])[1:]
+            pairs = zip(results, values, strict=True)
+            values = [dict(zip(result.names, own, strict=True)) for result, own in pairs]
             variables = {v.name.split(":")[0]: v for v in tf1.global_variables()}
             variables = {n: strategy.extended.read_var(v) for n, v in variables.items()}
             return session.run(variables), values
@@ -228,7 +232,9 @@ def test_two_replicas_take_the_step_of_the_whole_batch(row):
     for name in expected:
         np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
     for watched_there in by_replica:
-        np.testing.assert_allclose(watched_there, list(monitors.values()), rtol=1e-5, atol=1e-6)
+        assert watched_there.keys() == monitors.keys()
+        for name, value in monitors.items():
+            np.testing.assert_allclose(watched_there[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.medium
@@ -344,3 +350,138 @@ def test_what_slices_watch_adds_up(runs_updates):
         (squares, count), total = session.run((batch.sum_watched()["x"], loss))
     np.testing.assert_allclose(squares, np.square(X).sum(0), rtol=1e-6)
     np.testing.assert_allclose((count, total), (8, LABELS["age"].mean()), rtol=1e-6)
+
+
+class Penalised(Network):
+    """Adds a term of weights, a mean over rows, and a function of means over rows."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = factor
+
+    def __call__(self, inputs, tasks, training):
+        hidden = tf.concat(list(inputs.values()), 1)
+        hidden = layers.dense(hidden, 4, "hidden", tf.tanh)
+        _add_penalties(hidden, self.factor)
+        return types.Towers(dict.fromkeys(tasks, hidden), [hidden])
+
+
+def _add_penalties(hidden, factor):
+    def compute(means):
+        return 3 * factor * tf.reduce_sum((means["square"] - means["mean"] ** 2) ** 2)
+
+    if not tf1.get_variable_scope().reuse:  # As a regularizer of `get_variable` does.
+        kernel = next(v for v in tf1.trainable_variables() if "hidden/kernel" in v.name)
+        tf1.losses.add_loss(factor * tf.nn.l2_loss(kernel), tf1.GraphKeys.REGULARIZATION_LOSSES)
+    of_rows = 2 * factor * tf.reduce_mean(tf.reduce_sum(hidden**4, 1))
+    tf1.losses.add_loss(of_rows, tf1.GraphKeys.REGULARIZATION_LOSSES)
+    means = {"mean": tf.reduce_mean(hidden, 0), "square": tf.reduce_mean(hidden**2, 0)}
+    penalties.add_of_means(compute, means)
+
+
+def _penalty(kernel, bias, table):
+    """What `Penalised` adds, of all rows, in float64."""
+    hidden = np.tanh(np.concatenate([table[FEATURES["word"]], FEATURES["x"]], 1) @ kernel + bias)
+    return (kernel**2).sum() / 2 + 2 * (hidden**4).sum(1).mean() + 3 * (hidden.var(0) ** 2).sum()
+
+
+def _differentiate(function, values):
+    """The gradients by each of the arrays, from central differences in float64."""
+    found = []
+    for index, value in enumerate(values):
+        slopes = np.zeros(value.shape)
+        for place in np.ndindex(*value.shape):
+            near = [[v.copy() for v in values] for _ in range(2)]
+            near[0][index][place] += 1e-5
+            near[1][index][place] -= 1e-5
+            slopes[place] = (function(*near[0]) - function(*near[1])) / 2e-5
+        found.append(slopes)
+    return found
+
+
+NAMES = ("network/hidden/kernel", "network/hidden/bias", "features/identity_word/embedding")
+WAYS = {
+    "whole": lambda **given: _trained(slices=1, **given),
+    "slices": lambda **given: _trained(slices=4, **given),
+    "replicas": lambda **given: _two_replicas(slices=1, **given),
+    "slices of replicas": lambda **given: _two_replicas(slices=3, **given),
+}
+
+REPLICATED = ("replicas", "slices of replicas")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["Equal", "LogLoss"])
+def test_penalties_are_those_of_all_rows(way, name):
+    given = {"row": {row.name: row for row in balancers.ROWS}[name], "labels": dict(LABELS)}
+    start, _ = _trained(slices=1, steps=0, network=Penalised(), **given)
+    plain, _ = _trained(slices=1, steps=1, network=Penalised(factor=0.0), **given)
+    _, expected = _trained(slices=1, steps=1, network=Penalised(), **given)
+    actual, shown = WAYS[way](steps=1, network=Penalised(), **given)
+    values = [start[name].astype(np.float64) for name in NAMES]
+    for name, slope in zip(NAMES, _differentiate(_penalty, values), strict=True):
+        assert np.abs(slope).max() > 0.01
+        moved = (plain[name].astype(np.float64) - actual[name]) / 0.01
+        np.testing.assert_allclose(moved, slope, rtol=1e-3, atol=1e-4, err_msg=name)
+    for found in shown if way in REPLICATED else [shown]:
+        assert found["regularization"] == pytest.approx(_penalty(*values), rel=1e-5)
+        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-5)
+
+
+def _build_keras():
+    class Own(tf.keras.layers.Layer):
+        def call(self, inputs):
+            self.add_loss(tf.reduce_mean(tf.reduce_sum(inputs**4, 1)))
+            return inputs
+
+    of_weights, of_rows = (tf.keras.regularizers.L2(factor) for factor in (0.5, 2.0))
+    dense = tf.keras.layers.Dense(
+        4,
+        "tanh",
+        kernel_initializer=tf.keras.initializers.GlorotUniform(seed=3),
+        kernel_regularizer=of_weights,
+        activity_regularizer=of_rows,
+    )
+    concatenate = tf.keras.layers.Concatenate()
+
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [dense, Own()]
+
+        def call(self, inputs):
+            hidden = concatenate(list(inputs.values()))
+            for part in self.parts:
+                hidden = part(hidden)
+            return hidden
+
+    return Model()
+
+
+def _build_networks():
+    trunk = networks.MLP(layers=[4], activation="tanh")
+    gate = gates.DSelectK(k=1, entropy=1.0)
+    return {
+        "DSelectK": networks.MMoE(num_experts=3, expert=trunk, gate=gate),
+        "Sluice": networks.Sluice(stages=[trunk], orthogonality=1.0),
+        "KerasModel": networks.SharedBottom(trunk=networks.KerasModel(build=_build_keras)),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["DSelectK", "Sluice", "KerasModel"])
+def test_penalties_of_networks_are_those_of_all_rows(name):
+    if name == "KerasModel" and not keras.in_use().startswith("2."):
+        pytest.skip("needs tf-keras")
+    given = {"row": balancers.Row(name="Equal"), "network": _build_networks()[name]}
+    expected, shown = _trained(slices=1, **given)
+    assert shown["regularization"] > 0.01
+    for way in ("slices", "replicas"):
+        actual, found = WAYS[way](**given)
+        found = found if way == "slices" else found[0]
+        assert found["regularization"] == pytest.approx(shown["regularization"], rel=1e-4)
+        for variable, value in expected.items():
+            np.testing.assert_allclose(
+                actual[variable], value, rtol=1e-5, atol=1e-6, err_msg=f"{way}: {variable}"
+            )

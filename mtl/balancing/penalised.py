@@ -1,0 +1,96 @@
+"""The penalties of a batch in parts: values and gradients of all its rows, beside the balancing.
+
+watched = penalised.watch_penalties(batch, variables)
+gradients, value = penalised.add_penalties(gradients, watched)     # once they are there
+
+Networks add such terms to REGULARIZATION_LOSSES; see `mtl.step.penalties`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import types
+from mtl.step import gradients as gradients_lib
+from mtl.step import penalties, replicas, whole_batch
+
+
+def watch_penalties(
+    batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]
+) -> whole_batch.WholeBatch:
+    """Return the batch whose parts watch their penalties, and the gradients by N variables."""
+    share = 1 / (batch.slices * replicas.count())
+    tangents = _find_tangents(batch, share)
+
+    def watch(part: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
+        pairs = zip(part.penalties, tangents, strict=True)
+        value = share * tf.add_n([_follow(penalty.means, tangent) for penalty, tangent in pairs])
+        found = value, tf.gradients(value, list(variables))
+        return part._replace(watched={**part.watched, _NAME: found})
+
+    others = batch.others
+    return dataclasses.replace(
+        batch,
+        first=watch(batch.first),
+        others=others and (lambda slice_: watch(others(slice_))),
+    )
+
+
+def add_penalties(
+    gradients: Sequence[types.Gradient], batch: whole_batch.WholeBatch
+) -> tuple[list[types.Gradient], tf.Tensor]:
+    """Add what the parts have watched to N gradients; return the value of the penalties, too."""
+    value, terms = batch.sum_watched()[_NAME]
+    return list(map(gradients_lib.add_gradients, gradients, terms)), value
+
+
+def _find_tangents(
+    batch: whole_batch.WholeBatch, share: float
+) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
+    """Return the tangent of each term at the means of the whole batch; None for a plain mean.
+
+    Parts know their own rows alone. The tangent, `f(m) + f'(m) (x - m)`, is a mean over rows, whose
+    value and gradient over the whole batch are those of `f`. It takes one more pass over slices.
+    """
+
+    def scale(penalty: penalties.Penalty) -> Any:
+        if penalty.compute is None:
+            return None
+        return tf.nest.map_structure(lambda mean: tf.cast(share, mean.dtype) * mean, penalty.means)
+
+    given = batch.first.penalties
+    if all(penalty.compute is None for penalty in given):
+        return [None] * len(given)
+    totals = batch.sum(lambda part: [scale(penalty) for penalty in part.penalties])
+    return [_take_tangent(*pair) for pair in zip(given, totals, strict=True)]
+
+
+def _take_tangent(
+    penalty: penalties.Penalty, means: Any
+) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
+    """Return what the tangent is at means of 0, and its slopes by the flat means."""
+    if penalty.compute is None:
+        return None
+    means = tf.nest.map_structure(tf.stop_gradient, means)
+    flat = tf.nest.flatten(means)
+    value = penalty.compute(means)
+    slopes = tf.gradients(value, flat, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return value - _multiply(slopes, flat), slopes
+
+
+def _follow(means: Any, tangent: tuple[tf.Tensor, list[tf.Tensor]] | None) -> tf.Tensor:
+    """Return the value of a tangent at the means of a part."""
+    if tangent is None:
+        return tf.cast(means, tf.float32)
+    start, slopes = tangent
+    return start + _multiply(slopes, tf.nest.flatten(means))
+
+
+def _multiply(slopes: Sequence[tf.Tensor], means: Sequence[tf.Tensor]) -> tf.Tensor:
+    products = [tf.reduce_sum(a * b) for a, b in zip(slopes, means, strict=True)]
+    return tf.add_n([tf.cast(product, tf.float32) for product in products])
+
+
+_NAME = "penalties"

@@ -1,0 +1,74 @@
+"""Terms of the loss that no balancing touches, REGULARIZATION_LOSSES, of a batch in parts.
+
+penalties.add_of_means(compute, means)      # in a network: the term compute(means)
+
+A term is a scalar: of weights alone, or a mean over the rows that go through at once. A term that
+is another function of the rows says by `add_of_means` what means over rows it is made of. A batch
+in slices, or on replicas, then trains by the terms of all its rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from mtl.compat import graphs
+
+tf1 = tf.compat.v1
+
+
+class Penalty(NamedTuple):
+    """A term of the loss that depends on the rows of a part.
+
+    Attributes:
+      means: float tensors in any nesting, each a mean over the rows of the part.
+      compute: from these means, over the whole batch, to the term; None for the mean itself.
+    """
+
+    means: Any
+    compute: Callable[[Any], tf.Tensor] | None = None
+
+
+def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
+    """Add the term `compute(means)` to REGULARIZATION_LOSSES.
+
+    Args:
+      compute: from tensors as `means` to a scalar of float32.
+      means: float tensors in any nesting, each a mean over the rows that go through at once.
+    """
+    value = compute(means)
+    tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, value)
+    tf1.get_collection_ref(_OF_MEANS).append((value, Penalty(means, compute)))
+
+
+def take(before: int = 0, rows: Any = None) -> list[Penalty]:
+    """Take the terms of these rows out of REGULARIZATION_LOSSES; those of weights alone stay.
+
+    Args:
+      before: how many terms there were before these rows went through.
+      rows: the tensors that they came in, in any nesting; None takes all terms.
+    """
+    terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
+    known = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
+    of_rows = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
+    taken = set(map(id, of_rows))
+    terms[before:] = [term for term in terms[before:] if id(term) not in taken]
+    return [known.get(id(term), Penalty(term)) for term in of_rows]
+
+
+def share_terms(
+    terms: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
+) -> tuple[list[tf.Tensor], list[tf.Variable]]:
+    """Return the terms of this process's first replica, and its copies of the variables.
+
+    All replicas build one graph, and some terms are those of the first one alone: it creates the
+    variables, with what regularises them. Copies are equal, and so are the gradients by them.
+    """
+    strategy = tf.distribute.get_strategy()
+    firsts = [strategy.experimental_local_results(variable)[0] for variable in variables]
+    handles = [variable.handle for variable in firsts]
+    return [term for term in terms if graphs.depends_on(term, handles)], firsts
+
+
+# A key that is no string stays out of saved graphs.
+_OF_MEANS = ("penalties of means",)

@@ -15,7 +15,8 @@ from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import serving as serving_lib
 from mtl.balancing import affinity
-from mtl.data import files, pipeline
+from mtl.data import files, pipeline, sampling
+from mtl.heads import base
 from mtl.layers import precision as precision_lib
 from mtl.monitoring import tensorboard as tensorboard_lib
 from mtl.transfer import refit as refit_lib
@@ -182,12 +183,23 @@ class Experiment:
             rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
             fix = "Together they correct twice: leave out one of the two."
             checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
+            self._check_sampled(head)
             types.read_member(head, types.Head, "check_fields")(self.data.spec)
             group = types.read_member(head, types.Head, "whole_groups")
             rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
             fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
             is_whole = getattr(self.data.sampler, "group", None) == group
             checks.require(not group or is_whole, "Pipeline.sampler", rule, self.data.sampler, fix)
+
+    def _check_sampled(self, head: types.Head) -> None:
+        """Refuse a sampler that takes for missing what a head takes for a class."""
+        sampler = self.data.sampler
+        if not isinstance(sampler, sampling.Power) or not isinstance(head, base.Labelled):
+            return
+        for value in sampler.missing if sampler.label == head.field else ():
+            where, rule = f"{type(sampler).__name__}.missing", f"leave out {value!r}"
+            fix = f"Head {head.name!r} names it as a class."
+            checks.require(value not in head.named_values, where, rule, list(sampler.missing), fix)
 
     def _check_trackers(self) -> None:
         where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"

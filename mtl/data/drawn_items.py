@@ -195,7 +195,7 @@ class Items:
             columns.append([_freeze(value) for value in values])
         keys = fields[self.item].numpy().tolist()
         for key, *row in zip(keys, *columns, strict=True):
-            if key in (spec_lib.MISSING["int64"], b""):
+            if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
                 continue
             self._counts[key] += 1
             known = self._rows.setdefault(key, tuple(row))

@@ -6,6 +6,7 @@ label_counts.read_counts(statistics, "digit")            # {0: 700, 1: 419, ...}
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from mtl import spec, types
@@ -14,7 +15,7 @@ from mtl.spec import literals
 
 @dataclasses.dataclass(kw_only=True)
 class LabelCounts:
-    """An accumulator of the labels of one field; missing ones do not count.
+    """An accumulator of the labels of one field; absent ones do not count, and -1 does.
 
     Attributes:
       label: the field.
@@ -34,7 +35,7 @@ class LabelCounts:
         del directory, column
         where = f"label {self.label!r}"
         counts = {literals.decode_text(where, v): count for v, count in self._counts.items()}
-        values = sorted(set(counts) - {spec.MISSING["int64"], spec.MISSING["string"]})
+        values = sorted(set(counts) - set(spec.MISSING.values()))
         return {"values": values, "counts": [counts[value] for value in values]}
 
 
@@ -43,10 +44,13 @@ def accumulators(label: str) -> dict[str, LabelCounts]:
     return {_name(label): LabelCounts(label=label)}
 
 
-def read_counts(statistics: types.Statistics, label: str) -> dict[int | str, int]:
-    """Return {value of the label: its rows in the training split}, from the statistics."""
+def read_counts(
+    statistics: types.Statistics, label: str, missing: Collection[Any] = (spec.NO_ID,)
+) -> dict[int | str, int]:
+    """Return {value of the label: its rows in the training split}, but for the `missing` ones."""
     entry = statistics.for_column(_name(label))
-    return dict(zip(entry["values"], entry["counts"], strict=True))
+    counts = zip(entry["values"], entry["counts"], strict=True)
+    return {value: rows for value, rows in counts if value not in missing}
 
 
 def _name(label: str) -> str:

@@ -164,8 +164,7 @@ class LongTail(source_lib.ChosenRows):
     def _kept(self) -> dict[str, np.ndarray]:
         """{split: which rows of the cut split it holds}."""
         labels = self._labels()
-        missing = spec_lib.MISSING[self.label_type]
-        classes = sorted(set(labels.tolist()) - {missing, str(missing).encode()})
+        classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
         rule = "tell at least 2 classes apart"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
         draw = np.random.default_rng(self.seed)

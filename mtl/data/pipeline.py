@@ -241,7 +241,7 @@ class Pipeline:
         start_step: int,
     ) -> tf.data.Dataset:
         """Return an endless stream of passes, each resampled and shuffled by itself."""
-        counts = label_counts.read_counts(statistics, sampler.label)
+        counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
         first = start_step * self.batch_size // sum(counts.values())
 

@@ -7,7 +7,7 @@ sampling.Power.exponent = 0.0                    # class-balanced; 0.5 is square
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,17 @@ class Power:
     Attributes:
       label: the field that holds the class.
       exponent: q, in [0, 1].
+      missing: the labels of records that count as without one; [] where -1 is a class.
     """
 
     label: str
     exponent: float = 0.0
+    # Not in the repr, by which a run tells whether its data are as they were in earlier versions.
+    missing: Sequence[Any] = dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
 
     def __post_init__(self):
         checks.is_a("Power.label", self.label, str, "name a label field")
+        checks.is_a("Power.missing", self.missing, (list, tuple), "be a list of labels")
         checks.is_a("Power.exponent", self.exponent, (int, float), "be a number in [0, 1]")
         in_range = 0 <= self.exponent <= 1
         checks.require(in_range, "Power.exponent", "be in [0, 1]", self.exponent)

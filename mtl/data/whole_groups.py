@@ -120,12 +120,13 @@ class Groups:
         keys = fields[self.group].numpy()
         if not len(keys):
             return
-        missing = spec_lib.MISSING["string" if keys.dtype == object else "int64"]
-        lacking = keys == (missing.encode() if isinstance(missing, str) else missing)
+        is_text = keys.dtype == object
+        absent = b"" if is_text else spec_lib.MISSING["int64"]
+        lacking = (keys == absent) | (keys == spec_lib.NO_ID)
         row = self._rows + int(np.argmax(lacking)) + 1
         where = f"label {self.group!r} of row {row} of the training split"
         rule = "name the row's group, as WholeGroups.group says"
-        checks.require(not lacking.any(), where, rule, missing)
+        checks.require(not lacking.any(), where, rule, "" if is_text else spec_lib.NO_ID)
         before = [self._last, *keys[:-1]]
         starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
         self._starts.append(starts + self._rows)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, compat, layers, types
+from mtl import checks, compat, layers, spec, types
 from mtl.heads import metrics, objectives, spaces, values
 from mtl.variables import freezing
 
@@ -26,14 +26,16 @@ NAN_PREDICTIONS = "nan_predictions"
 class Labelled(types.Head):
     """One linear layer on the tower, and a label for each row.
 
-    A label is missing where it is NaN (float32), -1 (int64) or "" (string): it then weighs nothing
-    in loss, gradients and metrics.
+    A label is missing where it is absent, NaN (float32) or "" (string): it then weighs nothing in
+    loss, gradients and metrics. Of classes, grades and other ids, -1 in an int64 label marks a
+    missing one too, unless a setting names -1 as one of them; of numbers it is a value.
 
     Attributes:
       name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0; by default
         every example weighs 1. Losses and metrics are weighted alike.
+      missing: the values of the label that mark a missing one as well, such as [-999].
       trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
     """
 
@@ -41,6 +43,7 @@ class Labelled(types.Head):
     label: str | None = None
     weight: str | None = None
     trainable: bool = True
+    missing: Sequence[Any] = ()
 
     def __post_init__(self):
         freezing.check_trainable(self)
@@ -48,6 +51,12 @@ class Labelled(types.Head):
         for setting in ("label", "weight"):
             if getattr(self, setting) is not None:
                 self._is_a(setting, str, "name a label field")
+        self._is_a("missing", (list, tuple), "be a list of label values")
+        for value in self.missing:
+            rule = "hold label values"
+            checks.is_a(self._where("missing"), value, (str, int, float), rule)
+            is_one = value in self.named_values
+            checks.require(not is_one, self._where("missing"), "hold no class", value)
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(self._where(setting), getattr(self, setting), kind, rule)
@@ -61,6 +70,14 @@ class Labelled(types.Head):
         return self.label or self.name
 
     # What a head defines.
+
+    has_ids: ClassVar[bool] = True
+    """Whether -1 in an int64 label marks a missing one unless it is named; not so of numbers."""
+
+    @property
+    def named_values(self) -> Sequence[Any]:
+        """The label values that settings name, which may hold -1."""
+        return ()
 
     @property
     def size(self) -> int:
@@ -108,6 +125,29 @@ class Labelled(types.Head):
         raise NotImplementedError
 
     # What all heads do.
+
+    @property
+    def leaves_out_minus_one(self) -> bool:
+        """Whether -1 in a label of int64 marks a missing one."""
+        return self.has_ids and spec.NO_ID not in self.named_values
+
+    def are_present(self, label: tf.Tensor) -> tf.Tensor:
+        """Return False where a label is missing; same shape."""
+        present = (
+            values.are_ids_present(label)
+            if self.leaves_out_minus_one
+            else values.are_present(label)
+        )
+        if not self.missing:
+            return present
+        field = f"label {self.field!r}"
+        marks = values.as_held(label, self.missing, self._where("missing"), field)
+        return present & ~values.is_any(label, marks)
+
+    def is_missing(self, value: Any) -> bool:
+        """Return whether one Python value marks a missing label."""
+        is_mark = values.is_id_missing if self.leaves_out_minus_one else values.is_missing
+        return is_mark(value) or value in self.missing
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute logits: [B, H] -> [B, size]."""
@@ -178,12 +218,19 @@ class Labelled(types.Head):
         ):
             for value in found:
                 if not _passes(accepts, value):
-                    return f"{self.message(field, rule)} {values.show(value)}"
+                    hint = self._explain_minus_one(value) if field == self.field else ""
+                    return f"{self.message(field, rule)} {values.show(value)}{hint}"
         return None
+
+    def _explain_minus_one(self, value: Any) -> str:
+        """Say how -1 marks a missing number, as it does by itself among ids alone."""
+        if self.has_ids or isinstance(value, str) or value != spec.NO_ID:
+            return ""
+        return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
         """Return those of one record's label values that are present."""
-        return [value for value in given if not values.is_missing(value)]
+        return [value for value in given if not self.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
         """Return whether the label of one record weighs something, if its weight does."""

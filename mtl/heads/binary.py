@@ -121,6 +121,11 @@ class Binary(base.Base):
         return 0.0 if self.prior is None else base.logit(self.prior)
 
     @property
+    def named_values(self) -> Sequence[Any]:
+        """The values of either class."""
+        return (*self.positive, *self.negative)
+
+    @property
     def _values(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """Positive and negative label values; no negative ones mean all others."""
         if self.positive:
@@ -142,7 +147,7 @@ class Binary(base.Base):
         where = self._where("positive and negative")
         field = f"label {self.field!r}"
         positive, negative = (values.as_held(label, given, where, field) for given in self._values)
-        present, hits = values.are_present(label), values.is_any(label, positive)
+        present, hits = self.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
             return targets, present, None

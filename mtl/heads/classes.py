@@ -3,21 +3,27 @@
 digit/heads.MultiClass.classes = 10
 animal/heads.MultiClass.classes = ["cat", "dog", "bird"]
 animal/heads.MultiClass.prior = {"cat": 3, "dog": 2}       # the others 1
+trend/heads.Ordinal.classes = ["-1", "0", "1"]             # labels of int64 are these numbers
 """
 
 import dataclasses
+import functools
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import compat, types
+from mtl import checks, compat, types
 from mtl.heads import base, values
+from mtl.spec import literals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classes(base.Base):
-    """A head whose labels are class ids where their field is int64, and names where it is string.
+    """A head whose labels are names of classes where their field is string, and ids where int64.
+
+    Where all names are whole numbers, such as "-1", "0" and "1", labels of int64 are these numbers.
 
     Attributes:
       classes: how many, or their names in the order of their ids; at least 2.
@@ -28,13 +34,29 @@ class Classes(base.Base):
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.string)
 
     def __post_init__(self):
-        super().__post_init__()
         values.check_classes(self._where("classes"), self.classes)
+        super().__post_init__()
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes by id."""
         return values.class_names(self.classes)
+
+    @functools.cached_property
+    def class_numbers(self) -> Sequence[int]:
+        """The label of int64 of each class: the number that names it, or else its id."""
+        ids = range(len(self.class_names))
+        if isinstance(self.classes, int):
+            return ids
+        numbers = [values.read_number(name) for name in self.classes]
+        found = [number for number in numbers if number is not None]
+        return ids if len(found) < len(numbers) or found == list(ids) else tuple(found)
+
+    @property
+    def named_values(self) -> Sequence[Any]:
+        """The labels of the classes, of int64 or string."""
+        names = self.class_names if not isinstance(self.classes, int) else ()
+        return (*names, *self.class_numbers) if names else self.class_numbers
 
     @property
     def row_names(self) -> types.RowNames:
@@ -48,17 +70,41 @@ class Classes(base.Base):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> class ids, int64, and which of them are present."""
-        ids, valid = values.class_ids(label, self.class_names)
-        ids = self.checked(ids, valid, label, self.rule(label.dtype))
-        return tf.maximum(ids, 0), ids >= 0
+        present = self.are_present(label)
+        return tf.where(present, self._checked_ids(label, present), 0), present
+
+    def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
+        """Return the class ids of the labels that are present; same shape, int64.
+
+        It fails when run on a label that is present and of no class.
+
+        Raises:
+          UserError: labels are integers, and only some of the classes are named by such.
+        """
+        if label.dtype == tf.int64:
+            self._check_numbers()
+        names = self.class_names if label.dtype == tf.string else self.class_numbers
+        ids, known = values.class_ids(label, names)
+        return self.checked(ids, known | ~present, label, self.rule(label.dtype))
+
+    def _check_numbers(self) -> None:
+        where, names = self._where("classes"), self.class_names
+        rule = f"hold whole numbers alone or none, as label {self.field!r} is int64"
+        numbers = [name for name in names if re.fullmatch(literals.INT, name)]
+        fix = f"{', '.join(numbers[:1])} is a number, and could be a name or the place of a class."
+        checks.require(len(numbers) in (0, len(names)), where, rule, list(names), fix)
+        rule = f"hold each number once, as label {self.field!r} is int64"
+        once = len(set(self.class_numbers)) == len(names)
+        checks.require(once, where, rule, list(names))
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is the id or the name of a class."""
-        return values.knows_class(value, self.class_names)
+        """Return whether the value is the id, the number or the name of a class."""
+        return value in (self.class_names if isinstance(value, str) else self.class_numbers)
 
     def rule(self, dtype: Any) -> str:
         """Return the rule, `be in [0, C)` or `be one of ...`."""
-        return values.class_rule(dtype, self.class_names)
+        is_text = dtype in (tf.string, str)
+        return values.class_rule(self.class_names if is_text else self.class_numbers)
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
         """Predict, and classify with all classes."""

@@ -6,13 +6,13 @@ spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from mtl import checks, compat, layers, types
-from mtl.heads import base, values
+from mtl.heads import base
 
 tf1 = tf.compat.v1
 
@@ -65,7 +65,9 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
 
 
-def list_places(given: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Return the values of each place, `size` of them, of the places that hold no NaN."""
+def list_places(
+    given: Sequence[Any], size: int, is_missing: Callable[[Any], bool]
+) -> list[Sequence[Any]]:
+    """Return the values of each place, `size` of them, of the places where none is missing."""
     places = [given[first : first + size] for first in range(0, len(given), size)]
-    return [place for place in places if not any(map(values.is_missing, place))]
+    return [place for place in places if not any(map(is_missing, place))]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.heads import base, dense, metrics, objectives, values
+from mtl.heads import base, dense, metrics, objectives
 
 _SCALES = ("linear", "log")
 
@@ -44,6 +44,7 @@ class Depth(dense.Dense):
     scale: str = "linear"
     prior: float = 1.0
 
+    has_ids: ClassVar[bool] = False
     size: ClassVar[int] = 1
     directions: ClassVar[Mapping[str, bool]] = {
         "abs_error": False,
@@ -66,7 +67,7 @@ class Depth(dense.Dense):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B, H, W] -> float32 [B, H W], and which of them are present."""
         label = dense.flatten_places(label)
-        given = values.are_present(label)
+        given = self.are_present(label)
         depths = tf.where(given, tf.cast(label, tf.float32), 0.0)
         valid = tf.math.is_finite(depths) & (depths >= 0)
         depths = self.checked(depths, valid, label, self.rule(label.dtype))

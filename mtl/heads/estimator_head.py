@@ -94,7 +94,9 @@ class EstimatorHead(types.Head):
     def _rows(self, labels: types.Tensors) -> tf.Tensor:
         """Return [B]: whether a row has a label."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
-        present = values.are_present(labels[self.field])
+        kinds = (compat.estimator.RegressionHead, compat.estimator.PoissonRegressionHead)
+        is_number = isinstance(self.head, kinds)
+        present = (values.are_present if is_number else values.are_ids_present)(labels[self.field])
         return present if present.shape.rank == 1 else tf.reduce_all(present, axis=-1)
 
     def _labelled(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, layers, types
-from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_losses, values
+from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_losses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Ranking(base.Labelled):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> float32 grades, and which of them are present."""
-        present = values.are_present(label)
+        present = self.are_present(label)
         targets = tf.where(present, tf.cast(label, tf.float32), 0.0)
         return self.checked(targets, self._in_range(targets), label, self.rule(None)), present
 

@@ -42,7 +42,7 @@ def read_keys(
       InvalidArgumentError: when run, on a row that counts and has no key.
     """
     keys = head.read_field(labels, field, (tf.int64, tf.string), ())
-    valid = values.are_present(keys) | ~counts
+    valid = values.are_ids_present(keys) | ~counts
     keys = head.checked(keys, valid, keys, _RULE, field)
     if keys.dtype == tf.int64:
         return keys
@@ -57,7 +57,7 @@ def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str
     if not is_counted:
         return None
     for key in values.flatten_values(labels.get(field, [])):
-        if values.is_missing(key):
+        if values.is_id_missing(key):
             return f"{head.message(field, _RULE)} {values.show(key)}"
     return None
 

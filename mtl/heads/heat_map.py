@@ -72,13 +72,14 @@ class HeatMap(dense.Dense):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B, H, W] or [B, H, W, K] -> [B, H W, K], and which places are present."""
         heat = dense.flatten_places(label if self.num_maps > 1 else label[..., tf.newaxis])
-        present = ~tf.reduce_any(tf.math.is_nan(heat), -1)
+        present = tf.reduce_all(self.are_present(heat), -1)
         heat = tf.where(present[..., tf.newaxis], heat, 0.0)
         return self.checked(heat, (heat >= 0) & (heat <= 1), heat, self.rule(heat.dtype)), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the heat of the places without a NaN."""
-        return [value for place in dense.list_places(given, self.size) for value in place]
+        """Return the heat of the places where none is missing."""
+        places = dense.list_places(given, self.size, self.is_missing)
+        return [value for place in places for value in place]
 
     def accepts(self, value: Any) -> bool:
         """Return whether the value is in [0, 1]."""

@@ -22,8 +22,9 @@ from mtl.heads import shots as shots_lib
 class MultiClass(classes.Classes):
     """Softmax regression on the tower: `p = softmax(logits)`.
 
-    Labels are class ids where their field is int64 and names where it is string. Predicts
-    `probabilities` [B, C], `class_id` and `class` (its name).
+    Labels are class ids where their field is int64 and names where it is string; where all names
+    are whole numbers, labels of int64 are these. Predicts `probabilities` [B, C], `class_id` and
+    `class` (its name).
 
     Attributes:
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
@@ -114,8 +115,9 @@ class MultiClass(classes.Classes):
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix
-        found = label_counts.read_counts(statistics, self.field + where)
-        counts = [found.get(name, found.get(i, 0)) for i, name in enumerate(self.class_names)]
+        found = label_counts.read_counts(statistics, self.field + where, missing=())
+        pairs = zip(self.class_names, self.class_numbers, strict=True)
+        counts = [found.get(name, found.get(number, 0)) for name, number in pairs]
         return dataclasses.replace(self, class_counts=counts)
 
     @property

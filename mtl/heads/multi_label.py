@@ -22,7 +22,6 @@ from mtl.heads import (
     objectives,
     ranking,
     slices,
-    values,
 )
 
 
@@ -33,8 +32,9 @@ class MultiLabel(classes.Classes):
     The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is
     either multi-hot, a field of shape (C,) with 1, 0 or missing for each class, which weighs
     nothing on its own; or a list, a field of shape (None,) with the ids (int64) or names (string)
-    of the classes that apply. Predicts `probabilities` [B, C] and `multi_hot` [B, C].
-    `auc` and `pr_auc` are means over the classes, exact as `mtl.heads.ranking` says.
+    of the classes that apply; where all names are whole numbers, integers are these. Predicts
+    `probabilities` [B, C] and `multi_hot` [B, C]. `auc` and `pr_auc` are means over the classes,
+    exact as `mtl.heads.ranking` says.
 
     Attributes:
       classes: how many, or their names in the order of their ids; at least 2.
@@ -103,17 +103,16 @@ class MultiLabel(classes.Classes):
             return self._targets_of_lists(label)
         kinds, shape = (tf.int64, tf.float32), (self.size,)
         label = self.read_field({self.field: label}, self.field, kinds, shape)
-        present, hits = values.are_present(label), tf.equal(label, 1)
+        present, hits = self.are_present(label), tf.equal(label, 1)
         targets = tf.cast(hits, tf.float32)
         return self.checked(targets, hits | tf.equal(label, 0) | ~present, label, _RULE), present
 
     def _targets_of_lists(self, label: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         kinds = (tf.int64, tf.string)
         given = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
-        ids, valid = values.class_ids(given, self.class_names)
-        ids = self.checked(ids, valid, given, self.rule(given.dtype))
-        known = ids >= 0
-        cells = label.value_rowids() * self.size + tf.maximum(ids, 0)
+        known = self.are_present(given)
+        ids = tf.where(known, self._checked_ids(given, known), 0)
+        cells = label.value_rowids() * self.size + ids
         shape = tf.stack([label.nrows(), self.size])
         counts = tf.math.unsorted_segment_sum(
             tf.cast(known, tf.float32), cells, tf.reduce_prod(shape)

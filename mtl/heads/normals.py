@@ -47,7 +47,7 @@ class Normals(dense.Dense):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B, H, W, 3] -> unit vectors [B, H W, 3], and which of them are present."""
         label = dense.flatten_places(label)
-        given = ~tf.reduce_any(tf.math.is_nan(label), -1, keepdims=True)
+        given = tf.reduce_all(self.are_present(label), -1, keepdims=True)
         vectors = tf.where(given, label, 0.0)
         vectors = self.checked(vectors, tf.math.is_finite(vectors), label, self.rule(label.dtype))
         # Without overflow: the square of a large component has no end.
@@ -55,8 +55,8 @@ class Normals(dense.Dense):
         return _normalise(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the components of vectors that are neither zeros nor hold a NaN."""
-        vectors = dense.list_places(given, 3)
+        """Return the components of vectors that are neither zeros nor lack one."""
+        vectors = dense.list_places(given, 3, self.is_missing)
         return [value for vector in vectors if any(vector) for value in vector]
 
     def accepts(self, value: Any) -> bool:

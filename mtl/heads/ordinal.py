@@ -29,9 +29,9 @@ class Ordinal(classes.Classes):
     arXiv:1901.07884. There the thresholds come out ordered at the optimum; here they are ordered
     by construction, `t_k = t_0 + sum softplus(d)`, so that no probability is ever negative.
 
-    Labels are class ids where their field is int64 and names where it is string. Predicts
-    `probabilities` [B, C], `class_id` (the median, which minimises the absolute error), `class`
-    (its name) and `value` (the mean class id).
+    Labels are class ids where their field is int64 and names where it is string; where all names
+    are whole numbers, labels of int64 are these. Predicts `probabilities` [B, C], `class_id` (the
+    median, which minimises the absolute error), `class` (its name) and `value` (the mean class id).
 
     Attributes:
       classes: how many, or their names from the lowest to the highest; at least 2.

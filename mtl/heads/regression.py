@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from mtl import checks, compat, types
-from mtl.heads import base, metrics, objectives, values
+from mtl.heads import base, metrics, objectives
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number(base.Base):
     """What heads of a number share: labels as numbers, one predicted `value`, errors and means."""
 
+    has_ids: ClassVar[bool] = False
     directions: ClassVar[Mapping[str, bool]] = {
         "rmse": False,
         "mae": False,
@@ -44,7 +45,7 @@ class Number(base.Base):
 
         Integers become float64, since float32 is exact up to 2^24 only.
         """
-        present = values.are_present(label)
+        present = self.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
         targets = tf.where(present, targets, tf.zeros_like(targets))
         valid = tf.math.is_finite(targets) & self.in_range(targets)

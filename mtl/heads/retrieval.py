@@ -121,7 +121,8 @@ class Retrieval(base.Labelled):
         drawn = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return drawn
-        return {self._counts_name: ItemCounts(label=self.field, item=self.item), **drawn}
+        counts = ItemCounts(label=self.field, item=self.item, missing=tuple(self.missing))
+        return {self._counts_name: counts, **drawn}
 
     @property
     def _counts_items(self) -> bool:
@@ -176,7 +177,7 @@ class Retrieval(base.Labelled):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> 1.0 above 0 and else 0.0, and which of them are present."""
-        present = values.are_present(label)
+        present = self.are_present(label)
         given = tf.where(present, tf.cast(label, tf.float32), 0.0)
         valid = (given >= 0) & tf.math.is_finite(given)
         return self.checked(tf.cast(given > 0, tf.float32), valid, label, self.rule(None)), present
@@ -194,7 +195,7 @@ class Retrieval(base.Labelled):
         """Return what is wrong with the label, weight, item or query of one record, or None."""
         found = super().check(labels)
         given = values.flatten_values(labels.get(self.field, []))
-        if found or not any(not values.is_missing(value) and value > 0 for value in given):
+        if found or not any(value > 0 for value in self.find_present(given)):
             return found
         keys = filter(None, (self.item, self.query))
         return next(filter(None, (groups.check_key(self, key, labels) for key in keys)), None)
@@ -294,7 +295,7 @@ class Retrieval(base.Labelled):
         field = drawn_items.drawn_field(self.name)
         if field not in labels:
             return keys, tf.zeros_like(counts)
-        is_drawn = values.are_present(labels[field])
+        is_drawn = values.are_ids_present(labels[field])
         return tf.where(is_drawn, groups.read_keys(self, field, labels, is_drawn), keys), is_drawn
 
     def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> "_Rows":
@@ -338,17 +339,22 @@ class ItemCounts:
 
     Attributes:
       label, item: the fields.
+      missing: the labels that do not count.
     """
 
     label: str
     item: str
+    # Not in the repr, by which a run tells whether its statistics are as they were.
+    missing: Sequence[Any] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
         self._counts = collections.Counter()
 
     def update(self, fields: types.Tensors) -> None:
         """Count the items of a batch of eager tensors."""
-        found = fields[self.item].numpy()[np.nan_to_num(fields[self.label].numpy()) > 0]
+        label = fields[self.label].numpy()
+        counts = (np.nan_to_num(label) > 0) & ~np.isin(label, self.missing)
+        found = fields[self.item].numpy()[counts]
         self._counts.update(found.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks, spec, types
 from mtl.heads import base, classes, dense, metrics, objectives, softmax
 
 
@@ -72,7 +72,8 @@ class Segmentation(dense.Dense, classes.Classes):
         """Parse labels: [B, H, W] -> class ids, int64 [B, H W], and which of them are present."""
         label = dense.flatten_places(label)
         if self.ignored is not None and label.dtype == tf.int64:
-            label = tf.where(tf.equal(label, self.ignored), tf.constant(-1, tf.int64), label)
+            missing = tf.constant(spec.MISSING["int64"], tf.int64)
+            label = tf.where(tf.equal(label, self.ignored), missing, label)
         return super().targets(label)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:

@@ -7,13 +7,14 @@ The rows are cut out of logits and labels, so that what a head makes of them is 
 split that holds no others. Heads that compare rows with each other, such as `Ranking`, have none.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from mtl import types
-from mtl.heads import metrics, together, values
+from mtl.heads import base, metrics, together, values
 from mtl.heads import slices as slices_lib
 
 
@@ -38,11 +39,34 @@ def build_metrics(
     for one in slices_lib.list_slices(slices):
         rows = slices_lib.find_rows(fields, one, where)
         if one.field in labels and one.is_range:
-            rows &= values.are_present(labels[one.field])  # A missing label is in no range.
+            rows &= _are_present(one.field, heads, labels)  # A missing label is in no range.
         own = (_cut(logits, rows), _cut(labels, rows))
         for name, metric in together.build_metrics(apart, *own).items():
             found[f"{name}{metrics.SLICE}{one.name}"] = metric
     return found
+
+
+def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float]) -> list[str]:
+    """Return the slices that held no labelled row of any task, by the metrics of an evaluation."""
+    names = [one.name for one in slices_lib.list_slices(slices)]
+    return [name for name in names if _is_empty(name, values)]
+
+
+def _is_empty(name: str, values: Mapping[str, float]) -> bool:
+    losses = _of_slice(values, "average_loss", name)
+    has_nan = any(_of_slice(values, base.NAN_PREDICTIONS, name))
+    return bool(losses) and all(map(math.isnan, losses)) and not has_nan
+
+
+def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float]:
+    ending = f"/{metric}{metrics.SLICE}{name}"
+    return [float(value) for metric, value in values.items() if metric.endswith(ending)]
+
+
+def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
+    """Return which labels are there, as the head sees it whose label this is."""
+    own = [head for head in heads if isinstance(head, base.Labelled) and head.field == field]
+    return own[0].are_present(labels[field]) if own else values.are_ids_present(labels[field])
 
 
 def _cut(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:

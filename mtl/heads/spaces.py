@@ -71,7 +71,7 @@ class Space:
             checks.require(fits, where, "name labels of one value in each example", name)
             hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
             inside.append(hits)
-            outside.append(values.are_present(label) & ~hits)
+            outside.append(values.are_ids_present(label) & ~hits)  # -1, if it is named, is a hit.
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
 
     @property
@@ -91,10 +91,11 @@ class Space:
         is_known = True
         for name, given in self.fields.items():
             for value in values.flatten_values(labels.get(name, [])):
-                if values.is_missing(value):
-                    is_known = False
-                elif value not in given:
+                if value in given:
+                    continue
+                if not values.is_id_missing(value):
                     return False
+                is_known = False
         return True if is_known else None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl.features import accumulators
-from mtl.heads import regression, values
+from mtl.heads import regression
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,10 @@ class Standardized(regression.Number):
         """Return what gathers the moments of the label, unless both are given."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
-        read = functools.partial(_read_numbers, field=self.field)
-        moments = accumulators.Moments(source=f"label {self.field}", read=read)
-        gathered: dict[str, types.Accumulator] = {f"moments/{self.field}": moments}
+        read = functools.partial(_read_numbers, field=self.field, head=self)
+        without = f" without {list(self.missing)}" if self.missing else ""
+        moments = accumulators.Moments(source=f"label {self.field}{without}", read=read)
+        gathered: dict[str, types.Accumulator] = {f"moments/{self.field}{without}": moments}
         return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
@@ -72,8 +73,8 @@ class Standardized(regression.Number):
         return self.label_stddev or 1.0
 
 
-def _read_numbers(labels: types.Tensors, field: str) -> np.ndarray:
+def _read_numbers(labels: types.Tensors, field: str, head: Standardized) -> np.ndarray:
     """Return the labels of an eager batch as [N, 1] float64, NaN where they are missing."""
     label = labels[field]
-    numbers = np.where(values.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
+    numbers = np.where(head.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
     return numbers[:, np.newaxis]

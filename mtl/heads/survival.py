@@ -52,6 +52,7 @@ class Survival(base.Base):
     boundaries: Sequence[float]
     prior: float = 0.1
 
+    has_ids: ClassVar[bool] = False  # The event is 0 or 1, and -1 is missing.
     directions: ClassVar[Mapping[str, bool]] = {
         "concordance": True,
         **base.Base.directions,
@@ -91,7 +92,7 @@ class Survival(base.Base):
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse times: [B] -> the same as float64, and which of them are present."""
-        present = values.are_present(label)
+        present = self.are_present(label)
         times = tf.where(present, tf.cast(label, tf.float64), 0.0)
         valid = tf.math.is_finite(times) & (times >= 0)
         return self.checked(times, valid, label, self.rule(label.dtype)), present
@@ -100,7 +101,7 @@ class Survival(base.Base):
         """Return [B, 2] of the intervals that a row survives and whether an event ends the next."""
         times, weights = super()._targets_and_weights(labels)
         given = self.read_field(labels, self.event, self.label_types, ())
-        weights = tf.where(values.are_present(given), weights, 0)
+        weights = tf.where(values.are_ids_present(given), weights, 0)
         if self.within is not None:
             _, outside = self._space.locate(labels, self._where("within"))
             is_allowed = ~(outside & values.is_any(given, [1]))
@@ -180,7 +181,7 @@ class Survival(base.Base):
         """Return what is wrong with the time, event or weight of one record, or None."""
         given = labels.get(self.event, [])
         for value in values.flatten_values(given):
-            if not values.is_missing(value) and value not in (0, 1):
+            if not values.is_id_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
             if value == 1 and self.within is not None and self._space.place(labels) is False:
                 return f"{self.message(self.event, self._space_rule)} {values.show(value)}"

@@ -1,8 +1,9 @@
 """Label values: which are missing, which class a value names, and how an error shows them.
 
-ids, valid = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
-present = values.are_present(labels)                 # bool [...]
-values.is_missing(float("nan"))                     # the same of one Python value
+ids, known = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
+present = values.are_present(labels)                     # bool [...]; -1 is a value
+present = values.are_ids_present(labels)                 # here it is none
+values.is_missing(float("nan"))                          # of one Python value
 """
 
 import functools
@@ -29,11 +30,22 @@ def are_present(labels: tf.Tensor) -> tf.Tensor:
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
+def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
+    """Return the same of labels of which -1 marks a missing one too, where they are int64."""
+    present = are_present(labels)
+    return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
+
+
 def is_missing(value: Any) -> bool:
     """Return whether one Python value marks a missing label."""
     if isinstance(value, float):
         return math.isnan(value)
     return value in (spec.MISSING["int64"], spec.MISSING["string"])
+
+
+def is_id_missing(value: Any) -> bool:
+    """Return the same of one of which -1 marks a missing one too, where it is an integer."""
+    return is_missing(value) or (isinstance(value, int) and value == spec.NO_ID)
 
 
 def flatten_values(value: Any) -> list[Any]:
@@ -121,36 +133,44 @@ def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, fl
         checks.number(where, number)
 
 
-def class_ids(labels: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the class ids of labels, int64 ids or names, -1 where missing; and which are valid."""
-    if labels.dtype == tf.string:
-        ids = _lookup(labels, names)
-        return ids, (ids >= 0) | ~are_present(labels)
-    return labels, (labels >= spec.MISSING["int64"]) & (labels < len(names))
+def read_number(name: str) -> int | None:
+    """Return the whole number that names a class, as 1 for "1" and "true"; None if none does."""
+    try:
+        return literals.parse_literal("int64", name)
+    except ValueError:
+        return None
 
 
-def _lookup(labels: tf.Tensor, names: Sequence[str]) -> tf.Tensor:
-    if len(names) <= _MAX_COMPARED:
-        hits = tf.equal(labels[..., tf.newaxis], tf.constant(names))
+def class_ids(
+    labels: tf.Tensor, classes: Sequence[str] | Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the class ids of labels [...], int64, and which labels are classes.
+
+    Args:
+      labels: int64 or string.
+      classes: the label of each class, of the same type; a range from 0 on where labels are ids.
+    """
+    if isinstance(classes, range):
+        return labels, (labels >= 0) & (labels < len(classes))
+    ids = _lookup(labels, classes)
+    return ids, ids >= 0
+
+
+def _lookup(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Tensor:
+    if len(classes) <= _MAX_COMPARED:
+        hits = tf.equal(labels[..., tf.newaxis], tf.constant(classes, labels.dtype))
         return tf.where(tf.reduce_any(hits, -1), tf.argmax(hits, -1), tf.constant(-1, tf.int64))
     with tf.init_scope():  # A table cannot be made within the body of a training loop.
         entries = tf.lookup.KeyValueTensorInitializer(
-            tf.constant(names), tf.range(len(names), dtype=tf.int64)
+            tf.constant(classes, labels.dtype), tf.range(len(classes), dtype=tf.int64)
         )
         table = tf.lookup.StaticHashTable(entries, default_value=-1)
     return table.lookup(labels)
 
 
-def knows_class(value: Any, names: Sequence[str]) -> bool:
-    """Return whether one Python value is the id or the name of a class."""
-    return value in names if isinstance(value, str) else 0 <= value < len(names)
-
-
-def class_rule(dtype: Any, names: Sequence[str]) -> str:
-    """Return what a class label must be, for errors."""
-    if dtype in (tf.string, str):
-        return one_of(names)
-    return f"be in [0, {len(names)})"
+def class_rule(classes: Sequence[str] | Sequence[int]) -> str:
+    """Return what a class label must be, for errors; `classes` as those of `class_ids`."""
+    return f"be in [0, {len(classes)})" if isinstance(classes, range) else one_of(classes)
 
 
 def one_of(choices: Iterable[Any]) -> str:
@@ -162,6 +182,8 @@ def one_of(choices: Iterable[Any]) -> str:
 
 def show(value: Any) -> str:
     """Return one Python value as an error shows it."""
+    if isinstance(value, int) and is_missing(value):
+        return "nothing"
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 

@@ -15,6 +15,7 @@ from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import drawn_rows
+from mtl.heads import base
 from mtl.runs import diagnosis
 
 _MOST_CLASSES = 1000
@@ -68,6 +69,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     data, model = experiment.data, experiment.model
     heads = [head for head in model.heads if isinstance(head, types.WeighingHead)]
     counters = [_Labels(head) for head in heads]
+    of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
     rows = 0
@@ -75,7 +77,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
         drawn = drawn_rows.draw(data, split, most_rows, experiment.run.seed)
         for features, labels in drawn_rows.keep(data, split, drawn).one_pass(split):
             for name, values in {**features, **labels}.items():
-                count, lacking = _count_missing(fields[name], values)
+                count, lacking = _count_missing(fields[name], values, of_labels.get(name))
                 missing[name] += lacking
             rows += count
             for counter in counters:
@@ -84,8 +86,13 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
     return Facts(split, rows, drawn.total, found, {name: missing[name] for name in fields})
 
 
-def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:
-    """Return how many rows there are, and in how many the value is missing, or is the default."""
+def _count_missing(
+    field: spec_lib.Field, values: Any, head: base.Labelled | None
+) -> tuple[int, int]:
+    """Return how many rows there are, and in how many the value is missing, or is the default.
+
+    Of a label its head tells, if it has one.
+    """
     if isinstance(values, tf.RaggedTensor):
         lengths = values.row_lengths().numpy()
         return len(lengths), int((lengths == 0).sum())
@@ -95,6 +102,8 @@ def _count_missing(field: spec_lib.Field, values: Any) -> tuple[int, int]:
         is_missing |= np.isnan(array)
     elif array.dtype == object:
         is_missing |= array == b""
+    if head is not None:
+        is_missing |= ~head.are_present(values).numpy()
     if field.default is not None:
         default = field.default
         is_missing |= array == (default.encode() if isinstance(default, str) else default)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks, compat, spec
 
 # An Estimator predicts no ragged tensors: rows of a list are filled up, and cut again.
 _LENGTH = "\0length"
@@ -26,15 +26,15 @@ def keep_fields(
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         given = {name: values for name, values in features.items() if name in own}
-        spec, fields = model_fn(given, labels, mode), {}
+        made, fields = model_fn(given, labels, mode), {}
         for name in names:
-            require_no_output(name, spec.predictions)
+            require_no_output(name, made.predictions)
             values = features[name]
             if isinstance(values, tf.RaggedTensor):
                 fields[name + _LENGTH] = values.row_lengths()
                 values = values.to_tensor()
             fields[name] = values
-        return spec._replace(predictions={**fields, **spec.predictions})
+        return made._replace(predictions={**fields, **made.predictions})
 
     return keeping if names else model_fn
 
@@ -56,9 +56,18 @@ def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTens
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """Return the values of rows as one array, where they have one shape and are no text."""
+    """Return the values of rows as one array, where they have one shape and are no text.
+
+    An integer that is absent, as a label may be, is None.
+    """
     is_text = any(isinstance(value, bytes) for value in values)
-    return values if is_text or len(set(map(np.shape, values))) > 1 else np.stack(values)
+    if is_text or len(set(map(np.shape, values))) > 1:
+        return values
+    array = np.stack(values)
+    is_whole = array.ndim == 1 and array.dtype.kind == "i"
+    if not is_whole or not (array == spec.MISSING["int64"]).any():
+        return array
+    return [None if value == spec.MISSING["int64"] else value for value in array.tolist()]
 
 
 def require_no_output(name: str, outputs: Iterable[str]) -> None:

@@ -8,6 +8,24 @@ spec.Spec.defaults = {"age": 40.0}                       # of what may be absent
 spec.Spec.type_defaults = {"float32": "nan", "int64": 0}  # of all other features of a type
 """
 
-from mtl.spec.fields import MISSING, AbsentError, Field, Gaps, Spec, counts_name, require_counts
+from mtl.spec.fields import (
+    MISSING,
+    NO_ID,
+    AbsentError,
+    Field,
+    Gaps,
+    Spec,
+    counts_name,
+    require_counts,
+)
 
-__all__ = ["MISSING", "AbsentError", "Field", "Gaps", "Spec", "counts_name", "require_counts"]
+__all__ = [
+    "MISSING",
+    "NO_ID",
+    "AbsentError",
+    "Field",
+    "Gaps",
+    "Spec",
+    "counts_name",
+    "require_counts",
+]

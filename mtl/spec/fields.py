@@ -23,8 +23,11 @@ _WIRE = {
     "bool": tf.int64,
     "string": tf.string,
 }
-# The mark of a missing label: it weighs zero in the loss and in the metrics of its task.
-MISSING = {"float32": math.nan, "int64": -1, "string": ""}
+# The mark of a missing label: it weighs zero in the loss and in the metrics of its task. That of
+# int64 is no number that data hold by chance: -1 may be a value.
+MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
+# What marks a label of ids as missing as well, where no setting of a head names it.
+NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 
 
@@ -206,10 +209,12 @@ class Spec:
         list of lists, of shape (None, None), comes with a feature
         `<name>/values_per_item`, a list of int64: how many of its values each item has.
       labels: the same for what is known only in training and evaluation: targets and example
-        weights. A label without a default is optional and marked missing by NaN (float32),
-        -1 (int64) or "" (string).
+        weights. A label without a default is optional: an absent one is missing, which NaN
+        (float32), the least integer (int64) or "" (string) marks. What else marks one as missing,
+        such as -1 among class ids, the head says that reads it.
       defaults: {name: value} of the fields that may be absent. "nan" is a missing number, for a
-        float32; None keeps a field required.
+        float32; None keeps a field required. A label of int64 with the default -1 is missing where
+        it is absent, as without a default.
       type_defaults: {dtype: value} of all other features of a type, but for lists of any length.
       keys: the features that heads read as well, beside the labels, such as the user whose rows a
         head ranks.
@@ -280,10 +285,11 @@ class Spec:
     def label_fields(self) -> dict[str, Field]:
         """{name: field} of the labels; each has a default, the mark of a missing label."""
         fields = {name: self._field(name, kind) for name, kind in self.labels.items()}
+        absent = {"int64": NO_ID}  # As earlier gin files say that an absent label is missing.
         return {
-            name: field
-            if field.default is not None or field.is_ragged
-            else dataclasses.replace(field, default=field.missing)
+            name: dataclasses.replace(field, default=field.missing)
+            if not field.is_ragged and field.default in (None, absent.get(field.dtype))
+            else field
             for name, field in fields.items()
         }
 

@@ -207,8 +207,11 @@ ROWS = {
         make=_head(heads.Poisson, prior=2.0),
         dtype="int64",
         labels=[0, 3, 1, 12],
-        missing=-1,
-        wrong=[(-2, "be a finite count of at least 0, got -2")],
+        missing=-(2**63),
+        wrong=[
+            (-2, "be a finite count of at least 0, got -2"),
+            (-1, "be a finite count of at least 0, got -1"),
+        ],
         metrics="average_loss deviance label_mean mae nan_predictions prediction_mean r2 rmse",
         predictions={"value": ()},
         signatures="predict regress",
@@ -238,7 +241,7 @@ ROWS = {
         make=_head(heads.Quantile, levels=[0.75]),
         dtype="int64",
         labels=[3, 0, 7],
-        missing=-1,
+        missing=-(2**63),
         wrong=[],
         metrics="average_loss coverage/0.75 coverage_error label_mean mae nan_predictions "
         "prediction_mean r2 rmse",
@@ -317,7 +320,7 @@ ROWS = {
         make=_head(heads.MixtureDensity, num_components=2, quantiles=[0.1, 0.5, 0.9]),
         dtype="int64",
         labels=[3, 0, 7],
-        missing=-1,
+        missing=-(2**63),
         wrong=[],
         predictions={
             "value": (),

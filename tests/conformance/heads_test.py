@@ -212,7 +212,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(row, built):
 def test_a_wrong_label_stops_the_graph_and_check_finds_the_record(row, built, use):
     for label, rule in row.wrong:
         message = f"head 'task': label 'task' must {rule}"
-        assert built.head.check({"task": label}) == message
+        assert built.head.check({"task": label}).split(". If ")[0] == message
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             getattr(built, use)([row.labels[0], label], random_logits(row, built.head, 2))
         assert harness.label_error(caught.value) == message

@@ -89,9 +89,11 @@ def test_each_part_ends_with_items_and_their_features_and_no_label(parts, tmp_pa
     ((given, labels),) = read(data, head, statistics, 1, parts=parts)
     is_drawn = np.concatenate([np.arange(20 // parts) >= 8 // parts] * parts)
     np.testing.assert_array_equal(labels["found/drawn"] != b"", is_drawn)
-    for name, missing in (("y", -1), ("item", b""), ("rate", np.nan)):
+    for name, missing in (("y", spec.MISSING["int64"]), ("item", b""), ("rate", np.nan)):
         np.testing.assert_array_equal(labels[name][is_drawn], missing)
-    assert [list(row) for row in labels["kinds"]] == [[-1] if new else [1] for new in is_drawn]
+    assert [list(row) for row in labels["kinds"]] == [
+        [spec.MISSING["int64"]] if new else [1] for new in is_drawn
+    ]
     np.testing.assert_array_equal(given["x"][~is_drawn], plain["x"])
     assert set(given["x"][is_drawn]) <= set(plain["x"])
     for row in np.flatnonzero(is_drawn):

@@ -79,10 +79,11 @@ def test_defaults_and_missing_labels(tmp_path):
     path = write(tmp_path / "a", [example(image=[1, 2, 3, 4])])
     data = feed(path)
     ((features, labels),) = data.dataset("train", training=False, seed=0)
-    assert (features["x"].numpy().item(), labels["y"].numpy().item()) == (0.5, -1)
+    missing = spec.MISSING["int64"]
+    assert (features["x"].numpy().item(), labels["y"].numpy().item()) == (0.5, missing)
     assert features["tags"].to_list() == [[]]
     ((_, row),) = data.source.scan("train", SPEC)
-    assert row == {"x": 0.5, "image": [1, 2, 3, 4], "tags": [], "y": -1}
+    assert row == {"x": 0.5, "image": [1, 2, 3, 4], "tags": [], "y": missing}
 
 
 BAD_RECORDS = {

@@ -172,7 +172,8 @@ def test_metrics_are_those_of_the_mean():
     ("labels", "moments"),
     [
         (np.array([1.0, np.nan, 5.0, 3.0], "f"), (3.0, np.std([1, 3, 5]))),
-        (np.array([7, -1, 7, -1]), (7.0, 1.0)),
+        (np.array([7, -(2**63), 5]), (6.0, 1.0)),
+        (np.array([7, -1, 7, -1]), (3.0, 4.0)),
     ],
 )
 def test_moments_are_learned_of_the_labels_that_are_there(labels, moments):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mtl import compat, heads
+from mtl import compat, heads, spec
 from mtl.compat import keras
 from mtl.heads import shots
 from tests.heads import harness
@@ -59,7 +59,7 @@ def test_one_nan_makes_nan_of_every_metric_but_those_of_labels(name):
 def test_rows_without_a_label_or_of_no_weight_may_be_nan(name):
     head, logits, labels = case(name)
     is_float = labels["y"].dtype.kind == "f"
-    labels["y"][3] = np.nan if is_float else -1
+    labels["y"][3] = np.nan if is_float else spec.MISSING["int64"]
     labels["w"][17] = 0
     expected = harness.evaluate(head, logits, labels)
     logits[[3, 17]] = np.nan

@@ -113,12 +113,13 @@ def test_lists_are_cut_as_other_labels(found):
     [
         (1, FIELDS["level"] == 1),
         (-1, FIELDS["level"] == -1),
-        ((None, 1), (FIELDS["level"] < 1) & (FIELDS["level"] != -1)),
+        ((None, 1), FIELDS["level"] < 1),
         ((0, None), FIELDS["level"] >= 0),
     ],
 )
-def test_rows_are_found_by_value_and_by_range(value, rows):
-    head, fields = heads.Regression(name="level"), {"level": FIELDS["level"]}
+@pytest.mark.parametrize("missing", [[], [-1]])
+def test_rows_are_found_by_value_and_by_range(value, rows, missing):
+    head, fields = heads.Regression(name="level", missing=missing), {"level": FIELDS["level"]}
     with tf.Graph().as_default(), tf1.Session() as session:
         labels = {name: tf.constant(given) for name, given in fields.items()}
         logits = {"level": tf.zeros([N, 1])}
@@ -129,7 +130,7 @@ def test_rows_are_found_by_value_and_by_range(value, rows):
         rmse = session.run(made[name][0])
     shown = {1: "1", -1: "-1", (None, 1): "..1", (0, None): "0.."}[value]
     assert name == f"level/rmse@level={shown}"
-    counted = FIELDS["level"][rows & (FIELDS["level"] != -1)].astype(float)
+    counted = FIELDS["level"][rows & ~np.isin(FIELDS["level"], missing)].astype(float)
     expected = np.sqrt((counted**2).mean()) if len(counted) else np.nan
     np.testing.assert_allclose(rmse, expected, rtol=1e-6)
 

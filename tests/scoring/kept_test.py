@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks, compat, spec
 from mtl.runs import verbs
 from mtl.scoring import kept
 from tests import tiny
@@ -36,6 +36,12 @@ def test_another_split_and_nothing_kept(trained):
     assert [row["sign"] for row in rows] == tiny.SPLITS["train"]["sign"].tolist()
     rows = list(verbs.predict(trained.experiment, trained.model_dir, keep=[]))
     assert list(rows[0]) == list(trained.expected)
+
+
+def test_an_integer_that_is_absent_is_none():
+    absent = np.int64(spec.MISSING["int64"])
+    assert kept.stack_column([np.int64(3), absent, np.int64(-1)]) == [3, None, -1]
+    assert kept.stack_column([np.int64(3), np.int64(-1)]).tolist() == [3, -1]
 
 
 def test_a_field_that_is_not_there(trained):

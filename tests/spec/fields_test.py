@@ -44,7 +44,7 @@ def test_parse_reads_every_type_and_fills_what_is_absent():
     assert parsed["image"].dtype == tf.uint8
     np.testing.assert_array_equal(parsed["member"], [False, True])
     np.testing.assert_array_equal(parsed["income"], [b"low", b""])
-    np.testing.assert_array_equal(parsed["count"], [7, -1])
+    np.testing.assert_array_equal(parsed["count"], [7, spec.MISSING["int64"]])
     assert np.isnan(parsed["score"]).all()
 
 
@@ -276,7 +276,8 @@ def test_a_type_can_have_a_default():
     )
     defaults = {name: field.default for name, field in made.fields.items()}
     assert math.isnan(defaults.pop("x")) and math.isnan(defaults.pop("label"))
-    expected = {"y": 3.0, "z": None, "n": 7, "job": "?", "tags": None, "other": -1}
+    expected = {"y": 3.0, "z": None, "n": 7, "job": "?", "tags": None}
+    expected["other"] = spec.MISSING["int64"]
     assert defaults == expected
     assert [name for name, field in made.fields.items() if field.is_required] == ["z"]
 

@@ -6,6 +6,7 @@ metrics = evaluator("runs/digits/model.ckpt-500")
 
 import functools
 import logging
+import math
 import os
 import re
 import tempfile
@@ -18,6 +19,7 @@ from mtl import checkpoints, checks, compat, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
+from mtl.heads import slice_metrics
 from mtl.model import multi_task_model
 from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
 from mtl.runs import (
@@ -94,9 +96,21 @@ class Evaluator:
         fields = {"metrics": self.metrics, "is_best": is_best}
         _log.info("%s", line, extra={"fields": fields})
         metrics_file.add_row(self._model_dir, checkpoint, split, self.metrics)
+        self._tell_doubts()
         self._log("eval", *split_step(self.metrics))
         self._export(estimator, checkpoint)
         return self.metrics
+
+    def _tell_doubts(self) -> None:
+        """Tell, once in a run, of slices without a row and of a best metric that is no number."""
+        experiment, metrics = self._experiment, cast(dict[str, Any], self.metrics)
+        found = {
+            "slices": describe_empty_slices(experiment, metrics, experiment.data.eval_split),
+            "best_value": _describe_nan(experiment, metrics),
+        }
+        for kind, lines in found.items():
+            if lines and not doubts.read_doubts(self._model_dir, kind):
+                doubts.record_doubts(self._model_dir, kind, lines)
 
     @functools.cached_property
     def graph(self) -> evaluation_graph.EvaluationGraph:
@@ -198,6 +212,8 @@ def evaluate(
             progress.tell_while(functools.partial(passing.describe, path, split)),
         ):
             metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+    for line in describe_empty_slices(experiment, metrics, split):
+        _log.warning("Warning: %s", line)
     metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
     return metrics
 
@@ -256,6 +272,33 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
     return [
         f"Best.metric {metric!r} is the same for all checkpoints, as {names} trains nothing: the "
         "best one is the first. Use --checkpoint latest."
+    ]
+
+
+def describe_empty_slices(
+    experiment: experiment_lib.Experiment, metrics: Mapping[str, Any], split: str
+) -> list[str]:
+    """Return a line that names the slices of which a split holds no row, if there are some."""
+    empty = slice_metrics.list_empty(experiment.model.slices, metrics)
+    if not empty:
+        return []
+    names = ", ".join(empty)
+    return [
+        f"Split {split!r} holds no labelled row of {names}, which MultiTaskModel.slices names: the "
+        "metrics there are n/a. Are the values written as in the data, in upper or lower case?"
+    ]
+
+
+def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, Any]) -> list[str]:
+    """Return a line if the metric that chooses the best is no number."""
+    best, step = experiment.best, int(metrics["global_step"])
+    if not math.isnan(float(metrics[best.metric])):
+        return []
+    ends = f", and Best.patience ends the run after {best.patience} of them in a row"
+    return [
+        f"Best.metric {best.metric!r} is not a number at step {step} on split "
+        f"{experiment.data.eval_split!r}, as where the labels are of one class alone: such an "
+        f"evaluation is never the best{'' if best.patience is None else ends}."
     ]
 
 

@@ -25,7 +25,7 @@ from mtl import spec as spec_lib
 from mtl.data import pipeline
 from mtl.features import column as columns
 from mtl.heads import base
-from mtl.runs import diagnosis
+from mtl.runs import diagnosis, label_tallies
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +71,23 @@ class Look:
         }
         self._no_texts: dict[str, bytes] = {}
         self._heads = dict(self._unlabelled)
+        self._missing = label_tallies.Missing(heads if whole else ())
+        self.classes = label_tallies.Classes(model.heads if columns and whole else ())
         self._rows = self._batches = 0
         self._is_whole = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the split were seen."""
+        return self._is_whole
+
+    def describe_missing(self) -> list[str]:
+        """Return how many labels are missing in the rows that were seen, and why."""
+        return self._missing.describe(self._split, self._seen)
+
+    @property
+    def _seen(self) -> str:
+        return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
         """Yield the batches of the split, each looked at on its way."""
@@ -117,9 +132,7 @@ class Look:
     def describe_doubts(self) -> list[str]:
         """Return what is not surely wrong, and should be known."""
         split, batch = self._split, self._data.batch_size
-        where = f"of split {split!r}" + (
-            "" if self._is_whole else f" (its first {self._rows} rows)"
-        )
+        where = f"of split {split!r}{self._seen}"
         lines = [
             f"Task {name!r} has no label in split {split!r}: its metrics there are n/a."
             for name in self._unlabelled
@@ -130,6 +143,7 @@ class Look:
             for name, value in self._labels.items()
             if value is not None and name not in self._unlabelled
         ]
+        lines += self._missing.describe_doubts(split, self._seen)
         lines += [
             f"Field {name!r} never varies in the rows {where}: it tells nothing."
             for name, value in self._fields.items()
@@ -154,6 +168,9 @@ class Look:
         if not self._batches and rows < self._data.batch_size:
             self._is_whole = True  # No other batch follows.
         self._rows, self._batches = self._rows + rows, self._batches + 1
+        if labels:
+            self._missing.see(labels)
+            self.classes.see(labels)
         for name in list(self._unlabelled):
             if _is_labelled(self._unlabelled[name], labels):
                 del self._unlabelled[name]

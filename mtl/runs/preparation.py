@@ -22,7 +22,7 @@ from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
-from mtl.runs import diagnosis, evaluation_graph, fitting, plausibility
+from mtl.runs import diagnosis, evaluation_graph, fitting, label_tallies, plausibility
 from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
@@ -57,8 +57,11 @@ def prepare_run(
     look.require_labels()
     if is_new:
         held_out = plausibility.look_at_labels(model, data, data.eval_split)
+        for line in (*look.describe_missing(), *held_out.describe_missing()):
+            _log.info("%s", line)
+        untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
         doubts.record_doubts(
-            model_dir, "data", [*look.describe_doubts(), *held_out.describe_doubts()]
+            model_dir, "data", [*look.describe_doubts(), *held_out.describe_doubts(), *untrained]
         )
         doubts.record_doubts(model_dir, "training", [])
         row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from mtl import checkpoints, heads
 from mtl.monitoring import doubts
-from mtl.runs import evaluation
+from mtl.runs import evaluation, verbs
 from tests import tiny
 
 
@@ -29,3 +30,24 @@ def test_a_best_that_no_head_tells_apart_is_doubted(own, best, doubted, tmp_path
     told = tiny.make(best=checkpoints.Best(metric="sign/auc"))
     evaluation.Evaluator(told, str(tmp_path), None)
     assert not doubts.read_all_doubts(str(tmp_path))
+
+
+@pytest.mark.medium
+def test_an_empty_slice_and_a_metric_that_is_no_number_are_told_once(tmp_path, caplog):
+    one_class = {**tiny.SPLITS["test"], "sign": np.ones(48, np.int64)}
+    made = tiny.make(
+        splits={**tiny.SPLITS, "test": one_class},
+        best=checkpoints.Best(metric="sign/auc", patience=2),
+        checkpoint_steps=10,
+    )
+    model = dataclasses.replace(made.model, slices={"word": ["red", "Red"]})
+    with tiny.without_exports():
+        metrics, _ = verbs.train(dataclasses.replace(made, model=model), str(tmp_path))
+    assert metrics["global_step"] == 20
+    told = doubts.read_all_doubts(str(tmp_path))
+    (empty,) = [line for line in told if "MultiTaskModel.slices" in line]
+    (ends,) = [line for line in told if "Best.metric" in line]
+    assert empty.startswith("Split 'test' holds no labelled row of word=Red, which")
+    assert ends.startswith("Best.metric 'sign/auc' is not a number at step 10 on split 'test'")
+    assert ends.endswith("and Best.patience ends the run after 2 of them in a row.")
+    assert caplog.text.count("Best.metric 'sign/auc' is not") == 1

@@ -1,0 +1,199 @@
+"""What the labels of a split hold, counted on the way of batches that are read anyway.
+
+missing = label_tallies.Missing(heads)
+for features, labels in batches: missing.see(labels)
+missing.describe("train", "")            # ["The label of task 'age' is missing in 3 of ...", ...]
+
+classes = label_tallies.Classes(heads)              # those of which no row has come yet
+label_tallies.describe_untrained(classes, model.heads, data, True)  # ["Task 'kind' has ..."]
+"""
+
+import collections
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import spec, types
+from mtl.data import pipeline
+from mtl.heads import base
+from mtl.runs import diagnosis
+
+_ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
+# So many batches are read for the sake of a warning.
+_MOST_BATCHES = 500
+_LISTED = 5
+
+
+class Missing:
+    """Counts the rows in which the label of a task is missing, and says why.
+
+    Args:
+      heads: those of the tasks; of one of another kind than ours it is not known what is missing.
+    """
+
+    def __init__(self, heads: Sequence[types.Head]):
+        self._heads = {head.name: head for head in heads if isinstance(head, base.Labelled)}
+        self._counts = {name: collections.Counter[str]() for name in self._heads}
+        # {task of whole numbers: rows of -1, and the least number}.
+        self._below_zero = {name: (0, 0) for name, head in self._heads.items() if not head.has_ids}
+        self._rows = 0
+
+    def see(self, labels: types.Tensors) -> None:
+        """Take in the labels of a batch, {field: [B, ...]}."""
+        self._rows += int(types.count_rows(labels))
+        for name, head in self._heads.items():
+            label = labels.get(head.field)
+            if not isinstance(label, tf.Tensor):
+                continue  # A list that is empty says that no class applies.
+            values = label.numpy()
+            self._counts[name].update(_count_missing(head, values))
+            if name in self._below_zero and values.dtype.kind == "i":
+                rows, least = self._below_zero[name]
+                present = values[values > spec.MISSING["int64"]]
+                least = min(least, *present[present < 0].tolist(), 0)
+                self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), least)
+
+    def describe(self, split: str, seen: str) -> list[str]:
+        """Return a line for each task that lacks labels; `seen` says in which rows of the split."""
+        lines = []
+        for name, counts in self._counts.items():
+            told = {reason: rows for reason, rows in counts.items() if rows}
+            if told:
+                total = sum(told.values())
+                why = ", ".join(f"{rows:,} {reason}" for reason, rows in told.items())
+                lines.append(
+                    f"{self._name(name)} is missing in {total:,} of {self._rows:,} rows "
+                    f"({total / self._rows:.1%}) of split {split!r}{seen}: {why}"
+                )
+        return lines
+
+    def describe_doubts(self, split: str, seen: str) -> list[str]:
+        """Return a line for each number that is -1 where no other is below 0: it may be a mark."""
+        return [
+            f"{self._name(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}{seen},"
+            " and no other number there is below 0: -1 counts as a number. If it marks a missing "
+            f"label, set {type(self._heads[name]).__name__}.missing = [-1]."
+            for name, (rows, least) in self._below_zero.items()
+            if least == spec.NO_ID and spec.NO_ID not in self._heads[name].missing
+        ]
+
+    def _name(self, task: str) -> str:
+        return f"The label of task {task!r}, field {self._heads[task].field!r},"
+
+
+def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
+    """Return {why: rows} of the rows [B, ...] without a label."""
+    values = label.reshape(len(label), -1)
+    absent = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+    if values.dtype.kind != "f":
+        absent = values == (b"" if values.dtype == object else spec.MISSING["int64"])
+    marks = [*head.missing]
+    if values.dtype.kind == "i" and head.leaves_out_minus_one:
+        marks.append(spec.NO_ID)
+    masks = {_ABSENT[values.dtype.kind]: absent}
+    for mark in marks:
+        masks[f"are {mark!r}"] = values == (mark.encode() if isinstance(mark, str) else mark)
+    if values.shape[1] == 1:
+        return {why: int(mask.sum()) for why, mask in masks.items()}
+    lacking = np.logical_or.reduce(list(masks.values())).all(axis=1)
+    return {"without any value": int(lacking.sum())}
+
+
+class Classes:
+    """Knows the classes of which no row was seen yet, by task.
+
+    Args:
+      heads: those of the tasks; tasks without classes are left out.
+    """
+
+    def __init__(self, heads: Sequence[types.Head]):
+        self._heads = {
+            head.name: head
+            for head in heads
+            if isinstance(head, types.ExampleHead)
+            and types.read_member(head, types.Head, "class_names")
+        }
+        self.unseen = {
+            name: set(range(len(types.read_member(head, types.Head, "class_names"))))
+            for name, head in self._heads.items()
+        }
+
+    def see(self, labels: types.Tensors) -> None:
+        """Take in the labels of a batch, {field: [B, ...]}."""
+        for name, unseen in self.unseen.items():
+            if unseen:
+                unseen.difference_update(count_classes(self._heads[name], labels))
+
+
+def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
+    """Return {class id: rows, or places of a map} of a batch; nothing of labels that are wrong."""
+    try:
+        targets, present = (part.numpy() for part in head.targets(labels[head.field]))
+        if isinstance(head, types.WeighingHead):
+            counts = head.row_weights(labels).numpy() > 0
+            present = present & counts.reshape([-1, *[1] * (present.ndim - 1)])
+    except (*diagnosis.RUN_ERRORS, KeyError):
+        return collections.Counter()
+    is_of_places = types.read_member(head, types.Head, "is_dense")
+    if targets.ndim == 2 and not is_of_places:  # Several classes of a row.
+        return collections.Counter(np.nonzero((targets > 0.5) & present)[1].tolist())
+    ids, counts = np.unique(targets[present].astype(np.int64), return_counts=True)
+    return collections.Counter(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+
+
+def describe_untrained(
+    classes: Classes, heads: Sequence[types.Head], data: pipeline.Pipeline, is_whole: bool
+) -> list[str]:
+    """Return a line for each task that is evaluated on classes without a row in training.
+
+    Labels are read only where a class was not seen, and no more than it takes.
+
+    Args:
+      classes: what was seen of the training split.
+      heads: those of the tasks.
+      data: with both splits.
+      is_whole: whether that was all of the training split.
+    """
+    sought = [head for head in heads if classes.unseen.get(head.name)]
+    if not sought:
+        return []
+    found = {head.name: collections.Counter[int]() for head in sought}
+
+    def list_untrained() -> dict[str, dict[int, int]]:
+        return {
+            name: {i: rows for i, rows in counts.items() if i in classes.unseen[name]}
+            for name, counts in found.items()
+        }
+
+    for labels in _read_labels(data, data.eval_split):
+        for head in sought:
+            found[head.name] += count_classes(head, labels)
+    for labels in () if is_whole else _read_labels(data, data.train_split):
+        if not any(list_untrained().values()):
+            break
+        classes.see(labels)
+    untrained = list_untrained()
+    return [_describe(head, own, data) for head in sought if (own := untrained[head.name])]
+
+
+def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -> str:
+    names = types.read_member(head, types.Head, "class_names")
+    listed = ", ".join(f"{names[i]!r} ({n:,})" for i, n in sorted(rows.items())[:_LISTED])
+    more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
+    return (
+        f"Task {head.name!r} has classes in split {data.eval_split!r} without a row in split "
+        f"{data.train_split!r}, which it cannot learn: {listed}{more}."
+    )
+
+
+def _read_labels(data: pipeline.Pipeline, split: str) -> Any:
+    """Yield the labels of a split, batch by batch, up to a bad record, which training tells."""
+    batches = data.keep_labels().in_large_batches(split).one_pass(split)
+    try:
+        for _, labels in itertools.islice(batches, _MOST_BATCHES):
+            yield labels
+    except diagnosis.RUN_ERRORS:
+        return

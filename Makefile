@@ -8,7 +8,7 @@ RUN = $(VENV)/bin/python
 # Tests start Python hundreds of times, and each would compile 400 modules of this package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo check test test-oldest install-oldest test-matrix lint docs clean
+.PHONY: demo check test test-all test-oldest install-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
@@ -19,6 +19,10 @@ check: lint
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest --numprocesses auto --dist worksteal
+
+# Everything that make test leaves out as well: forty pairs of features in place of eight.
+test-all: $(VENV)/installed-dev
+	MTL_PAIRS=40 $(RUN) -m pytest --numprocesses auto --dist worksteal
 
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:

@@ -1,0 +1,150 @@
+"""Claims that hold for every run, whatever its features are.
+
+outcome = claims.check([features.BY_NAME["mixup"], features.BY_NAME["pcgrad"]], folder)
+"""
+
+import dataclasses
+import functools
+import pathlib
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks, distribution
+from mtl.runs import verbs
+from tests import tiny
+from tests.pairs import features
+
+_REPLICAS = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a combination of features.
+
+    Attributes:
+      refused: {claim: the line that refuses the combination, or its slices and replicas}.
+      failed: {claim: why it does not hold}.
+    """
+
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def check(
+    chosen: Sequence[features.Feature], folder: pathlib.Path, skipped: Sequence[str] = ()
+) -> Outcome:
+    """Train with the chosen features, and hold the run against every claim that is not skipped.
+
+    Raises:
+      ClashError: no gin file can hold all of them.
+    """
+    outcome, trained = Outcome(), {}
+
+    def train() -> None:
+        trained.update(tiny.train(features.make(chosen), folder / "whole"))
+
+    if not _holds(outcome, "trains", train):
+        return outcome
+    made = features.make(chosen)
+    claims = {
+        "is finite": lambda: _assert_finite(trained),
+        "resumes": lambda: tiny.assert_same_from(made, folder / "whole", folder / "resumed", 2),
+        "slices": lambda: _assert_parts(made, folder, trained, micro_batches=2),
+        "replicas": lambda: _assert_parts(made, folder, trained, where=_REPLICAS),
+        "is served": lambda: _assert_served(made, folder),
+        "off": lambda: _assert_off(chosen, folder),
+    }
+    exempt = {claim for feature in chosen for claim in feature.exempt}
+    for claim, hold in claims.items():
+        if claim not in exempt and claim not in skipped:
+            _holds(outcome, claim, hold)
+    return outcome
+
+
+def _holds(outcome: Outcome, claim: str, hold: Callable[[], None]) -> bool:
+    """Say whether a claim holds, and note why not; training may be refused in one line."""
+    try:
+        hold()
+    except features.ClashError:
+        raise
+    except AssertionError as error:
+        outcome.failed[claim] = str(error).strip()[:500] or "AssertionError"
+    except checks.UserError as error:
+        may_refuse = claim in ("trains", "slices", "replicas") and "\n" not in str(error)
+        (outcome.refused if may_refuse else outcome.failed)[claim] = str(error)
+    except Exception:
+        outcome.failed[claim] = traceback.format_exc(limit=-3)
+    else:
+        return True
+    return False
+
+
+def _assert_finite(trained: dict[str, np.ndarray]) -> None:
+    for name, value in trained.items():
+        if value.dtype.kind == "f":
+            assert np.isfinite(value).all(), f"{name} is not finite"
+
+
+def _assert_parts(
+    made,
+    folder: pathlib.Path,
+    expected: dict[str, np.ndarray],
+    micro_batches: int | None = None,
+    where: distribution.Distribution | None = None,
+) -> None:
+    """A batch that is divided trains as the whole one does."""
+    run = dataclasses.replace(made.run, micro_batches=micro_batches or made.run.micro_batches)
+    made = dataclasses.replace(made, run=run, distribution=where or made.distribution)
+    own = folder / ("replicas" if where else "slices")
+    tiny.copy_until(folder / "whole", own, 0)
+    _assert_close(tiny.train(made, own), expected, 1e-3)
+
+
+def _assert_close(
+    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], rtol: float
+) -> None:
+    """Compare the variables that are expected; without a tolerance to the bit."""
+    for name, value in expected.items():
+        assert name in found, f"{name} is missing"
+        if value.dtype.kind == "f" and rtol:
+            np.testing.assert_allclose(
+                found[name], value, rtol=rtol, atol=rtol / 50, err_msg=name, verbose=False
+            )
+        else:
+            np.testing.assert_array_equal(found[name], value, err_msg=name, verbose=False)
+
+
+def _assert_served(made, folder: pathlib.Path) -> None:
+    """The checkpoint is evaluated; the exporter compares its export with it, row by row."""
+    metrics = verbs.evaluate(made, str(folder / "whole"))
+    assert np.isfinite(metrics["loss"]), f"loss is {metrics['loss']}"
+    verbs.export(made, str(folder / "whole"), str(folder / "served"))
+
+
+def _assert_off(chosen: Sequence[features.Feature], folder: pathlib.Path) -> None:
+    """A feature that does nothing leaves the training of the others as it is, to the bit."""
+    rtol = max(feature.rounding.get("off", 0.0) for feature in chosen)
+    for number, feature in enumerate(chosen):
+        if feature.off is not None:
+            others = tuple(other.name for other in chosen if other is not feature)
+            made = features.make(chosen, off=feature.name)
+            found = tiny.train(made, folder / f"off_{number}")
+            expected = _train_without(others)
+            # These are numbered by the place of a part in its list.
+            kept = {name: expected[name] for name in expected if not name.startswith("pruning/")}
+            _assert_close(found, kept, rtol)
+
+
+@functools.cache
+def _train_without(names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    folder = pathlib.Path(tempfile.mkdtemp())
+    try:
+        return tiny.train(features.make([features.BY_NAME[name] for name in names]), folder / "run")
+    finally:
+        shutil.rmtree(folder)
+        tf.compat.v1.reset_default_graph()

@@ -1,0 +1,546 @@
+"""Features that a gin file can switch on, each as a change of one small experiment.
+
+made = features.make([features.BY_NAME["mixup"], features.BY_NAME["pcgrad"]], train_steps=4)
+"""
+
+import atexit
+import dataclasses
+import functools
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import (
+    auxiliary,
+    clip_audit,
+    experiment,
+    features,
+    heads,
+    histories,
+    mixing,
+    model,
+    networks,
+    serving,
+    spec,
+    transfer,
+)
+from mtl.balancing import example_clipping, methods, monitored, surgery, weighting
+from mtl.data import pipeline, sampling
+from mtl.layers import precision, quantization
+from mtl.monitoring import tensorboard
+from mtl.networks import gates
+from mtl.optimization import (
+    clipping,
+    lookahead,
+    optimizers,
+    regularization,
+    schedules,
+    transforms,
+    update,
+)
+from mtl.serving import settings as serving_settings
+from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
+from mtl.variables import averaging, freezing
+from tests import tiny
+
+tf1 = tf.compat.v1
+
+_LATER = 1000  # A step that no run here reaches.
+
+
+class ClashError(Exception):
+    """Two features change the same setting, so that no gin file can hold both."""
+
+
+class Draft:
+    """The settings of an experiment that features change before it is built."""
+
+    def __init__(self) -> None:
+        self.settings: dict[tuple[str, str], Any] = {}
+        self.columns: list[Any] = [features.Numeric(names=["x"]), _table(features.Categorical)]
+        self.wrappers: list[Callable[[Any], Any]] = []
+        self.heads: list[Any] = []
+        self.losses: list[Any] = []
+        self.pruning: list[Any] = []
+        self.transforms: list[Any] = []
+
+    def set(self, part: str, **settings: Any) -> None:
+        """Set what one feature alone may set."""
+        for name, value in settings.items():
+            if (part, name) in self.settings:
+                raise ClashError(f"{part}.{name}")
+            self.settings[part, name] = value
+
+    def read(self, part: str) -> dict[str, Any]:
+        """Return the settings of a part."""
+        return {name: value for (owner, name), value in self.settings.items() if owner == part}
+
+    def build(self, **run: Any) -> experiment.Experiment:
+        """Build the experiment; `run` holds settings of Run that win over those of features."""
+        inner = self.read("network").get("make", _share_bottom)
+        network = inner(functools.partial(networks.MLP, **self.read("trunk")))
+        for wrap in self.wrappers:
+            network = wrap(network)
+        changed = update.Update(
+            **{"optimizer": optimizers.SGD(learning_rate=0.1), **self.read("update")},
+            transforms=self.transforms,
+        )
+        made = model.MultiTaskModel(
+            columns=self.columns,
+            network=network,
+            heads=[
+                heads.Binary(**{"name": "sign", **self.read("sign")}),
+                heads.MultiClass(**{"name": "kind", "classes": 3, **self.read("kind")}),
+                heads.Regression(name="size"),
+                *self.heads,
+            ],
+            update=changed,
+            auxiliary_losses=self.losses,
+            pruning=self.pruning,
+            **self.read("model"),
+        )
+        data = pipeline.Pipeline(
+            source=tiny.Rows(splits=SPLITS), spec=SPEC, batch_size=24, **self.read("data")
+        )
+        steps = {"train_steps": 4, "checkpoint_steps": 2, "summary_steps": 2}
+        return experiment.Experiment(
+            data=data,
+            model=made,
+            run=experiment.Run(**{**steps, **self.read("run"), **run}),
+            serving=serving.Serving(check_rows=16, warm_up_rows=1),
+            **self.read("experiment"),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One feature.
+
+    Attributes:
+      name: shown by pytest, and in the table of results.
+      switch: changes a draft.
+      off: changes a draft so that the feature is there and does nothing to the training, such as by
+        a weight of 0; None of a feature that cannot be without effect.
+      exempt: {claim: why a run with this feature need not keep it}.
+      rounding: {"off": how far numbers may be off, as sums are rounded otherwise}.
+    """
+
+    name: str
+    switch: Callable[[Draft], None]
+    off: Callable[[Draft], None] | None = None
+    exempt: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    rounding: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def make(chosen: Sequence[Feature], off: str | None = None, **run: Any) -> experiment.Experiment:
+    """Build an experiment with features; the one named `off` does nothing.
+
+    Raises:
+      ClashError: two of them change the same setting.
+      UserError: they are refused together.
+    """
+    draft = Draft()
+    for feature in chosen:
+        switch = feature.off if feature.name == off else feature.switch
+        switch(draft)
+    return draft.build(**run)
+
+
+def _rows(num: int, seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    rows = tiny.rows(num, seed)
+    return {
+        **rows,
+        "domain": random.integers(0, 3, num),
+        "user": random.integers(0, 20, num),
+        "events": random.integers(0, 10, [num, 4]),
+    }
+
+
+SPLITS = {"train": _rows(96, seed=1), "test": _rows(48, seed=2)}
+SPEC = spec.Spec(
+    features={
+        "x": ("float32", (3,)),
+        "word": "string",
+        "domain": "int64",
+        "user": "int64",
+        "events": ("int64", (4,)),
+    },
+    labels={"sign": "int64", "kind": "int64", "size": "float32"},
+)
+
+
+def _table(kind: Any, name: str = "word", **settings: Any) -> Any:
+    return kind(names=[name], dimension=4, **settings)
+
+
+def _share_bottom(mlp: Callable[..., Any]) -> Any:
+    return networks.SharedBottom(trunk=mlp(layers=[8, 8]), tower=mlp(layers=[4]))
+
+
+def _set(part: str, **settings: Any) -> Callable[[Draft], None]:
+    return lambda draft: draft.set(part, **settings)
+
+
+def _network(make_network: Callable[..., Any]) -> Callable[[Draft], None]:
+    return _set("network", make=make_network)
+
+
+def _column(*columns: Any) -> Callable[[Draft], None]:
+    return lambda draft: draft.columns.extend(columns)
+
+
+def _wrap(wrapper: Callable[[Any], Any]) -> Callable[[Draft], None]:
+    return lambda draft: draft.wrappers.append(wrapper)
+
+
+def _loss(kind: Any, **settings: Any) -> dict[str, Callable[[Draft], None]]:
+    return {
+        "switch": lambda draft: draft.losses.append(kind(**settings)),
+        "off": lambda draft: draft.losses.append(kind(**settings, weight=0.0)),
+    }
+
+
+def _teach(kind: Any, **settings: Any) -> dict[str, Callable[[Draft], None]]:
+    def add(draft: Draft, weight: float) -> None:
+        draft.losses.append(kind(teacher=_write_teacher(), weight=weight, **settings))
+
+    return {"switch": functools.partial(add, weight=1.0), "off": functools.partial(add, weight=0.0)}
+
+
+def _average_and_teach(draft: Draft, weight: float = 1.0) -> None:
+    draft.set("update", average=averaging.ExponentialAverage(decay=0.9))
+    draft.losses.append(auxiliary.MeanTeacher(noise=0.1, weight=weight))
+
+
+def _prune(schedule: Any = None, **settings: Any) -> dict[str, Any]:
+    def add(draft: Draft, schedule: Any) -> None:
+        cut = {"sparsity": 0.5, **settings}
+        cut = {name: value for name, value in cut.items() if value is not None}
+        draft.pruning.append(pruning.Pruning(schedule=schedule, **cut))
+
+    once = schedule or pruning_schedules.OneShot(step=1)
+    later = pruning_schedules.OneShot(step=_LATER)
+    off = None if "regrowth" in settings else functools.partial(add, schedule=later)
+    # TensorFlow fuses no op with a mask.
+    rounding = {"off": 1e-6}
+    return {"switch": functools.partial(add, schedule=once), "off": off, "rounding": rounding}
+
+
+def _surgery(method: Any, **settings: Any) -> Callable[[Draft], None]:
+    return _set("model", surgery=surgery.Combine(method=method, **settings))
+
+
+def _transform(transform: Any) -> Callable[[Draft], None]:
+    return lambda draft: draft.transforms.append(transform)
+
+
+def _optimize(optimizer: Any, **others: Any) -> Callable[[Draft], None]:
+    return _set("update", optimizer=optimizer, **others)
+
+
+def _quantize(kind: Any) -> Callable[[Draft], None]:
+    weights = {"^network/.*/kernel$": kind}
+    return _set("model", quantization=quantization.Quantization(weights=weights))
+
+
+@functools.cache
+def _write_teacher() -> str:
+    """Return the folder of a SavedModel that predicts `kind` and `size` from `x`."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    random = np.random.default_rng(4)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [None, 3])
+        hidden = tf.tanh(x @ random.normal(size=[3, 4]).astype(np.float32), name="hidden")
+        kinds = tf.nn.softmax(hidden @ random.normal(size=[4, 3]).astype(np.float32))
+        outputs = {"kind/probabilities": kinds, "size/value": tf.reduce_sum(hidden, 1)}
+        signature = tf1.saved_model.predict_signature_def({"x": x}, outputs)
+        builder = tf1.saved_model.Builder(f"{folder}/teacher")
+        builder.add_meta_graph_and_variables(session, ["serve"], {serving_settings.RAW: signature})
+        builder.save()
+    return f"{folder}/teacher"
+
+
+_DOMAIN = features.Identity(names=["domain"], size=3, dimension=2)
+_EVENTS = features.Identity(names=["events"], size=10, dimension=4)
+
+
+def _divide(why: str) -> dict[str, str]:
+    """Return why slices and replicas need not add up to the whole batch."""
+    return {"slices": why, "replicas": why}
+
+
+def _watch(part: str, **settings: Any) -> dict[str, Callable[[Draft], None]]:
+    """A feature that only looks on: with it a training is the same to the bit."""
+    return {"switch": _set(part, **settings), "off": _set(part, **settings)}
+
+
+def _star(draft: Draft) -> None:
+    draft.columns.append(_DOMAIN)
+    draft.set(
+        "network",
+        make=lambda mlp: networks.SharedBottom(
+            trunk=networks.STAR(domain="identity_domain", layers=[8], norm=False),
+            tower=mlp(layers=[4]),
+        ),
+    )
+
+
+def _pepnet(draft: Draft) -> None:
+    draft.columns.append(_DOMAIN)
+    draft.set(
+        "network",
+        make=lambda mlp: networks.PEPNet(domain=["identity_domain"], layers=[8], gate_units=4),
+    )
+
+
+def _hash_in_16_bits(draft: Draft) -> None:
+    draft.columns.append(_table(features.Hashed, num_buckets=8, storage="bfloat16"))
+    # Plain gradient descent does not round its updates.
+    draft.set("update", optimizers={"^features/hashed": optimizers.LazyAdam(learning_rate=0.01)})
+
+
+def _warm_start(draft: Draft) -> None:
+    draft.set("experiment", warm_start=transfer.WarmStart(source=_train_source()))
+
+
+@functools.cache
+def _train_source() -> str:
+    """Return the folder of a run without features."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tiny.train(make([]), pathlib.Path(folder, "run"))
+    return f"{folder}/run"
+
+
+def _add_tasks(draft: Draft) -> None:
+    draft.heads.extend(heads.Binary(name=f"sign_{n}", label="sign") for n in range(64))
+
+
+FEATURES = (
+    # Columns and data.
+    Feature(
+        name="growing table",
+        switch=_column(_table(features.Growing, "user", capacity=16, eviction="age")),
+    ),
+    Feature(name="table of 16 bits", switch=_hash_in_16_bits),
+    Feature(
+        name="history",
+        switch=_column(features.History(name="clicks", events=[_EVENTS], encoder=histories.GRU())),
+    ),
+    Feature(name="sampler", switch=_set("data", sampler=sampling.Power(label="sign"))),
+    Feature(name="cache", **_watch("data", cache=True)),
+    # Networks.
+    Feature(
+        name="dropout",
+        switch=_set("trunk", dropout=0.3),
+        off=_set("trunk", dropout=0.0),
+        exempt=_divide("each slice and replica draws which of its units it drops"),
+    ),
+    Feature(
+        name="batch norm",
+        switch=_set("trunk", batch_norm=True),
+        exempt=_divide("it sees each slice alone"),
+    ),
+    Feature(
+        name="mmoe",
+        switch=_network(
+            lambda mlp: networks.MMoE(expert=mlp(layers=[6]), num_experts=3, tower=mlp(layers=[4]))
+        ),
+    ),
+    Feature(
+        name="dselect-k with entropy",
+        switch=_network(
+            lambda mlp: networks.MMoE(
+                expert=mlp(layers=[6]), num_experts=4, gate=gates.DSelectK(k=2, entropy=0.1)
+            )
+        ),
+    ),
+    Feature(
+        name="sluice with orthogonality",
+        switch=_network(
+            lambda mlp: networks.Sluice(
+                stages=[mlp(layers=[6]), mlp(layers=[6])], orthogonality=0.1
+            )
+        ),
+    ),
+    Feature(name="star", switch=_star),
+    Feature(name="pepnet", switch=_pepnet),
+    Feature(
+        name="aitm",
+        switch=_wrap(lambda network: networks.AITM(network=network, after={"kind": ["sign"]})),
+    ),
+    # Heads.
+    Feature(
+        name="focal loss and weights",
+        switch=_set("sign", focal_gamma=2.0, positive_weight=3.0, label_smoothing=0.1),
+    ),
+    # Their variables are stacked unless another feature has to see each one alone.
+    Feature(name="64 equal tasks", switch=_add_tasks, rounding={"off": 1e-5}),
+    Feature(name="class prior", switch=_set("kind", class_counts=[10, 20, 30])),
+    Feature(
+        name="calibration by slice",
+        **_watch("sign", calibration_slices={"domain": [0, 1, 2]}, knots=4),
+    ),
+    Feature(name="metrics by slice", **_watch("model", slices={"domain": [0, 1]})),
+    # Weighting and surgery.
+    Feature(
+        name="fixed weights",
+        switch=_set(
+            "model", weighting=weighting.Fixed(weights={"sign": 2.0, "kind": 1.0, "size": 0.1})
+        ),
+        off=_set(
+            "model", weighting=weighting.Fixed(weights={"sign": 1.0, "kind": 1.0, "size": 1.0})
+        ),
+    ),
+    Feature(
+        name="uncertainty",
+        switch=_set("model", weighting=weighting.UncertaintyWeighting()),
+    ),
+    Feature(name="famo", switch=_set("model", weighting=weighting.FAMO())),
+    Feature(name="pcgrad", switch=_surgery(methods.PCGrad())),
+    Feature(
+        name="mgda on the representation",
+        switch=_surgery(methods.MGDA(normalizer="l2"), on="representation"),
+    ),
+    Feature(name="cagrad in some steps", switch=_surgery(methods.CAGrad(), every_steps=2)),
+    Feature(name="grad drop", switch=_surgery(methods.GradDrop(leak=0.2))),
+    Feature(name="grad norm", switch=_surgery(methods.GradNorm(), scopes=["^network/"])),
+    # What is watched is an output of its op, which TensorFlow then fuses with no other.
+    Feature(
+        name="monitored",
+        **_watch("model", surgery=monitored.Monitored(every_steps=2)),
+        rounding={"off": 1e-6},
+    ),
+    Feature(
+        name="clipped examples",
+        switch=_set("model", surgery=example_clipping.ExampleClipping(max_norm=0.5)),
+    ),
+    # Losses without a head.
+    Feature(name="adversarial", **_loss(auxiliary.Adversarial, epsilon=0.1)),
+    Feature(
+        name="mean teacher",
+        switch=_average_and_teach,
+        off=functools.partial(_average_and_teach, weight=0.0),
+    ),
+    Feature(
+        name="pseudo labels",
+        **_loss(auxiliary.PseudoLabels, heads=["kind"], threshold=0.4, noise=0.1),
+    ),
+    Feature(name="distillation", **_teach(auxiliary.Distillation, heads=["kind"])),
+    Feature(
+        name="feature distillation",
+        **_teach(auxiliary.FeatureDistillation, tensor="hidden"),
+    ),
+    Feature(
+        name="supervised contrastive",
+        **_loss(auxiliary.SupervisedContrastive, head="sign", layers=[4]),
+        exempt=_divide("rows are compared within a slice"),
+    ),
+    Feature(name="centre loss", **_loss(auxiliary.CentreLoss, head="kind")),
+    Feature(
+        name="reconstruction", **_loss(auxiliary.Reconstruction, layers=[4], replacement="zero")
+    ),
+    Feature(
+        name="mixup",
+        switch=_set("model", mixing=mixing.Mixup(alpha=0.5)),
+        exempt=_divide("each slice mixes its own rows"),
+    ),
+    # The update.
+    Feature(name="lazy adam", switch=_optimize(optimizers.LazyAdam(learning_rate=0.01))),
+    Feature(
+        name="adamw with a schedule",
+        switch=_optimize(
+            optimizers.AdamW(learning_rate=schedules.Cosine(value=0.01, decay_steps=4))
+        ),
+    ),
+    Feature(
+        name="optimizers by pattern",
+        switch=_set("update", optimizers={"^features/": optimizers.Adagrad(learning_rate=0.05)}),
+    ),
+    Feature(
+        name="lookahead",
+        switch=_optimize(
+            lookahead.Lookahead(optimizer=optimizers.Momentum(learning_rate=0.05), steps=2)
+        ),
+    ),
+    Feature(name="average", **_watch("update", average=averaging.ExponentialAverage(decay=0.9))),
+    Feature(name="centralization", switch=_transform(transforms.Centralization())),
+    Feature(name="gradient noise", switch=_transform(transforms.Noise(scale=0.01))),
+    Feature(
+        name="global norm",
+        switch=_set("update", clipping=clipping.GlobalNorm(max_norm=0.5)),
+        off=_set("update", clipping=clipping.GlobalNorm(max_norm=1e9)),
+    ),
+    Feature(
+        name="penalties",
+        switch=_set(
+            "update",
+            regularization=regularization.Regularization(l2={"kernel$": 0.01}, l1={"^head/": 0.01}),
+        ),
+    ),
+    Feature(
+        name="frozen trunk",
+        switch=_set("model", freezing=freezing.Freezing(frozen=["^network/trunk/hidden_0/"])),
+    ),
+    Feature(
+        name="frozen for some steps",
+        switch=_set("model", freezing=freezing.Freezing(until={"^features/": 2})),
+    ),
+    # Pruning and quantization.
+    Feature(name="pruning", **_prune()),
+    Feature(
+        name="pruning straight through",
+        **_prune(
+            pruning_schedules.Cubic(begin_step=1, end_step=3, every_steps=1),
+            gradient="straight_through",
+        ),
+    ),
+    Feature(
+        name="rigl",
+        **_prune(
+            criterion=criteria.Random(),
+            gradient="dense",
+            regrowth=regrowth.Regrowth(until_step=3, every_steps=1),
+        ),
+    ),
+    Feature(name="snip", **_prune(criterion=criteria.Snip(), density=densities.Global())),
+    Feature(name="pruned units", **_prune(granularity=granularity.Units())),
+    Feature(
+        name="pruned table rows",
+        **_prune(
+            patterns=["^features/.*/embedding$"],
+            granularity=granularity.TableRows(),
+            density=densities.Global(),
+        ),
+    ),
+    Feature(name="four bits", switch=_quantize(quantization.Uniform(bits=4))),
+    # How a step is computed and watched.
+    Feature(
+        name="bfloat16",
+        switch=_set("run", precision=precision.Precision(dtype="bfloat16")),
+        exempt=_divide("sums of 16 bits round by slice, and what is cut or moved may follow"),
+    ),
+    Feature(name="one step a call", **_watch("run", steps_per_call=1)),
+    Feature(name="slices", switch=_set("run", micro_batches=2)),
+    # TensorFlow fuses no op whose numbers are checked.
+    Feature(name="check numerics", **_watch("run", check_numerics=True), rounding={"off": 1e-5}),
+    Feature(
+        name="tensorboard",
+        **_watch(
+            "experiment",
+            tensorboard=tensorboard.TensorBoard(
+                weights=True, gradients=True, updates=True, activations=True, graph=False
+            ),
+        ),
+    ),
+    Feature(name="warm start", switch=_warm_start),
+    Feature(name="clip audit", **_watch("experiment", clip_audit=clip_audit.ClipAudit(window=2))),
+)
+BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -6,10 +6,13 @@ experiment.Experiment.warm_start = @transfer.WarmStart()        # the run of the
 """
 
 import dataclasses
+import functools
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
@@ -17,6 +20,7 @@ from mtl.variables import freezing as freezing_lib
 from mtl.variables import patterns, pruned, views
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
 
 _KERNELS = ("^network/(?!(.*/)?tower_).*kernel$",)
 
@@ -109,7 +113,8 @@ class PackNet(types.Network):
     such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free in the end: less in each run. The
-    weights of a task are those above 0 in `<kernel>_of_<task>`.
+    weights of a task are those above 0 in `<kernel>_of_<task>`. A run is refused if the one before
+    it has left no weight free.
 
     Attributes:
       network: run once for each task.
@@ -138,6 +143,27 @@ class PackNet(types.Network):
         free: freezing_lib.Mask = _Free(self.order[:-1])
         entries = {**dict.fromkeys(self.kernels, free), **freezing.entries}
         return dataclasses.replace(held, entries=entries)
+
+    def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
+        """Fail unless the run before has left weights free for the task that is added.
+
+        Args:
+          names: of all variables of the run.
+          read: name -> the saved value that a variable starts from, or None.
+        """
+        *before, added = self.order
+        own = pruned.owner_name("", added)
+        free: dict[str, np.ndarray] = {}
+        for kernel in [name.removesuffix(own) for name in names if name.endswith(own)]:
+            owned = [read(pruned.owner_name(kernel, task)) for task in before]
+            # What the source does not tell belongs to the tasks of before.
+            is_free = [np.zeros(1) if one is None else one == 0 for one in owned]
+            free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
+        count, total = (int(sum(f(one) for one in free.values())) for f in (np.sum, np.size))
+        rule = f"leave weights free for {added!r}, which PackNet adds"
+        fix = f"Prune that run: all weights of {len(free)} kernels belong to {before}."
+        checks.require(count > 0, "WarmStart.source", rule, count, fix)
+        _log.info("%d of %d weights are free for %r", count, total, added)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run the network, {column: [B, ...]} -> {task: [B, H]}.

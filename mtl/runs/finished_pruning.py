@@ -172,7 +172,12 @@ def write_run(
 def _set_to_zero(
     values: dict[str, np.ndarray], initial: Arrays, name: str, mask: np.ndarray, is_hidden: bool
 ) -> None:
-    """Set a variable to 0 where it is cut, and what lies beside it to what that starts from."""
+    """Set a variable to 0 where it is cut, and what lies beside it to what that starts from.
+
+    What is cut belongs to no task.
+    """
+    for owner in [n for n in values if pruned.is_owner(n, name)]:
+        values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
     for other in [n for n in values if n.startswith(f"{name}/") and not pruned.is_state(n)]:
         if values[other].shape == values[name].shape:
             values[other] = np.where(mask > 0, values[other], initial[other])

@@ -137,12 +137,15 @@ def open_plan(
     """Hold what every variable starts from, in a training graph of one device.
 
     Raises:
-      UserError: as `WarmStart.plan`.
+      UserError: as `WarmStart.plan`, or the network cannot go on from the source.
     """
     with tf.Graph().as_default():
         _build_training(data, model, run, model_dir)
         statistics = fitting.load_statistics(model_dir)
-        yield warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+        plan = warm_start.plan(tf1.global_variables(), model.row_names(statistics))
+        names = [entry.name for entry in plan.entries]
+        types.read_member(model.network, types.Network, "check_start")(names, plan.read_start)
+        yield plan
 
 
 def _build_training(

@@ -198,12 +198,20 @@ class _Pruner:
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
             self._watch(new, is_due)
-            for name, mask in new.items():
-                assigned = self._cuts[name].mask.assign(mask, read_value=False)
-                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+            self._assign(new)
         zeros = [(new[n], cut.variable) for n, cut in self._cuts.items() if cut.sets_to_zero]
         zeros += [(tf.reshape(new[k], [-1]), vector) for k, vector in self._beside.values()]
         return functools.partial(_set_to_zero, zeros, is_due)
+
+    def _assign(self, new: Mapping[str, tf.Tensor]) -> None:
+        """Have UPDATE_OPS write the next masks."""
+        known = {patterns.variable_name(v): v for v in tf1.global_variables()}
+        for name, mask in new.items():
+            changed = [self._cuts[name].mask.assign(mask, read_value=False)]
+            # What is cut is free for other tasks as of this step, which may be the last.
+            owners = [v for other, v in known.items() if pruned.is_owner(other, name)]
+            changed += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*changed))
 
     def _require_used(self) -> None:
         rule = "choose weights that can be cut"

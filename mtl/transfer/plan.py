@@ -77,6 +77,11 @@ class Plan:
         """Return what gets saved values."""
         return [entry for entry in self.entries if entry.is_warmed]
 
+    def read_start(self, name: str) -> np.ndarray | None:
+        """Return the saved value, in its own order, that a variable starts from; None without."""
+        entry = next(entry for entry in self.entries if entry.name == name)
+        return self.source.read_value(entry.saved) if entry.is_warmed else None
+
     def summary(self) -> str:
         """Return one line: how many variables have which fate, and what is new or has new rows."""
         counts = collections.Counter(entry.outcome for entry in self.entries)

@@ -1,7 +1,7 @@
 """From inputs to a tower for each task, and what mixes the rows of a batch before."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -73,3 +73,13 @@ class Network(emitting.Emitting, Protocol):
     def hold(self, freezing: Any) -> Any:
         """Return the `Freezing` of a run, with what this network needs to stay as it is."""
         return freezing
+
+    def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
+        """Fail unless a run can go on from a warm start.
+
+        Args:
+          names: of all variables of the run.
+          read: name -> the saved value that a variable starts from; None if it starts as without a
+            warm start.
+        """
+        del names, read

@@ -33,9 +33,14 @@ def owner_name(name: str, task: str) -> str:
     return f"{name}{_OWNER}{task}"
 
 
+def is_owner(name: str, weights: str) -> bool:
+    """Return whether a variable tells which weights of another one belong to a task."""
+    return name.startswith(f"{weights}{_OWNER}")
+
+
 def is_shared_out(name: str, names: Collection[str]) -> bool:
     """Return whether some of these names tell which weights of a variable belong to a task."""
-    return any(other.startswith(f"{name}{_OWNER}") for other in names)
+    return any(is_owner(other, name) for other in names)
 
 
 def find_weights(name: str) -> str:

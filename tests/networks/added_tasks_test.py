@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from mtl import checks, distribution, networks, transfer
 from mtl.balancing import methods, surgery
+from mtl.checkpoints import run_directory
 from mtl.layers import quantization
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
+from mtl.runs import finished_pruning, verbs
 from mtl.sparsity import densities, pruning, pruning_schedules
 from mtl.variables import averaging, pruned
 from tests import tiny
@@ -260,6 +261,71 @@ def test_each_task_gets_weights_that_were_free(packed):
         # The weights of the second task were 0 in the run before, and have moved.
         second = owned[1] == 1
         assert (values[0][kernel][second] == 0).all() and (values[1][kernel][second] != 0).all()
+
+
+def _pack_shortly(tasks, parts, **settings):
+    """A run of 3 steps, cut as these parts say."""
+    made = _pack(tasks, 0.5)
+    model = dataclasses.replace(made.model, pruning=parts)
+    run = dataclasses.replace(made.run, train_steps=3)
+    return dataclasses.replace(made, model=model, run=run, **settings)
+
+
+def _cut_at(step):
+    schedule = pruning_schedules.OneShot(step=step)
+    settings = {"patterns": ["^network/trunk/"], "density": densities.Uniform()}
+    return [pruning.Pruning(sparsity=0.5, schedule=schedule, **settings)]
+
+
+@pytest.mark.medium
+def test_weights_that_the_last_step_cuts_are_free(tmp_path):
+    values = tiny.train(_pack_shortly(["sign"], _cut_at(2)), tmp_path / "first")
+    for kernel in KERNELS:
+        owned = values[pruned.owner_name(kernel, "sign")]
+        assert owned.mean() == 0.5
+        np.testing.assert_array_equal(owned, values[kernel] != 0)
+    warm = transfer.WarmStart(source=str(tmp_path / "first"))
+    second = _pack_shortly(["sign", "kind"], [], warm_start=warm)
+    after = tiny.train(second, tmp_path / "second")
+    for kernel in KERNELS:
+        is_free = values[kernel] == 0
+        assert (after[kernel][is_free] != 0).any()
+        np.testing.assert_array_equal(
+            after[kernel][~is_free], values[f"{kernel}/average"][~is_free]
+        )
+
+
+@pytest.mark.medium
+def test_a_finished_run_that_is_pruned_has_free_weights(tmp_path):
+    source, target = str(tmp_path / "run"), str(tmp_path / "pruned")
+    tiny.train(_pack_shortly(["sign"], []), source)
+    made = _pack_shortly(["sign"], _cut_at(0))
+    path = run_directory.checkpoint_path(source, "latest")
+    cut = finished_pruning.choose_cut(made, source, path, rows=8)
+    finished_pruning.write_run(made, source, path, cut, target)
+    values = tiny.variables(target)
+    for kernel in KERNELS:
+        owned = values[pruned.owner_name(kernel, "sign")]
+        np.testing.assert_array_equal(owned, cut.masks[kernel])
+        assert owned.mean() == 0.5
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_task_that_finds_no_free_weight_is_refused(is_packed, tmp_path):
+    """After a run without pruning, or one that shares nothing out."""
+    first = _pack_shortly(["sign"], [])
+    if not is_packed:
+        plain = dataclasses.replace(first.model, network=SHARED, pruning=_cut_at(1))
+        first = dataclasses.replace(first, model=plain)
+    tiny.train(first, tmp_path / "first")
+    warm = transfer.WarmStart(source=str(tmp_path / "first"))
+    says = (
+        "WarmStart.source must leave weights free for 'kind', which PackNet adds, got 0. Prune that"
+        r" run: all weights of 2 kernels belong to \['sign'\]."
+    )
+    with pytest.raises(checks.UserError, match=says):
+        tiny.train(_pack_shortly(["sign", "kind"], [], warm_start=warm), tmp_path / "second")
 
 
 @pytest.mark.medium

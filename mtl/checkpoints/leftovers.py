@@ -32,6 +32,7 @@ def half_written(model_dir: str) -> list[str]:
     exports = storage.listed(os.path.join(model_dir, "export"))
     unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
     found = [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
+    unpublished = [path for path in unpublished if in_work.is_folder_abandoned(path) is not False]
     return [path for path in found if in_work.is_abandoned(path) is not False] + unpublished
 
 

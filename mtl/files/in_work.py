@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Callable
 
 TOKEN = "[0-9a-f]{16}"
+_IN_FOLDER = "in_work"
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
@@ -76,6 +77,16 @@ def is_abandoned(path: str) -> bool | None:
 def remove_abandoned(path: str) -> bool | None:
     """Remove a file that no process holds, and return `is_abandoned`; any other stays."""
     return _look(path, lambda: os.remove(path))
+
+
+def lock_folder(folder: str) -> int:
+    """Lock a folder that is being written, by a file in it; return the descriptor."""
+    return create(lambda: os.path.join(folder, _IN_FOLDER))[1]
+
+
+def is_folder_abandoned(folder: str) -> bool | None:
+    """Return whether no process holds a folder; None where there is no lock, or no telling."""
+    return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
 def _look(path: str, act: Callable[[], object]) -> bool | None:

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mtl.files import in_work, storage
+
 _PARTIAL = ".partial-"
+# Where locks tell nothing: in object stores, and of versions of mtl that had none.
 _ABANDONED_SECS = 3600
 
 
@@ -60,18 +63,31 @@ def create_version(folder: str) -> Iterator[Version]:
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
     tf.io.gfile.makedirs(partial)
+    lock = in_work.lock_folder(partial) if storage.is_local(partial) else None
     number = max([int(time.time()), *(number + 1 for number in list_versions(folder))])
     try:
         yield Version(folder=folder, partial=partial, number=number)
     finally:
         tf.io.gfile.rmtree(partial)
+        if lock is not None:
+            os.close(lock)
+
+
+def _is_in_work(partial: str) -> bool:
+    """Return whether the process that writes a folder is alive, or may be."""
+    is_abandoned = in_work.is_folder_abandoned(partial) if storage.is_local(partial) else None
+    if is_abandoned is None:
+        age = time.time() - tf.io.gfile.stat(partial).mtime_nsec / 1e9
+        return age <= _ABANDONED_SECS
+    return not is_abandoned
 
 
 def _remove_abandoned(folder: str) -> None:
     """Remove what runs that were killed left behind."""
     for name in tf.io.gfile.listdir(folder):
-        path = os.path.join(folder, name)
+        path = os.path.join(folder, name.rstrip("/"))
         if name.startswith(_PARTIAL):
-            age = time.time() - tf.io.gfile.stat(path).mtime_nsec / 1e9
-            if age > _ABANDONED_SECS:
-                tf.io.gfile.rmtree(path)
+            # Another export may remove it first.
+            with contextlib.suppress(tf.errors.NotFoundError):
+                if not _is_in_work(path):
+                    tf.io.gfile.rmtree(path)

@@ -1,8 +1,12 @@
 import os
+import pathlib
+import subprocess
+import sys
 import time
 
 import pytest
 
+from mtl.checkpoints import leftovers
 from mtl.serving import versions
 
 
@@ -38,7 +42,46 @@ def test_what_is_not_published_leaves_no_trace(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_run_left_is_removed_once_it_is_old(tmp_path):
+def begin(folder, is_killed):
+    """Begin a version in a process of its own; the process, and where it writes."""
+    code = (
+        "import sys, time\nfrom mtl.serving import versions\n"
+        "with versions.create_version(sys.argv[1]) as version:\n"
+        "    print(version.partial, flush=True)\n    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    partial = pathlib.Path(process.stdout.readline().strip())
+    if is_killed:
+        process.kill()
+        process.wait()
+    return process, partial
+
+
+@pytest.mark.slow
+def test_what_a_killed_export_left_goes_at_once_and_what_is_in_work_stays(tmp_path):
+    working, kept = begin(tmp_path, is_killed=False)
+    _, left = begin(tmp_path, is_killed=True)
+    try:
+        os.utime(kept, (0, 0))  # A clock that jumped.
+        assert left.exists()
+        publish(tmp_path)
+        assert kept.exists() and not left.exists()
+    finally:
+        working.kill()
+        working.wait()
+
+
+def test_a_start_of_a_training_leaves_the_export_that_is_in_work(tmp_path):
+    folder = tmp_path / "export" / "manual"
+    with versions.create_version(str(folder)) as version:
+        other = folder / ".partial-0"
+        other.mkdir()
+        assert leftovers.half_written(str(tmp_path)) == [str(other)]
+        assert os.path.isdir(version.partial)
+
+
+def test_what_a_killed_run_of_an_earlier_version_left_is_removed_once_it_is_old(tmp_path):
     for name, age in ((".partial-old", 7200), (".partial-new", 60)):
         (tmp_path / name).mkdir()
         then = time.time() - age

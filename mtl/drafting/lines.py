@@ -8,7 +8,6 @@ The rules are those of `mtl.data.csv`, which reads the same files in training.
 """
 
 import collections
-import csv
 import dataclasses
 import glob
 import gzip
@@ -16,6 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,8 @@ _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 # Lines by which the delimiter is found, and the header is told from a row.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
+# A file without line ends is not read whole, which could take all memory.
+_MOST_LINE_BYTES = 1 << 26
 # No text holds them, but for tabs and ends of lines.
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _READ_ERRORS = (OSError, EOFError, zlib.error)
@@ -132,11 +134,12 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
     found = []
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, start=1):
+            number = 0
+            while line := _read_line(path, file, number := number + 1):
                 if number == 1:
                     _require_text(path, line)
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
-                text = text.rstrip("\r\n")
+                text = text.rstrip("\n").replace("\r", "")
                 if text.strip(" \t") and not (comment and text.startswith(comment)):
                     found.append((number, text))
                 if len(found) == _FIRST_LINES:
@@ -152,9 +155,29 @@ def _require_text(path: str, start: bytes) -> None:
     is_text = not _CONTROL.search(start) and kind == "binary"
     fix = "Write it anew as CSV in UTF-8."
     checks.require(is_text, path, "be text in UTF-8", f"{kind}: {start[:8]!r}", fix)
+    is_split = b"\r" not in start.rstrip(b"\r\n")
+    fix = r"Old Macs wrote carriage returns alone: tr '\r' '\n' < OLD > NEW"
+    checks.require(is_split, f"{path} line 1", "end in a line feed", start[:60], fix)
 
 
-def _open(path: str):
+def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
+    """Return a line with its end, b"" behind the last one; fail for one that would fill memory."""
+    line = file.readline(_MOST_LINE_BYTES + 1)
+    rule, where = f"have at most {_MOST_LINE_BYTES:,} bytes", f"{path} line {number}"
+    fix = "A table has a line feed behind each row."
+    checks.require(len(line) <= _MOST_LINE_BYTES, where, rule, line[:60], fix)
+    return line
+
+
+def _read_block(path: str, file: IO[bytes], start: int) -> list[bytes]:
+    """Return the lines of the next block, without their line feeds; none at the end."""
+    text = file.read(_BLOCK_BYTES)
+    if text and not text.endswith(b"\n"):
+        text += _read_line(path, file, start + text.count(b"\n"))
+    return text.removesuffix(b"\n").split(b"\n") if text else []
+
+
+def _open(path: str) -> Any:
     return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
 
 
@@ -164,8 +187,23 @@ def _fail_to_read(path: str, error: Exception) -> None:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    cells = next(csv.reader([line], delimiter=delimiter), [])
-    return [cell.strip() for cell in cells]
+    """Return the trimmed cells of a line, also of one with quotes in the wrong places."""
+    return [cell.strip() for cell in _cut(line, delimiter)] if line else []
+
+
+def _cut(line: str, delimiter: str) -> list[str]:
+    if '"' not in line:
+        return line.split(delimiter)
+    end = re.escape(delimiter)
+    pattern = re.compile(rf'"([^"]*(?:""[^"]*)*)(?:"([^{end}]*)|$)|([^{end}]*)')
+    cells, start = [], 0
+    while start <= len(line):
+        found = pattern.match(line, start)
+        assert found is not None  # It matches nothing as well.
+        quoted, behind, plain = found.groups()
+        cells.append(plain if quoted is None else quoted.replace('""', '"') + (behind or ""))
+        start = found.end() + 1
+    return cells
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
@@ -215,11 +253,12 @@ def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
         start = 1
         try:
             with _open(path) as file:
-                while lines := file.readlines(_BLOCK_BYTES):
+                while lines := _read_block(path, file, start):
                     numbers, kept = _check(path, lines, start, dialect)
                     start += len(lines)
                     if kept:
-                        yield path, _to_table(path, numbers, kept, dialect), sum(map(len, lines))
+                        size = sum(map(len, lines)) + len(lines)
+                        yield path, _to_table(path, numbers, kept, dialect), size
         except _READ_ERRORS as error:
             _fail_to_read(path, error)
 
@@ -243,7 +282,7 @@ def _check(
     whole = re.compile(cell + rb"(?:%b%b){%d}" % (re.escape(delimiter), cell, breaks))
     numbers, kept = [], []
     for number, line in enumerate(lines, start):
-        line = line.rstrip(b"\n").replace(b"\r", b"")
+        line = line.replace(b"\r", b"")
         if number == 1 and dialect.has_header:
             continue
         fits = whole.fullmatch(line) if b'"' in line else line.count(delimiter) == breaks

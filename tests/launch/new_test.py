@@ -132,6 +132,9 @@ def test_a_mistake_in_a_flag_is_one_line_and_writes_nothing(run, tmp_path, args,
         (b'a,clicked\nx "y" z,0\n', "line 2 must have its quotes around whole values"),
         (b"a,clicked\n\xe9t\xe9,0\n", "line 2 must be UTF-8.*latin-1"),
         (b"a b c\n1 2 3\n", "must hold columns between"),
+        (b"a,clicked\r1,0\r2,1\r", "line 1 must end in a line feed.*Old Macs.*tr "),
+        (b"a,clicked\r1,0\n2,1\n", "line 1 must end in a line feed"),
+        (b"a,clicked\n" + b"1,0\r" * 100, "line 2 must have 2 columns, got '101"),
     ],
 )
 def test_a_table_that_is_wrong_is_one_line(run, tmp_path, text, message):

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -179,6 +179,7 @@ class Reporter:
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
+                    _check_started(self._tracker, tracked)
                     if self._is_owner:
                         self.kept.write_id(tracked.run_id)
                     return tracked
@@ -282,6 +283,14 @@ class Reporters:
         for thread in threads:
             thread.join()
         return [line for own in lines for line in own]
+
+
+def _check_started(tracker: types.Tracker, tracked: Any) -> None:
+    """Fail unless a tracker's `start` returned what reports to it."""
+    where, rule = f"{type(tracker).__name__}.start", "return a types.TrackedRun"
+    lacking = [name for name in ("run_id", "log", "add_file", "end") if not hasattr(tracked, name)]
+    checks.require(not lacking, where, f"{rule}, with {', '.join(lacking)}", tracked)
+    checks.is_a(where, tracked.run_id, str, f"{rule}, whose run_id is a text")
 
 
 def _measure(path: str) -> int:

@@ -197,3 +197,22 @@ def test_an_export_is_added_up_to_a_size(tmp_path, caplog):
         added = ("add_file", str(export), "export/best") in told.said
         assert added == is_added
     assert caplog.text.count("of 1.5 MB, as told.export_limit_mb = 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("started", "says"),
+    [
+        (None, "return a types.TrackedRun, with run_id, log, add_file, end, got None"),
+        ("run-1", "return a types.TrackedRun, with run_id, log, add_file, end, got 'run-1'"),
+        (trackers.ToldRun(None, 7), "return a types.TrackedRun, whose run_id is a text, got 7"),
+    ],
+)
+def test_a_start_that_returns_no_run_is_told_in_words(started, says, tmp_path, caplog):
+    class Wrong(trackers.Told):
+        def start(self, run):
+            return started
+
+    with caplog.at_level(logging.WARNING):
+        lines = _report(Wrong(), tmp_path, [1])
+    assert f"Wrong.start must {says}" in caplog.text + " ".join(lines)
+    assert "NoneType" not in caplog.text

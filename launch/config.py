@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import pprint
@@ -45,8 +46,9 @@ def load(
     check(files, params, trusted)
     bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
     gin.clear_config()
-    for binding in used:
-        gin.parse_config(binding.text)
+    # All with the same imports at once: gin takes as long for the imports as for the rest.
+    for imports, some in itertools.groupby(used, lambda binding: binding.imports):
+        gin.parse_config(gin_files.write_bindings(imports, some))
     try:
         gin.finalize()
         made = gin.get_configurable(experiment.Experiment)()

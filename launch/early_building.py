@@ -26,7 +26,7 @@ class _Building:
     """The parts that were built, by outline and scope."""
 
     def __init__(self, bindings: Sequence[gin_files.Binding]):
-        self._bindings = bindings
+        self._bindings, self._index = bindings, gin_usage.Index(bindings)
         self._macros = {b.name: b for b in bindings if not b.parameter}
         self._built: dict[tuple[Any, str], Any] = {}
 
@@ -37,7 +37,7 @@ class _Building:
         return self._built[target, scope]
 
     def _build_anew(self, target: Any, scope: str) -> Any:
-        held = gin_usage.select_holding(self._bindings, target, scope)
+        held = self._index.select_holding(target, scope)
         given = {name: self._find_value(b.value, scope) for name, b in held.items()}
         name, parameters = target.__name__, inspect.signature(target).parameters.values()
         many = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

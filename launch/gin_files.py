@@ -1,7 +1,7 @@
 """Gin files, binding by binding, so that every mistake has its file and line.
 
-for binding in gin_files.read(["gin_configs/x.gin"], ["Run.train_steps = 5"]):
-    gin.parse_config(binding.text)
+bindings = gin_files.read(["gin_configs/x.gin"], ["Run.train_steps = 5"])
+gin.parse_config(gin_files.write_bindings(bindings[0].imports, bindings[:1]))
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gin import config_parser
@@ -101,10 +101,10 @@ class Binding:
         """What this binding shares with those that it overrides."""
         return self.scope, self.target or self.selector, self.parameter
 
-    @property
-    def text(self) -> str:
-        """The binding as a gin file of its own."""
-        return "\n".join([_DYNAMIC, *self.imports, f"{self.name} = {self.value!r}"])
+
+def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
+    """Return a gin file of bindings that rest on the same imports."""
+    return "\n".join([_DYNAMIC, *imports, *(f"{one.name} = {one.value!r}" for one in bindings)])
 
 
 def read(
@@ -143,7 +143,7 @@ class _Reader:
         if len(within) > _DEEPEST:
             raise checks.UserError(f"more than {_DEEPEST} files include one another.")
         names, is_dynamic = gin_names.Names(self._trusted, self._modules), False
-        own: list[Binding] = []
+        own: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, _text(file)):
             with _located(place):
                 match statement:
@@ -160,7 +160,7 @@ class _Reader:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
                         binding = _resolved(statement, uses, names, place, names.known)
                         _refuse_twice(own, binding)
-                        own.append(binding)
+                        own[binding.key] = binding
                         self.bindings.append(binding)
         self._names.update(names)
 
@@ -213,30 +213,32 @@ def _resolved(
     )
 
 
-def _refuse_twice(own: Sequence[Binding], binding: Binding) -> None:
-    for earlier in own:
-        if earlier.key == binding.key:
-            raise checks.UserError(f"{binding.name} is bound in line {earlier.place.line} already.")
+def _refuse_twice(own: Mapping[Any, Binding], binding: Binding) -> None:
+    earlier = own.get(binding.key)
+    if earlier:
+        raise checks.UserError(f"{binding.name} is bound in line {earlier.place.line} already.")
 
 
-def _refuse_overridden(own: Sequence[Binding], included: Sequence[Binding], place: Place) -> None:
+def _refuse_overridden(
+    own: Mapping[Any, Binding], included: Sequence[Binding], place: Place
+) -> None:
     """Fail where an include takes back what the file says above it."""
     for late in included:
-        for early in own:
-            if early.key == late.key and repr(early.value) != repr(late.value):
-                raise checks.UserError(
-                    f"{late.place} overrides {early.name}, bound above in line "
-                    f"{early.place.line}. Put the include before it."
-                )
+        early = own.get(late.key)
+        if early and repr(early.value) != repr(late.value):
+            raise checks.UserError(
+                f"{late.place} overrides {early.name}, bound above in line "
+                f"{early.place.line}. Put the include before it."
+            )
 
 
 def _check_macros(bindings: Sequence[Binding]) -> None:
-    macros = [binding.name for binding in bindings if not binding.parameter]
+    macros = {binding.name: None for binding in bindings if not binding.parameter}
     for binding in bindings:
         for use in binding.uses:
             if isinstance(use, Macro) and use.name not in macros:
                 settings = [other.name for other in bindings if other.parameter == use.name]
-                hint = checks.nearest(use.name, macros)
+                hint = checks.nearest(use.name, list(macros))
                 if settings:
                     hint = f"{settings[0]} is a setting; a macro is bound as '{use.name} = ...'."
                 raise PlacedError(f"{binding.place}: {use!r} is not defined. {hint}".rstrip())

@@ -57,20 +57,32 @@ def covers(outer: str, inner: str) -> bool:
     return not outer or f"{inner}/".startswith(f"{outer}/")
 
 
-def select_holding(
-    bindings: Iterable[gin_files.Binding], target: Any, scope: str
-) -> dict[str, gin_files.Binding]:
-    """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
-    holding = [b for b in bindings if b.target is target and covers(b.scope, scope)]
-    inner_last = sorted(holding, key=lambda binding: len(binding.scope))
-    return {binding.parameter: binding for binding in inner_last}
+class Index:
+    """Bindings by what they bind, since a file may have as many as it builds parts."""
+
+    def __init__(self, bindings: Iterable[gin_files.Binding]):
+        self._settings: dict[tuple[int, str], list[gin_files.Binding]] = {}
+        self.macros: dict[str, list[gin_files.Binding]] = {}
+        for binding in bindings:
+            if binding.parameter:
+                key = id(binding.target), binding.scope
+                self._settings.setdefault(key, []).append(binding)
+            else:
+                self.macros.setdefault(binding.name, []).append(binding)
+
+    def select_holding(self, target: Any, scope: str) -> dict[str, gin_files.Binding]:
+        """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
+        parts = scope.split("/") if scope else []
+        scopes = ["", *("/".join(parts[: i + 1]) for i in range(len(parts)))]
+        holding = [b for outer in scopes for b in self._settings.get((id(target), outer), ())]
+        return {binding.parameter: binding for binding in holding}
 
 
 class _Walk:
     """What is built, in which scope, and which bindings are used, by key."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
-        self._bindings = tuple(bindings)
+        self._index = Index(bindings)
         self.built: dict[tuple[Any, str], Built] = {}
         self.endless: list[tuple[gin_files.Binding, Any]] = []
         self._within: list[Any] = []
@@ -80,7 +92,7 @@ class _Walk:
         """Go through the settings of `target`, as gin finds them in `scope`."""
         if (target, scope) in self.built:
             return
-        holds = select_holding(self._bindings, target, scope)
+        holds = self._index.select_holding(target, scope)
         names = [selector, *(binding.selector for binding in holds.values()), target.__name__]
         self.built[target, scope] = Built(target, scope, next(filter(None, names)), holds)
         self._within.append((target, scope))
@@ -100,9 +112,8 @@ class _Walk:
                 self.endless.append((binding, use))
             else:
                 self._within.append(use)
-                for macro in self._bindings:
-                    if not macro.parameter and macro.name == use.name:
-                        self.use(macro, use.name)
+                for macro in self._index.macros.get(use.name, ()):
+                    self.use(macro, use.name)
                 self._within.pop()
 
 

@@ -1,5 +1,7 @@
 """How gin files and parameters are read, against what gin itself makes of them."""
 
+import contextlib
+import cProfile
 import importlib
 import math
 import pathlib
@@ -9,9 +11,10 @@ import textwrap
 import gin
 import pytest
 
-from launch import config, gin_files, gin_names, gin_usage
+from launch import config, gin_files, gin_names, gin_usage, trust
 from mtl import checks, experiment, heads, spec
 from mtl.checkpoints import settings
+from tests.launch import toy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START = "from __gin__ import dynamic_registration\n"
@@ -35,7 +38,7 @@ def test_reads_shipped_experiments_as_gin_does(path, monkeypatch):
     theirs = gin.config_str()
     gin.clear_config()
     for binding in bindings:
-        gin.parse_config(binding.text)
+        gin.parse_config(gin_files.write_bindings(binding.imports, [binding]))
     ours = gin.config_str()
     gin.clear_config()
     assert ours == theirs and "heads." in ours
@@ -73,7 +76,9 @@ def test_the_end_of_a_name_is_enough_in_a_parameter_where_it_is_unambiguous(tmp_
         read = gin_files.read([file], ["two.Part.size = 2"])
     assert list(values(read)) == ["two.Part.size"]
     (binding,) = gin_files.read([file], ["a/Binary.name = {'k': [@b/Ordinal()]}"])
-    assert binding.text.endswith("a/heads.Binary.name = {'k': [@b/heads.Ordinal()]}")
+    assert gin_files.write_bindings(binding.imports, [binding]).endswith(
+        "a/heads.Binary.name = {'k': [@b/heads.Ordinal()]}"
+    )
 
 
 PARTS = """
@@ -114,7 +119,7 @@ def used(tmp_path, parts):
         used = gin_usage.used(bindings, parts.Root)
         gin.clear_config()
         for binding in used:
-            gin.parse_config(binding.text)
+            gin.parse_config(gin_files.write_bindings(binding.imports, [binding]))
         return [binding.name for binding in used], gin.get_configurable(parts.Root)()
 
     return read
@@ -189,7 +194,7 @@ def test_a_missing_number_goes_through_gin_and_back(tmp_path):
             path.write_text(gin.config_str())
         gin.clear_config()
         for binding in gin_files.read([str(path)], []):
-            gin.parse_config(binding.text)
+            gin.parse_config(gin_files.write_bindings(binding.imports, [binding]))
         made = gin.get_configurable(spec.Spec)()
         assert math.isnan(made.fields["age"].default)
         assert made.fields["n"].is_required and made.fields["job"].default == ""
@@ -345,3 +350,28 @@ def test_an_error_that_is_not_ours_names_the_part(tmp_path, monkeypatch):
 def test_a_key_of_a_map_is_a_text_or_a_number(used, key):
     with pytest.raises(checks.UserError, match="keys?"):
         used(f"parts.Root.part = {{{key}: 1}}\nm = 1\n")
+
+
+@pytest.mark.medium
+def test_the_work_for_a_file_is_proportional_to_its_lines(tmp_path):
+    def count_calls(heads):
+        path = tmp_path / f"{heads}.gin"
+        listed = ", ".join(f"@h{i}/heads.Binary()" for i in range(heads))
+        lines = [f"model.MultiTaskModel.heads = [{listed}]"]
+        for i in range(heads):
+            lines += [f"name_{i} = 't{i}'", f"h{i}/heads.Binary.name = %name_{i}"]
+        text, start = toy.GIN, toy.GIN.index("model.MultiTaskModel.heads")
+        text = text[:start] + text[text.index("update.Update.optimizer") :]
+        included = tmp_path / f"{heads}_included.gin"
+        included.write_text("".join(f"other_{i} = {i}\n" for i in range(heads)))
+        uses = "optimizers.Adam.learning_rate = 0.01"
+        path.write_text("\n".join([text, *lines, f'include "{included}"', ""]))
+        assert uses in text
+        profile = cProfile.Profile()
+        with profile, contextlib.suppress(checks.UserError):  # Nothing uses `other_0`.
+            config.find_bindings([str(path)], [], trust.EVERYTHING, gin_names.IMPORTED)
+        return sum(call.callcount for call in profile.getstats())
+
+    count_calls(10)  # Imports.
+    few, many = count_calls(200), count_calls(800)
+    assert many < 5 * few

@@ -10,7 +10,7 @@ import pkgutil
 import pytest
 
 import mtl
-from launch import config, gin_names, outlines, parts, trust
+from launch import config, gin_files, gin_names, outlines, parts, trust
 from mtl import checks
 from tests.launch import mistakes_test, toy
 
@@ -59,7 +59,10 @@ def bindings(modules, files, params=()):
         used = config.find_bindings(files, params, trust.EVERYTHING, modules)[1]
     except checks.UserError as error:
         return str(error)
-    return [(str(binding.place), binding.text) for binding in used]
+    return [
+        (str(binding.place), gin_files.write_bindings(binding.imports, [binding]))
+        for binding in used
+    ]
 
 
 @pytest.mark.medium

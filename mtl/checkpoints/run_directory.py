@@ -242,6 +242,15 @@ def step_saved(checkpoint: str) -> int:
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
+def require_regular(model_dir: str) -> None:
+    """Fail where a pipe or a device lies in the place of a file of a run."""
+    for path in filter(storage.is_local, _written(model_dir)):
+        storage.require_regular(path)
+        for folder, _, names in os.walk(path):
+            for name in names:
+                storage.require_regular(os.path.join(folder, name))
+
+
 def checkpoint_path(model_dir: str, which: str) -> str:
     """Return the checkpoint that "latest", "best" or a path names.
 
@@ -250,6 +259,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_plain("--checkpoint", which)
+    require_regular(model_dir)
     if which in ("latest", "best"):
         directory = model_dir if which == "latest" else os.path.join(model_dir, "best")
         path = find_latest(directory)
@@ -320,6 +330,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
     """
     is_new = not tf.io.gfile.isdir(model_dir)
     require_writable("--model_dir", model_dir)
+    require_regular(model_dir)
     try:
         with lock.hold_lock(model_dir):
             yield

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import stat
 import threading
 import urllib.parse
 import urllib.request
@@ -88,8 +89,18 @@ def exists(path: str) -> bool:
     return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
 
 
+def require_regular(path: str) -> None:
+    """Fail for a pipe, a socket or a device, which would be waited for."""
+    if is_local(path) and os.path.exists(path):
+        mode = os.stat(path).st_mode
+        is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket or a device"
+        checks.require(is_regular, path, "be a file", kind, "Delete it, or copy the file back.")
+
+
 def read(path: str) -> bytes:
     """Return what a file holds; a local one is read without TensorFlow."""
+    require_regular(path)
     with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
 

@@ -134,6 +134,7 @@ def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
       UserError: its record of the best, or its checkpoint, is damaged.
     """
     storage.require_plain("--model_dir", model_dir)
+    run_directory.require_regular(model_dir)
     path = os.path.join(model_dir, "best", "best.json")
     return Run(
         experiment=experiment,

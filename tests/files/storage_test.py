@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks
+from mtl.checkpoints import run_directory
 from mtl.files import atomic, storage
 from mtl.runs import verbs
 from tests import tiny
@@ -201,3 +202,27 @@ def test_a_full_disk_at_the_start_of_training_is_one_line_and_leaves_nothing(sma
     ):
         verbs.train(tiny.make(), str(small / "run"))
     assert not list(small.iterdir())
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.gin")
+    (tmp_path / "link").symlink_to(tmp_path / "config.gin")
+    for name in ("config.gin", "link"):
+        with pytest.raises(checks.UserError, match=f"{name} must be a file, got 'a pipe'"):
+            storage.read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["row_names.json", "best/best.json", "model.ckpt-2.index"])
+def test_a_pipe_in_a_run_is_refused_by_whoever_reads_or_trains_it(name, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / "scores.jsonl")  # Of a user, who predicts into it.
+    run_directory.require_regular(str(tmp_path))
+    os.mkfifo(path)
+    with pytest.raises(checks.UserError, match=f"{name} must be a file, got 'a pipe'. Delete it"):
+        run_directory.checkpoint_path(str(tmp_path), "latest")
+    with (
+        pytest.raises(checks.UserError, match=f"{name} must be a file"),
+        run_directory.lock_run(str(tmp_path)),
+    ):
+        pass

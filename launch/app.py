@@ -160,4 +160,4 @@ class Lines(logging.Handler):
     """Writes lines to standard error, above the progress bar where there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.tqdm.write(self.format(record), file=sys.stderr)
+        tqdm.tqdm.write(checks.mask(self.format(record)), file=sys.stderr)

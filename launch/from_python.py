@@ -424,4 +424,4 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "Warning: " * (record.levelno >= logging.WARNING)
-        tqdm.tqdm.write(prefix + self.format(record), file=sys.stderr)
+        tqdm.tqdm.write(checks.mask(prefix + self.format(record)), file=sys.stderr)

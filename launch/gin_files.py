@@ -142,9 +142,19 @@ class _Reader:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
             raise checks.UserError(f"more than {_DEEPEST} files include one another.")
+        text = _text(file)
+        try:
+            self._read_text(file, text, within)
+        except checks.UserError:
+            if not _may_be_private(file, within):
+                raise
+            told = "is no gin file, or has a mistake, which is shown of files named *.gin alone"
+            raise checks.UserError(f"{file!r} {told}.") from None
+
+    def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
         names, is_dynamic = gin_names.Names(self._trusted, self._modules), False
         own: dict[Any, Binding] = {}
-        for place, statement, uses in _statements(file, _text(file)):
+        for place, statement, uses in _statements(file, text):
             with _located(place):
                 match statement:
                     case config_parser.ImportStatement(module="__gin__.dynamic_registration"):
@@ -304,9 +314,24 @@ def _syntax_problem(error: SyntaxError) -> str:
     return f"{' '.join(message.split()).rstrip('.')}, in {line!r}."
 
 
+def _find(file: str) -> pathlib.Path | None:
+    """Return where a file lies; a relative path starts here or where this project lies."""
+    return next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
+
+
+def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
+    """Return whether a file of a stranger leads to one that is none, such as /proc/self/environ.
+
+    Its lines are not quoted then. What a flag names is the choice of the user.
+    """
+    found = _find(file)
+    is_other = found is not None and found.resolve().suffix != ".gin"
+    return is_other and (bool(within) or file.endswith(".gin"))
+
+
 def _text(file: str) -> str:
-    """Return the text of a file; a relative path starts here or where this project lies."""
-    found = next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
+    """Return the text of a file."""
+    found = _find(file)
     if found is None:
         folder, name = os.path.split(file)
         neighbours = next((p for p in (pathlib.Path(folder), _ROOT / folder) if p.is_dir()), None)

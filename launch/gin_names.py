@@ -221,7 +221,11 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 
 
 def check_value(name: str, value: Any, depth: int = 0) -> None:
-    """Fail on what gin cannot write: infinity, as of 1e999, deep lists, and parts as keys."""
+    """Fail on what no gin file may hold.
+
+    That is what gin cannot write, infinity, as of 1e999, deep lists and parts as keys, and
+    passwords.
+    """
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):
         for key in value:
@@ -230,6 +234,8 @@ def check_value(name: str, value: Any, depth: int = 0) -> None:
     if isinstance(value, (list, tuple)):
         for item in value:
             check_value(name, item, depth + 1)
+    elif isinstance(value, str):
+        checks.no_password(name, value)
     elif isinstance(value, float):
         fix = "A float ends at 1.8e308."
         checks.require(math.isfinite(value), name, "hold finite numbers", value, fix)

@@ -32,7 +32,7 @@ class Handler(logging.FileHandler):
         line = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname,
-            "message": record.getMessage(),
+            "message": checks.mask(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         return json.dumps(_plain(line), ensure_ascii=False, allow_nan=False)

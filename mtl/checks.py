@@ -19,6 +19,11 @@ _LONGEST_LINE = 2000
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # Where an object lies in memory tells nobody anything.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# What stands for the one who logs in: all of it in the address of a web server, where it may be a
+# token, and behind the colon elsewhere, as in `wasbs://container@account` nothing is secret.
+_LOGIN = re.compile(r"(?i)(\bhttps?://|://[^\s/'\"<>:@]*:)[^\s/'\"<>]+(?=@)")
+_PASSWORD = re.compile(r"(?i)([?&;](?:password|passwd|pwd|token|secret|api_?key)=)[^\s&;'\"<>]+")
+_BEARER = re.compile(r"(?i)\b((?:Bearer|Basic) )[\w.~+/=\-]{8,}")
 _INT64 = range(-(2**63), 2**63)
 _FLOAT32 = 3.4028235e38
 
@@ -26,12 +31,12 @@ _FLOAT32 = 3.4028235e38
 class UserError(ValueError):
     """A mistake that the user can fix: shown as one line, without a traceback, with exit code 2.
 
-    What it quotes of files and servers may hold anything: what would end the line is escaped, and
-    the middle of a very long one is left out.
+    What it quotes of files and servers may hold anything: what would end the line is escaped, what
+    is secret is masked, and the middle of a very long one is left out.
     """
 
     def __init__(self, line: str = ""):
-        line = escape(line)
+        line = mask(escape(line))
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
 
@@ -43,6 +48,13 @@ class UserTypeError(UserError, TypeError):
 def escape(text: str) -> str:
     """Return a text as one line of UTF-8: ends of lines and commands are written as codes."""
     return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
+
+
+def mask(text: str) -> str:
+    """Return a text with `***` for the passwords and tokens in its addresses and headers."""
+    for secret in (_LOGIN, _PASSWORD, _BEARER):
+        text = secret.sub(r"\1***", text)
+    return text
 
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
@@ -77,6 +89,14 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
             require(abs(value) <= _FLOAT32, where, "be a float32", value)
         case str():
             require("\0" not in value, where, "hold no character NUL", value)
+
+
+def no_password(where: str, text: str) -> None:
+    """Fail for a text with a password or a token in an address, which a run would keep and show."""
+    fix = "Take it out, and set it where the client reads it; of MLflow these are MLFLOW_TRACKING_"
+    fix += "USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_URI for a database."
+    is_free = "://" not in text or mask(text) == text
+    require(is_free, where, "hold no password, as runs keep and show their settings", text, fix)
 
 
 def texts(where: str, values: Any, rule: str) -> None:

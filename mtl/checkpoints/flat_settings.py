@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mtl import checks
 from mtl.checkpoints import settings as canonical
 
 _LONGEST = 160
@@ -105,7 +106,7 @@ def _write_apart(
         first.setdefault(one.meaning, one.value)
     if len(set(first.values())) < len(first):
         first = {meaning: ABSENT if meaning is None else meaning for meaning in first}
-    return {run: first[meaning] for run, meaning in meanings.items()}
+    return {run: checks.mask(first[meaning]) for run, meaning in meanings.items()}
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
@@ -184,5 +185,5 @@ def _hollow(value: Any) -> Any:
 
 
 def _write(value: Any) -> str:
-    """Return a value as text, without the addresses of objects."""
-    return _ADDRESS.sub("", repr(value))
+    """Return a value as text, without the addresses of objects and without passwords."""
+    return checks.mask(_ADDRESS.sub("", repr(value)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import checks, types
 from mtl.files import atomic
 
 FOLDER = "tracking"
@@ -37,7 +37,10 @@ class Kept:
         self, model_dir: str, name: str, destination: str, part: types.RunPart | None = None
     ):
         self.folder = os.path.join(model_dir, FOLDER, name)
-        self._owner = {"model_dir": atomic.absolute(model_dir), "destination": destination}
+        self._owner = {
+            "model_dir": atomic.absolute(model_dir),
+            "destination": checks.mask(destination),
+        }
         self._part = part
         self._whole = Kept(part.folder, name, destination) if part else None
 
@@ -46,7 +49,7 @@ class Kept:
         if self._whole:
             return self._whole.read_id()
         found = self._read("run")
-        is_own = {name: found.get(name) for name in self._owner} == self._owner
+        is_own = {name: _mask(found.get(name)) for name in self._owner} == self._owner
         run_id = found.get("run_id")
         return run_id if is_own and isinstance(run_id, str) else None
 
@@ -67,7 +70,8 @@ class Kept:
     def tell_other(self) -> str:
         """Say what the folder's id belongs to, where that is another run; "" where it is none."""
         found = self._read("run")
-        others = [f"{found[n]}" for n, own in self._owner.items() if found.get(n, own) != own]
+        kept = {name: _mask(found.get(name, own)) for name, own in self._owner.items()}
+        others = [f"{kept[name]}" for name, own in self._owner.items() if kept[name] != own]
         return " of ".join(others)
 
     def forget(self) -> None:
@@ -113,3 +117,8 @@ class Kept:
     def _write(self, name: str, content: dict[str, Any]) -> None:
         tf.io.gfile.makedirs(self.folder)
         atomic.write(self._path(name), json.dumps(content) + "\n")
+
+
+def _mask(value: Any) -> Any:
+    """Return what is kept without the password that an earlier version has kept with it."""
+    return checks.mask(value) if isinstance(value, str) else value

@@ -20,7 +20,7 @@ from mtl.tracking import packages
 _STATES = {types.FINISHED: "FINISHED", types.FAILED: "FAILED", types.KILLED: "KILLED"}
 # MLflow takes no more at once.
 _AT_ONCE = 100
-_LOGIN = re.compile(r"//[^/@]*@")
+_LOGIN = re.compile(r"//[^/\s]*@")
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
@@ -30,7 +30,8 @@ class MLflow(types.Tracker):
 
     Attributes:
       tracking_uri: the server, "sqlite:///FILE" or a folder; by default what MLFLOW_TRACKING_URI
-        says, or MLflow's own default. How to log in is for MLflow's environment variables.
+        says, or MLflow's own default. It holds no password: that is for MLflow's environment
+        variables.
       experiment: in which runs are listed; it is created where it is not there.
       run_name: of the run; by default that of its folder.
       tags: {name: text} of the run.
@@ -50,6 +51,7 @@ class MLflow(types.Tracker):
         for name in ("tracking_uri", "run_name"):
             if getattr(self, name) is not None:
                 checks.is_a(f"MLflow.{name}", getattr(self, name), str, "be a text or None")
+        checks.no_password("MLflow.tracking_uri", self.tracking_uri or "")
         checks.is_a("MLflow.experiment", self.experiment, str, "be a name")
         checks.require(bool(self.experiment), "MLflow.experiment", "be a name", self.experiment)
         checks.mapping("MLflow.tags", self.tags, "be {name: text}")
@@ -61,7 +63,7 @@ class MLflow(types.Tracker):
     def destination(self) -> str:
         """The server, without a password in its address, and the experiment."""
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        return f"{_LOGIN.sub('//', uri)} {self.experiment}".strip()
+        return checks.mask(f"{_LOGIN.sub('//', uri)} {self.experiment}".strip())
 
     def require(self) -> None:
         """Fail where MLflow is not installed."""

@@ -5,7 +5,7 @@ import types as python_types
 
 import pytest
 
-from mtl import tracking, types
+from mtl import checks, tracking, types
 from mtl.tracking import mlflow
 
 PARAMETERS = {f"model.heads[a].n{i}": str(i) for i in range(150)}
@@ -85,9 +85,16 @@ def test_what_is_added_later_leaves_the_state_of_the_run(client):
     assert client.calls == [("log_artifact", "r7", __file__, None, {})]
 
 
-def test_a_password_is_not_kept():
-    made = tracking.MLflow(tracking_uri="https://me:secret@host:5000/x", experiment="e")
-    assert made.destination == "https://host:5000/x e"
+@pytest.mark.parametrize(
+    "uri",
+    ["https://me:s3cr3t@ss@host:5000/x", "https://s3cr3t@host:5000/x", "x://:s3cr3t@host:5000/x"],
+)
+def test_a_password_is_refused_and_that_of_the_environment_not_kept(uri, monkeypatch):
+    with pytest.raises(checks.UserError, match="MLFLOW_TRACKING_PASSWORD") as error:
+        tracking.MLflow(tracking_uri=uri)
+    assert "s3cr3t" not in str(error.value) and "***@host:5000/x" in str(error.value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert tracking.MLflow(experiment="e").destination.endswith("://host:5000/x e")
 
 
 class _WandbRun:

@@ -4,8 +4,6 @@ tables.write_parquet("visits.parquet", {"id": ids, "norm": norms})
 columns = tables.read_parquet("visits.parquet")
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +11,7 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
-from mtl.files import atomic
+from mtl.files import atomic, csv_text
 
 Columns = Mapping[str, np.ndarray]
 
@@ -35,11 +33,8 @@ def read_parquet(path: str) -> dict[str, np.ndarray]:
 
 def write_csv(path: str, columns: Columns) -> None:
     """Write a header and a line for each row; a NaN is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*map(_cells, columns.values()), strict=True))
-    atomic.write(path, text.getvalue())
+    rows = zip(*map(_cells, columns.values()), strict=True)
+    atomic.write(path, csv_text.write([[*columns], *rows]))
 
 
 def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:

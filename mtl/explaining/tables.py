@@ -3,8 +3,6 @@
 tables.write_tables("runs/adult/explained", found)
 """
 
-import csv
-import io
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl.explaining import explanation, inputs
-from mtl.files import atomic
+from mtl.files import atomic, csv_text
 from mtl.monitoring import summary
 
 NAMES = ("importance.csv", "attributions.csv", "dependence.csv", "gradients.csv")
@@ -31,10 +29,8 @@ def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
         header, *lines = make(found)
         path = os.path.join(folder, name)
         if lines:
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([header, *map(_tell, lines)])
             written.append(path)
-            atomic.write(path, text.getvalue())
+            atomic.write(path, csv_text.write([header, *map(_tell, lines)]))
         elif tf.io.gfile.exists(path):
             tf.io.gfile.remove(path)
     return written

@@ -5,15 +5,13 @@ path = affinity_picture.draw("runs/adult")    # runs/adult/affinity.svg, and aff
 Both are means over all measurements that `affinity.TaskAffinity` made, `docs/affinity.md` says how.
 """
 
-import csv
-import io
 import math
 import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mtl.files import atomic
+from mtl.files import atomic, csv_text
 from mtl.monitoring import chart, event_files
 
 FILE, TABLE = "affinity.svg", "affinity.csv"
@@ -54,17 +52,15 @@ def estimate_error(values: Sequence[float]) -> float:
 
 
 def _write_table(pairs: Pairs, curves: event_files.Curves) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADER)
+    rows: list[Sequence[str]] = [_HEADER]
     for (one, other), points in pairs.items():
         values = list(points.values())
         names = (f"{_COSINE}{one}/{other}", f"{_COSINE}{other}/{one}")
         cosines = [value for name in names for value in curves.get(name, {}).values()]
         cosine = statistics.fmean(cosines) if cosines else math.nan
         numbers = (statistics.fmean(values), estimate_error(values), len(values), cosine)
-        writer.writerow([one, other, *("" if math.isnan(n) else f"{n:.6g}" for n in numbers)])
-    return text.getvalue()
+        rows.append([one, other, *("" if math.isnan(n) else f"{n:.6g}" for n in numbers)])
+    return csv_text.write(rows)
 
 
 def _draw_panels(pairs: Pairs) -> list[str]:

@@ -4,8 +4,6 @@ curve_files.write_curves("runs/a/curves/eval_step_500", counted)
 # income.svg, income_thresholds.csv, income_reliability.csv, income_histogram.csv, ..._confusion.csv
 """
 
-import csv
-import io
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl.files import atomic
+from mtl.files import atomic, csv_text
 from mtl.monitoring import chart, curves
 
 _Lines = dict[str, list[tuple[float, float]]]
@@ -59,11 +57,7 @@ def _tabulate(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
 
 
 def _write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([[_show(cell) for cell in row] for row in rows])
-    return file.getvalue()
+    return csv_text.write([header, *([_show(cell) for cell in row] for row in rows)])
 
 
 def _show(cell: str | float) -> str:

@@ -5,14 +5,12 @@ comparison_text.write_csv("runs.csv", found)
 """
 
 import collections
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from mtl import aligned
 from mtl.checkpoints import flat_settings
-from mtl.files import atomic
+from mtl.files import atomic, csv_text
 from mtl.monitoring import summary
 from mtl.reports import comparison, record
 
@@ -77,18 +75,16 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
 
 def write_csv(path: str, found: comparison.Comparison) -> None:
     """Write a line for each run: where it lies, its state, all figures, metrics and settings."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     differing = [f"setting: {setting}" for setting in found.differing]
     fixed = ["run", "model_dir", "state", "step", "best_step"]
-    writer.writerow([*fixed, *found.figures, *found.metrics, *differing])
+    rows: list[list] = [[*fixed, *found.figures, *found.metrics, *differing]]
     for name, run in found.runs.items():
         state, _ = run.state
         cells = [name, run.model_dir, state, run.step, run.best_step]
         cells += [_exact(values, name) for values in (*found.figures.values(),)]
         cells += [_exact(values, name) for values in found.metrics.values()]
-        writer.writerow([*cells, *(row[name] for row in found.differing.values())])
-    atomic.write(path, text.getvalue())
+        rows.append([*cells, *(row[name] for row in found.differing.values())])
+    atomic.write(path, csv_text.write(rows))
 
 
 def _exact(values: Mapping[str, float], name: str) -> str:

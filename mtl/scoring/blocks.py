@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import tensorflow as tf
 
 from mtl.data import examples
+from mtl.files import csv_text
 from mtl.scoring.batches import Values
 
 Columns = Mapping[str, Values]
@@ -25,9 +26,6 @@ class Block(NamedTuple):
     header: bytes
     rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
 
-
-# What makes a spreadsheet take a cell for a formula: OWASP, CSV Injection.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 EMPTY = Block(b"", b"")
 
@@ -48,7 +46,8 @@ def _csv(columns: Columns) -> Block:
 
 def _spreadsheet(columns: Columns) -> Block:
     """CSV in which no cell of text is a formula."""
-    return _csv({_unarmed(name): _without_formulas(_array(v)) for name, v in columns.items()})
+    escape = csv_text.escape_formula
+    return _csv({escape(name): _without_formulas(_array(v)) for name, v in columns.items()})
 
 
 def _without_formulas(values: Values) -> Values:
@@ -57,14 +56,10 @@ def _without_formulas(values: Values) -> Values:
         return values
     texts = _cells(values)
     if isinstance(values, np.ndarray):
-        return np.array([_unarmed(text) for text in texts.to_pylist()], object)
+        return np.array([csv_text.escape_formula(text) for text in texts.to_pylist()], object)
     is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
     cells = zip(texts.to_pylist(), is_number, strict=True)
-    return [text if number else _unarmed(text) for text, number in cells]
-
-
-def _unarmed(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return [text if number else csv_text.escape_formula(text) for text, number in cells]
 
 
 def _records(columns: Columns) -> Block:

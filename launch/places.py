@@ -1,7 +1,7 @@
 """The settings of `mtl` that name a file, a folder or a server, and what each of them may do.
 
 for place in places.find(experiment): ...     # those of a run that act, with what they do
-places.TABLE["Distillation.teacher"].effects   # ("runs code", "writes", "connects")
+places.TABLE["Distillation.teacher"].effects   # ("run code", "write", "connect")
 places.write_table()                           # that of docs/security.md
 
 `--trusted_packages` refuses each that does more than read; `--trusted_settings` allows some of them
@@ -18,7 +18,7 @@ from mtl import deferred
 with deferred.imports():
     from mtl import types
 
-RUNS, WRITES, CONNECTS = "runs code", "writes", "connects"
+RUNS, WRITES, CONNECTS = "run code", "write", "connect"
 _EFFECTS = (RUNS, WRITES, CONNECTS)
 _OWN = "mtl."
 _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")

@@ -79,7 +79,7 @@ class Trusted:
         for setting, value, effects in places.find(part):
             if setting not in self._settings:
                 may = " and ".join(filter(None, [", ".join(effects[:-1]), effects[-1]]))
-                rule = f"be left out with {FLAG}, as it {may}"
+                rule = f"be left out with {FLAG}, as it may {may}"
                 fix = f"If you trust what it names, add {SETTINGS_FLAG}={setting}."
                 checks.fail(setting, rule, value, fix)
         for inner in part_types.walk_parts(part):

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from launch import here
+from launch import app, cluster, here
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACE = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\n"
@@ -77,3 +77,17 @@ def test_a_module_of_a_stranger_stands_before_none_that_is_installed(folder, fla
     )
     assert done.returncode == 2 and done.stderr.startswith("Error: there is no gin file 'none.gin'")
     assert not list(folder.glob("*.imported"))
+
+
+@pytest.mark.parametrize("packages", [None, [], ["ours", "theirs"]])
+def test_the_processes_of_a_cluster_trust_the_same(packages, monkeypatch):
+    settings = ["Tfds.data_dir"] if packages else []
+    values = {"GIN_FILE": ["x.gin"], "GIN_PARAM": [], "MODEL_DIR": None, "JSON_LOG": None}
+    values |= {"TRUSTED": packages, "TRUSTED_SETTINGS": settings}
+    for name, value in values.items():
+        flag = types.SimpleNamespace(name=name.lower(), value=value)
+        monkeypatch.setattr(app, name, flag)
+    monkeypatch.setattr(cluster, "EVALUATOR", types.SimpleNamespace(value=False))
+    trusted = [] if packages is None else [f"--trusted_packages={','.join(packages)}"]
+    trusted += ["--trusted_settings=Tfds.data_dir"] * bool(packages)
+    assert cluster.arguments() == ["--gin_file=x.gin", *trusted]

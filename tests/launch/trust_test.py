@@ -126,7 +126,7 @@ def test_refuses_a_folder_whose_files_name_classes(name, stolen):
     is_set = "{}" not in name
     source = tfds.Tfds(name=name.format(folder), data_dir=folder if is_set else None)
     trusted = trust.Trusted(["tensorflow_datasets"])
-    where = "data_dir must be left out with --trusted_packages, as it runs code and writes"
+    where = "data_dir must be left out with --trusted_packages, as it may run code and write"
     with pytest.raises(checks.UserError, match=where if is_set else "name must name a module of"):
         trusted.check_built(_data_with(source))
     assert not (stolen / "imported").exists()

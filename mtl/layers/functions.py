@@ -244,7 +244,7 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
 
 
 def update_averages(
-    averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float
+    averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float | tf.Tensor
 ) -> None:
     """Have UPDATE_OPS move averages: `average += (1 - momentum) * (moment - average)`."""
     # Where layers share averages, one moves them after the other.

@@ -11,6 +11,8 @@ from mtl.variables import freezing
 
 tf1 = tf.compat.v1
 
+_ENOUGH_ROWS = 16
+
 
 def normalise(
     inputs: tf.Tensor,
@@ -24,9 +26,14 @@ def normalise(
 
     `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
     al., CIKM 2021, arXiv:2101.11427, section 4.2). In training the moments are those of the group's
-    rows in the batch, of all replicas that train in step; otherwise, and where they are frozen, the
-    moving averages [N, D], which UPDATE_OPS move as those of `layers.batch_norm`. A group without a
-    row in the batch keeps its averages.
+    rows in the batch, of all replicas that train in step, with the unbiased variance. A group of
+    less than 16 rows takes moments of all rows of the batch for what it lacks: of r rows,
+    `w own + (1 - w) all, w = (r - 1) / 15`. One row has no variance of its own.
+
+    Otherwise, and where they are frozen, the moments are moving averages [N, D] of those that
+    normalised the group in training. They start as those of the first batch with a row of the
+    group, then UPDATE_OPS move them as those of `layers.batch_norm`. A group without a row in the
+    batch keeps its averages.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]
@@ -48,21 +55,40 @@ def normalise(
         scale = (gamma * tf.linalg.matmul(members, gammas)) * tf.math.rsqrt(variance + epsilon)
         outputs = (values - mean) * scale + beta + tf.linalg.matmul(members, betas)
         if moving is not False:
-            functions.update_averages(averages, moments, momentum)
+            # A rare group would be normalised for long by what the averages start from.
+            own_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
+            functions.update_averages(averages, moments, own_momentum)
         return tf.cast(outputs, inputs.dtype)
 
 
 def _find_moments(
     values: tf.Tensor, members: tf.Tensor, averages: list[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return mean and variance of each group, [N, D]; the averages where a group has no row."""
-    counts = replicas.average_over_replicas(tf.reduce_sum(members, axis=0))[:, tf.newaxis]
-    is_there = counts > 0
-    safe = tf.where(is_there, counts, tf.ones_like(counts))
-    sums = tf.linalg.matmul(members, values, transpose_a=True)
-    mean = replicas.average_over_replicas(sums) / safe
-    centred = (values - tf.linalg.matmul(members, mean)) ** 2
-    squares = tf.linalg.matmul(members, centred, transpose_a=True)
-    variance = replicas.average_over_replicas(squares) / safe
-    found = zip((mean, variance), averages, strict=True)
-    return [tf.where(is_there, moment, average) for moment, average in found]
+    """Return mean and variance for each group, [N, D]; the averages where a group has no row."""
+    counts = _sum_over_rows(members, tf.ones_like(values[:, :1]))  # [N, 1]
+    means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
+    centred = values - tf.linalg.matmul(members, means)
+    squares = _sum_over_rows(members, centred**2)
+    variances = squares / tf.maximum(counts - 1, 1)
+    # All rows together, by the groups: squares within them, and of their means.
+    size = tf.reduce_sum(counts)
+    mean = tf.reduce_sum(counts * means, axis=0) / size
+    between = tf.reduce_sum(counts * (means - mean) ** 2, axis=0)
+    variance = (tf.reduce_sum(squares, axis=0) + between) / tf.maximum(size - 1, 1)
+    own = tf.clip_by_value((counts - 1) / (_ENOUGH_ROWS - 1), 0, 1)
+    found = [own * means + (1 - own) * mean, own * variances + (1 - own) * variance]
+    return [tf.where(counts > 0, *pair) for pair in zip(found, averages, strict=True)]
+
+
+def _are_unmoved(mean: tf.Variable, variance: tf.Variable) -> tf.Tensor:
+    """Return which groups have had no row so far, [N, 1]: their averages are 0 and 1."""
+    is_first = tf.equal(mean, 0) & tf.equal(variance, 1)
+    return tf.reduce_all(is_first, axis=1, keepdims=True)
+
+
+def _sum_over_rows(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Sum over the rows of each group, [B, N] and [B, D] -> [N, D]."""
+    own = tf.linalg.matmul(members, values, transpose_a=True)
+    if replicas.are_separate():
+        return own
+    return replicas.average_over_replicas(own) * replicas.count()

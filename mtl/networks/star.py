@@ -26,7 +26,7 @@ class STAR:
     Click-Through Rate Prediction", CIKM 2021, arXiv:2101.11427. `*` is by element. W[l, d] starts
     at 1 and b[l, d] at 0, so all domains start alike. The inputs are normalised by the moments of
     the rows of their domain in the batch, as batches here mix domains and those of the paper hold
-    one each (see `mtl.layers.partitioned_norm`).
+    one each. A domain of few rows takes moments of all rows (see `mtl.layers.partitioned_norm`).
 
     It is a trunk, and works under several tasks. The paper adds the logit of its auxiliary network
     to that of this one. Here the outputs of both are joined, and the linear layer of each head adds

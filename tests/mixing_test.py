@@ -185,6 +185,40 @@ def test_losses_equal_numpy_and_a_missing_label_counts_for_no_side():
         assert losses[f"{task}/loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Seen(types.AuxiliaryLoss):
+    """How far the numbers that the network sees are from those of the row."""
+
+    name: str = "seen"
+    field: str = "x"
+    reads_features: bool = False
+    reads_labels: bool = False
+
+    def __call__(self, activations):
+        rows = activations.labels if self.field in images.LABELS else activations.features
+        numbers = tf.reshape(rows[self.field], [images.ROWS, -1])
+        return tf.reduce_sum((activations.inputs["numeric_x"] - numbers) ** 2, 1)
+
+
+@pytest.mark.medium
+def test_a_loss_that_reads_features_sees_rows_that_are_not_mixed():
+    made = images.make_model(
+        mixing=mixing.Mixup(alpha=1.0), auxiliary_losses=[_Seen(reads_features=True)]
+    )
+    _, losses = images.take_steps(made, steps=1)
+    assert losses["seen/loss"] == 0
+
+
+@pytest.mark.parametrize("field", ["x", "size"])
+def test_fields_of_mixed_rows_are_kept_from_losses_that_do_not_declare_them(field):
+    made = images.make_model(mixing=mixing.Mixup(), auxiliary_losses=[_Seen(field=field)])
+    declared = "reads_features" if field == "x" else "reads_labels"
+    message = f"auxiliary loss 'seen' must say {declared} = True to read a field .*'{field}'"
+    with pytest.raises(checks.UserError, match=message), tf.Graph().as_default():
+        tf1.train.create_global_step()
+        images.build_step(made)
+
+
 @pytest.mark.medium
 def test_a_task_without_a_label_leaves_its_head_unmoved():
     made = images.make_model(mixing=mixing.Mixup(alpha=1.0))

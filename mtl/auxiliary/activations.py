@@ -5,12 +5,12 @@ again = activations.run({**activations.inputs, "image_x": noisy})
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from mtl import types
+from mtl import checks, types
 from mtl.step import draws, whole_batch
 from mtl.variables import views
 
@@ -59,6 +59,37 @@ class Activations(types.Activations):
         return dataclasses.replace(
             self, inputs=inputs, towers=towers, logits=logits, draws_by_step=bool(drawn)
         )
+
+
+def withhold_rows(activations: Activations, name: str) -> Activations:
+    """Return activations of mixed rows for the loss of this name, without features and labels.
+
+    Raises:
+      UserError: once the loss reads one of them.
+    """
+    labels = _Withheld(f"auxiliary loss {name!r}", "reads_labels")
+    features = _Withheld(f"auxiliary loss {name!r}", "reads_features")
+    return dataclasses.replace(activations, features=features, labels=labels)
+
+
+class _Withheld(Mapping[str, tf.Tensor]):
+    """Fields of rows that have been mixed, which belong to no row any more."""
+
+    def __init__(self, where: str, declaration: str):
+        self._where, self._declaration = where, declaration
+
+    def __getitem__(self, name: str) -> tf.Tensor:
+        self._refuse(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse(None)
+
+    def __len__(self) -> int:
+        self._refuse(None)
+
+    def _refuse(self, name: str | None) -> NoReturn:
+        rule = f"say {self._declaration} = True to read a field where MultiTaskModel.mixing mixes"
+        checks.fail(self._where, rule, name)
 
 
 def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:

@@ -6,7 +6,8 @@ auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder 
 auxiliary.Distillation.temperature = 2.0
 
 The teacher is what a server would serve, computed beside the step in a session of its own. It sees
-the rows as they are, whatever augmentation the student sees.
+the rows as they are, whatever augmentation the student sees. Where `MultiTaskModel.mixing` mixes
+rows, the student runs once more on rows that are not mixed, and learns from the teacher by them.
 """
 
 import dataclasses
@@ -39,6 +40,8 @@ class _OfTeacher(base.Base):
 
     teacher: str
     signature: str = settings.RAW
+
+    reads_features: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()

@@ -4,7 +4,7 @@ found = row_losses.compute(model.auxiliary_losses, activations)     # {name: Row
 weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import tensorflow as tf
@@ -32,14 +32,22 @@ class RowLosses(NamedTuple):
 
 
 def compute(
-    parts: Sequence[types.AuxiliaryLoss], activations: types.Activations
+    parts: Sequence[types.AuxiliaryLoss],
+    activations: types.Activations,
+    show: Callable[[types.AuxiliaryLoss], types.Activations] | None = None,
 ) -> dict[str, RowLosses]:
-    """Compute the losses of rows, each in the scope `auxiliary/<name>`."""
+    """Compute the losses of rows, each in the scope `auxiliary/<name>`.
+
+    Args:
+      parts: the losses.
+      activations: what the network computed for the rows.
+      show: from a loss to what it sees in their place; None where all see them.
+    """
     found = {}
     for part in parts:
         trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
         with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
-            losses = part(activations)
+            losses = part(show(part) if show else activations)
         rows = activations.labels or activations.features  # There may be no label at all.
         weights = _weigh_rows(part, rows, activations.heads)
         where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"

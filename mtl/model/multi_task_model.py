@@ -249,8 +249,9 @@ class MultiTaskModel(passes.Passes):
             outputs = self.build_outputs(features, statistics, training)
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
         activations = self.gather_activations(features, labels, outputs, scope, found, training)
+        show = mixture and self.show_mixed(activations, outputs.encoded)
         if training:
-            rows = row_losses.compute(self.built_losses, activations)
+            rows = row_losses.compute(self.built_losses, activations, show)
         else:
             rows = self._infer_rows(activations)
         whole = {name: found.average() for name, found in rows.items()}

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,6 +27,7 @@ tf1 = tf.compat.v1
 class Outputs(NamedTuple):
     """What goes into the network, what comes out of it and its heads, and how rows are mixed."""
 
+    encoded: types.Tensors
     inputs: types.Tensors
     towers: types.Towers
     logits: types.Tensors
@@ -90,7 +91,7 @@ class Passes(settings.Settings):
             inputs = mixture.inputs if mixture else encoded
             towers = self._build_network(inputs, training)
             logits = self.build_logits(towers, features)
-        return Outputs(inputs, towers, logits, mixture)
+        return Outputs(encoded, inputs, towers, logits, mixture)
 
     def run_again(
         self, features: types.Tensors, inputs: types.Tensors, training: bool
@@ -116,6 +117,22 @@ class Passes(settings.Settings):
         return activations_lib.Activations(
             features, labels, *of_network, self.heads_by_task, forward, scope, found
         )
+
+    def show_mixed(
+        self, activations: activations_lib.Activations, encoded: types.Tensors
+    ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
+        """Return what an auxiliary loss sees of mixed rows: them, or the rows as they were."""
+
+        @functools.cache
+        def run_plain() -> types.Activations:
+            return activations.run(encoded)
+
+        def show(part: types.AuxiliaryLoss) -> types.Activations:
+            if types.read_member(part, types.AuxiliaryLoss, "reads_features"):
+                return run_plain()
+            return activations_lib.withhold_rows(activations, part.name)
+
+        return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
         """Predict by every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""

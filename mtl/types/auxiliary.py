@@ -131,6 +131,15 @@ class AuxiliaryLoss(Protocol):
         return bool(parts.read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
+    def reads_features(self) -> bool:
+        """Whether a feature has to belong to its row.
+
+        Where `MultiTaskModel.mixing` mixes rows, such a loss sees rows that are not mixed, for
+        which the network runs once more. Other losses see mixed rows, without features or labels.
+        """
+        return False
+
+    @property
     def are_rows_apart(self) -> bool:
         """Whether the loss of a row depends on that row alone."""
         return True

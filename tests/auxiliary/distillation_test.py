@@ -10,7 +10,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from mtl import auxiliary, checks, compat, heads
+from mtl import auxiliary, checks, compat, heads, mixing
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import distillation
 from mtl.runs import fitting, verbs
@@ -65,6 +65,23 @@ def test_the_loss_is_the_divergence_from_what_the_teacher_serves(teacher):
     of_signs = scipy.special.rel_entr(p, q) + scipy.special.rel_entr(1 - p, 1 - q)
     expected += 4 * of_signs + 0.5 * (predicted["size/value"] - logits["size"][:, 0]) ** 2
     np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_student_and_teacher_see_the_same_rows_where_rows_are_mixed(teacher, tmp_path):
+    """The run goes on from the teacher's weights; its first loss is that before the step."""
+    model_dir, folder, _ = teacher
+    made = tiny.make(train_steps=4, checkpoint_steps=4, summary_steps=4)
+    losses = [auxiliary.Distillation(teacher=folder, temperature=1.0)]
+    found = {}
+    for name, mixes in (("plain", None), ("mixed", mixing.Mixup(alpha=1.0))):
+        shutil.copytree(model_dir, tmp_path / name)
+        model = dataclasses.replace(made.model, auxiliary_losses=losses, mixing=mixes)
+        tiny.train(dataclasses.replace(made, model=model), tmp_path / name)
+        found[name] = tiny.scalars(tmp_path / name)
+    of_plain = found["plain"][4, "distillation/loss"]
+    assert found["mixed"][4, "distillation/loss"] == pytest.approx(of_plain, rel=1e-5)
+    assert abs(found["mixed"][4, "size/loss"] / found["plain"][4, "size/loss"] - 1) > 1e-3
 
 
 @pytest.mark.medium

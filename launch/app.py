@@ -85,7 +85,7 @@ def load() -> tuple[experiment.Experiment, str]:
     model_dir = model_dir or config.name_model_dir(files)
     storage.require_plain("--model_dir", model_dir)
     files = files or [config.saved_in(model_dir)]
-    return config.load(files, GIN_PARAM.value, trusted()), model_dir
+    return config.load(files, GIN_PARAM.value, trusted(), model_dir), model_dir
 
 
 def trusted() -> trust.Trusted:

@@ -20,7 +20,16 @@ from typing import Any
 
 import gin
 
-from launch import early_building, gin_errors, gin_files, gin_names, gin_usage, outlines, trust
+from launch import (
+    earlier_defaults,
+    early_building,
+    gin_errors,
+    gin_files,
+    gin_names,
+    gin_usage,
+    outlines,
+    trust,
+)
 from mtl import checks, deferred
 from mtl.files import atomic, checksums, storage
 
@@ -34,11 +43,15 @@ _SEAL = b"# checksum of the lines below: "
 
 
 def load(
-    files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
+    files: Sequence[str],
+    params: Sequence[str] = (),
+    trusted: trust.Trusted = trust.EVERYTHING,
+    model_dir: str | None = None,
 ) -> experiment.Experiment:
     """Build the experiment that the files and then the bindings `params` describe.
 
-    Only what is `trusted` is imported and built.
+    Only what is `trusted` is imported and built. A run that `model_dir` holds keeps the defaults
+    that it was trained by, where those of this version are others.
 
     Raises:
       UserError: in one line, with file and line where they are known.
@@ -46,6 +59,7 @@ def load(
     check(files, params, trusted)
     bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
     gin.clear_config()
+    used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
     # All with the same imports at once: gin takes as long for the imports as for the rest.
     for imports, some in itertools.groupby(used, lambda binding: binding.imports):
         gin.parse_config(gin_files.write_bindings(imports, some))

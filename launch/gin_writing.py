@@ -100,7 +100,8 @@ class _Writer:
             default = _default(field)
             if default is not dataclasses.MISSING:
                 default = self._read(inner, _without_nan(part, default))
-            if repr(default) != repr(read):  # 1 is no True.
+            # 1 is no True. A default that has changed is written, as earlier versions had another.
+            if repr(default) != repr(read) or "earlier" in field.metadata:
                 settings.append((field.name, read))
         return _Part(kind, tuple(settings))
 

@@ -65,7 +65,7 @@ class Stage:
         """
         path = os.path.join(self.model_dir, "config.gin")
         there = _settings(path, self.trusted) if tf.io.gfile.exists(path) else None
-        built = config.load([self.file], self.params, self.trusted)
+        built = config.load([self.file], self.params, self.trusted, self.model_dir)
         if there is not None:
             others = sorted(there ^ _lines())
             rule = f"hold the stage {self.name!r} with these settings, or none"

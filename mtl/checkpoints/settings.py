@@ -40,8 +40,12 @@ def canonical_text(value: Any) -> str:
         case Set():
             return _joined("<>", sorted(map(canonical_text, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = [field.name for field in dataclasses.fields(value) if field.repr]
-        parts = [f"{name}={canonical_text(getattr(value, name))}" for name in shown]
+        shown = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.repr}
+        for field in dataclasses.fields(value):
+            # At the default of before, settings mean what they meant without this one.
+            if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+                del shown[field.name]
+        parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
         return type(value).__qualname__ + _joined("()", parts)
     return _ADDRESS.sub("", repr(value))
 

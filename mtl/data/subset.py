@@ -16,17 +16,22 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 
-# A multiplicative hash of 31 bits, so that Python and TensorFlow agree on it.
-_BITS, _FACTORS = 31, (1_103_515_245, 1_540_483_477)
+HASH, LATTICE = "hash", "lattice"
+# Shares are told apart to so many bits.
+_BITS = 31
+_LATTICE = (1_103_515_245, 1_540_483_477)
+_WORD = 1 << 32
+# "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
+_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subset(source_lib.ChosenRows):
     """A source whose training split is about a share of the rows of another source's.
 
-    Whether a row is in it follows from its number and the seed alone: nothing is counted or kept,
-    and a larger share holds the rows of a smaller one. Splits that are held out have no row in
-    common with it, whatever its share. Other splits are passed on.
+    Whether a row is in it follows from a hash of its number and the seed alone: nothing is counted
+    or kept, and a larger share holds the rows of a smaller one. Splits that are held out have no
+    row in common with it, whatever its share. Other splits are passed on.
 
     Attributes:
       source: the source of the rows.
@@ -34,6 +39,9 @@ class Subset(source_lib.ChosenRows):
       split: the split that is cut.
       held_out: {new split: its share of the rows}; they all leave at least `share`.
       seed: decides which rows are taken.
+      draw: "hash" draws each row on its own. "lattice" is what earlier versions did, and runs of
+        theirs keep: rows that lie 2,236 apart go together, and a period in the data may be held out
+        as a whole.
     """
 
     source: types.Source
@@ -41,6 +49,7 @@ class Subset(source_lib.ChosenRows):
     split: str = "train"
     held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seed: int = 1
+    draw: str = dataclasses.field(default=HASH, metadata={"earlier": LATTICE})
 
     def __post_init__(self):
         source_lib.check("Subset.source", self.source)
@@ -55,6 +64,7 @@ class Subset(source_lib.ChosenRows):
         rule = "be at most 1" + ", held_out included" * bool(self.held_out)
         checks.require(total <= 1 + 1e-9, "Subset.share", rule, total)
         checks.is_a("Subset.seed", self.seed, int, "be an integer")
+        checks.one_of("Subset.draw", self.draw, (HASH, LATTICE))
 
     @property
     def names(self) -> list[str]:
@@ -73,13 +83,9 @@ class Subset(source_lib.ChosenRows):
 
     def _takes(self, split: str, index: Any) -> Any:
         """Return whether a split holds the row of this number, an int, or numbers [B]."""
-        size = 1 << _BITS
-        mixed = index + self.seed * 7919 + 1
-        for factor in _FACTORS:
-            mixed = (mixed % size) * factor % size
-            mixed = mixed + mixed // (1 << 16)
+        place = _hash(index, self.seed) if self.draw == HASH else _place(index, self.seed)
         first, end = self._ranges[split]
-        return (mixed % size >= first) & (mixed % size < end)
+        return (place >= first) & (place < end)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
         """Return what chooses the rows of a split; None for one of the source's own."""
@@ -95,3 +101,33 @@ class Subset(source_lib.ChosenRows):
         for index, row in enumerate(self.source.scan(self.split, spec)):
             if self._takes(split, index):
                 yield row
+
+
+def _hash(index: Any, seed: int) -> Any:
+    """Return 31 bits for the row of this number, an int, or for numbers, int64 [B]."""
+    # The seed comes in twice: once alone, the rows of two seeds would be the same but for an xor.
+    first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
+    second = _mix(first ^ 0x9E3779B9)
+    low, high = index % _WORD, index // _WORD % _WORD
+    return _mix(_mix(_mix(low ^ first) ^ high) ^ second) // 2
+
+
+def _mix(word: Any) -> Any:
+    """Mix 32 bits, so that each bit of the result depends on all of them."""
+    for shift, factor in _ROUNDS:
+        word = word ^ word // (1 << shift)
+        # By halves: products of 64 bits would overflow in TensorFlow.
+        word = (
+            word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
+        ) % _WORD
+    return word
+
+
+def _place(index: Any, seed: int) -> Any:
+    """Return 31 bits as earlier versions did, one of a few distances from those of neighbours."""
+    size = 1 << _BITS
+    mixed = index + seed * 7919 + 1
+    for factor in _LATTICE:
+        mixed = (mixed % size) * factor % size
+        mixed = mixed + mixed // (1 << 16)
+    return mixed % size

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 from mtl import checks, spec, types
@@ -54,6 +55,63 @@ def test_what_is_held_out_is_in_no_training_split():
     assert sorted(together) == list(range(20_000))
 
 
+def _draw(seed, share=0.2, size=100_000, **settings):
+    """Which of the first rows are held out, float64 of 0 and 1."""
+    source = tiny.Rows(splits={"train": {"x": np.arange(1)}})
+    part = subset.Subset(
+        source=source, share=1 - share, held_out={"test": share}, seed=seed, **settings
+    )
+    return np.asarray(part._takes("test", np.arange(size)), np.float64)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 77, -3, 2**40])
+def test_rows_are_drawn_apart_at_every_distance(seed):
+    """Products of rows at a distance are those of draws that know nothing of each other."""
+    drawn = _draw(seed)
+    size = len(drawn)
+    deviation = (drawn - 0.2) / 0.4
+    assert abs(deviation.sum()) < 4.5 * size**0.5
+    spectrum = np.fft.rfft(deviation, 2 * size)
+    products = np.fft.irfft(np.abs(spectrum) ** 2)[1 : size // 2]
+    pairs = size - np.arange(1, size // 2)
+    # Of 50,000 normal draws none is above 5.5 with a probability of .998.
+    assert np.abs(products / pairs**0.5).max() < 5.5
+
+
+@pytest.mark.parametrize("seed", [1, 77])
+def test_gaps_are_those_of_draws_and_no_phase_of_a_period_is_left_out(seed):
+    drawn = _draw(seed)
+    gaps = np.diff(np.flatnonzero(drawn))
+    counts = np.bincount(np.minimum(gaps, 30), minlength=31)[1:]
+    chances = 0.2 * 0.8 ** np.arange(30)
+    chances[-1] = 0.8**29
+    assert scipy.stats.chisquare(counts, chances * len(gaps)).pvalue > 1e-4
+    for period in (2, 7, 24, 64, 72, 365, 1024):
+        whole = drawn[: len(drawn) // period * period].reshape(-1, period)
+        found = ((whole.mean(0) - 0.2) ** 2).sum() / (0.16 / len(whole))
+        assert scipy.stats.chi2.sf(found, period) > 1e-4
+
+
+def test_seeds_draw_apart_also_by_the_bits_of_the_rows():
+    """No xor of row numbers turns the draw of one seed into that of another."""
+    rows = np.arange(1 << 13)
+    draws = [_draw(seed, 0.5, len(rows)) - 0.5 for seed in (1, 2, 3)]
+    for one, other in ((0, 1), (0, 2), (1, 2), (0, 0)):
+        for bits in range(one == other, 1 << 13, 37):
+            alike = (draws[one] * draws[other][rows ^ bits]).sum() * 4
+            # Each pair comes twice where both are of one seed.
+            assert abs(alike) < 5.5 * len(rows) ** 0.5 * (2**0.5 if one == other else 1)
+
+
+def test_runs_of_before_keep_their_rows():
+    """As version 0.2 drew them."""
+    rows = {1: [63, 129, 138, 166, 204, 232, 241], 77: [43, 52, 80, 118, 155, 359, 425]}
+    for seed, expected in rows.items():
+        drawn = _draw(seed, 0.02, 1000, draw="lattice")
+        assert np.flatnonzero(drawn)[:7].tolist() == expected
+    assert read(0.02, draw="lattice").tolist() != read(0.02).tolist()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -65,6 +123,10 @@ def test_what_is_held_out_is_in_no_training_split():
         ),
         ({"share": 0.5, "held_out": {"dev": 0}}, r"Subset.held_out\['dev'\] must be above 0"),
         ({"share": 0.5, "held_out": {"train": 0.1}}, "Subset.held_out must be new beside 'train'"),
+        (
+            {"share": 0.5, "draw": "latice"},
+            "Subset.draw must be one of hash, lattice, got 'latice'",
+        ),
         ({"share": 0.5, "held_out": 0.1}, "Subset.held_out must map splits to shares"),
     ],
 )

@@ -1,0 +1,74 @@
+"""Runs of an earlier version keep the defaults that they were trained by."""
+
+import dataclasses
+
+import pytest
+
+from launch import config, gin_writing
+from mtl.checkpoints import flat_settings, settings
+from mtl.data import subset
+from tests.launch import gin_files_test
+
+GIN = "gin_configs/experiments/adult_transfer/pretrain.gin"
+LINE = "subset.Subset.draw = "
+
+
+@pytest.fixture(name="saved")
+def _saved(tmp_path, monkeypatch):
+    """The config.gin of a run, and its text."""
+    monkeypatch.chdir(gin_files_test.ROOT)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config.load([GIN])
+    config.save(str(folder))
+    path = folder / "config.gin"
+    return path, config.read(str(path))
+
+
+def _age(path, text):
+    """Has a run be one of an earlier version, which did not write the setting."""
+    assert f"{LINE}'hash'\n" in text
+    path.write_text("".join(line for line in text.splitlines(True) if not line.startswith(LINE)))
+
+
+def _find_draw(*given, **named):
+    return config.load(*given, **named).data.source.draw
+
+
+@pytest.mark.medium
+def test_a_run_keeps_the_split_that_it_was_trained_on(saved):
+    path, text = saved
+    folder = str(path.parent)
+    assert _find_draw([str(path)]) == subset.HASH
+    assert _find_draw([GIN], model_dir=folder) == subset.HASH
+    _age(path, text)
+    assert _find_draw([config.saved_in(folder)]) == subset.LATTICE
+    # It goes on with the file that it was started with, and then says what it draws by.
+    assert _find_draw([GIN], model_dir=folder) == subset.LATTICE
+    config.save(folder)
+    assert f"{LINE}'lattice'\n" in config.read(str(path))
+    assert _find_draw([GIN], model_dir=folder) == subset.LATTICE
+    assert _find_draw([str(path)]) == subset.LATTICE
+    assert _find_draw([GIN], [f"{LINE}'hash'"], model_dir=folder) == subset.HASH
+    assert _find_draw([GIN]) == subset.HASH
+
+
+@pytest.mark.medium
+def test_python_writes_it_and_tells_where_it_differs(saved):
+    made = config.load([GIN])
+    assert f"{LINE}'hash'\n" in gin_writing.write(made)
+    path, text = saved
+    _age(path, text)
+    before = config.load([str(path)])
+    assert flat_settings.compare({"before": before, "now": made}) == {
+        "data.source.draw": {"before": "'lattice'", "now": "'hash'"}
+    }
+
+
+def test_the_input_of_a_run_of_before_goes_on_where_it_stood():
+    """Settings at the default of before are those that its state was saved under."""
+    field = dataclasses.field(default="hash", metadata={"earlier": "lattice"})
+    before = dataclasses.make_dataclass("Part", [("share", float)])
+    now = dataclasses.make_dataclass("Part", [("share", float), ("draw", str, field)])
+    digest = settings.compute_digest
+    assert digest(now(0.5, "lattice")) == digest(before(0.5)) != digest(now(0.5))

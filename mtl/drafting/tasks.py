@@ -5,6 +5,7 @@ task.head, task.settings, task.why           # "Binary", {}, "1 in 12.3% of the 
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -139,7 +140,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
     labels = found.numbers(facts.name)
     known = labels[np.isfinite(labels)]
     mean, spread, hints = float(known.mean()), float(known.std()), []
-    zeros = float((known == 0).mean())
+    prior, zeros = _round_mean(mean, spread), float((known == 0).mean())
     is_heavy = facts.least >= 0 and float(np.quantile(known, 0.99)) > mean + 5 * spread / 2
     if facts.least >= 0 and zeros > 0.3:
         hints.append(
@@ -157,8 +158,8 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
         dtype="float32",
         head="Regression",
         # Predictions start at the mean, and errors count in standard deviations.
-        settings={"prior": _round(mean), "unit": _round(spread)},
-        why=f"a number, mean {mean:.4g}, standard deviation {spread:.4g}{gaps}",
+        settings={"prior": prior, "unit": _round(spread)},
+        why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{gaps}",
         hints=tuple(hints),
         target=labels,
         metric="r2",
@@ -167,6 +168,11 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
 
 def _round(number: float) -> float:
     return float(f"{number:.4g}")
+
+
+def _round_mean(mean: float, spread: float) -> float:
+    """Return a mean to a thousandth of its deviation: the digits before may all be the same."""
+    return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean
 
 
 def _scope(column: str) -> str:

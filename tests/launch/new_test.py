@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 
@@ -171,3 +172,21 @@ def test_numbers_are_those_that_a_source_reads(text):
             assert is_it
         except ValueError:
             assert not is_it
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("mean", "spread"), [(1.6e9, 3146), (1013.25, 0.01), (-7.2, 1.3), (5e-7, 1e-8), (0.3, 2e5)]
+)
+def test_predictions_start_within_a_thousandth_of_the_deviation(run, tmp_path, mean, spread):
+    rng = random.Random(1)
+    labels = [rng.gauss(mean, spread) for _ in range(300)]
+    lines = ["x,y", *(f"{rng.random()},{label!r}" for label in labels)]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    told = run("--task", "y")
+    (head,) = config.load(["t.gin"]).model.heads
+    deviation = statistics.pstdev(labels)
+    assert head.prior == pytest.approx(statistics.fmean(labels), abs=deviation / 1000)
+    assert head.unit == pytest.approx(deviation, rel=1e-3)
+    assert f"mean {head.prior:.10g}, standard deviation" in told
+    assert len(repr(head.prior)) < 18

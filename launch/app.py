@@ -14,7 +14,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import config, endings, here, json_log, trust
+from launch import config, endings, here, json_log, trust, unknown_flags
 from mtl import checks, deferred
 from mtl.files import storage
 
@@ -112,6 +112,10 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        known = [flag.name for flag in _list_flags(takes_folders)]
+        hint = unknown_flags.explain(error.flagname, known)
+        endings.fail(f"unknown flag '--{error.flagname}'. {hint}")
     except flags.Error as error:
         endings.fail(" ".join(str(error).split()))
     here.open_to(TRUSTED.value)
@@ -125,17 +129,21 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
 
 def _help(takes_folders: bool) -> str:
     """Return the launcher's docstring, then its flags."""
-    left_out = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
-    own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-    shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     told = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
     lines = [told.strip(), "", "Flags:"]
-    for flag in [flag for flag in [*shared, *own] if flag.name not in left_out]:
+    for flag in _list_flags(takes_folders):
         lines.append(f"  --{flag.name}")
         lines.extend(
             textwrap.wrap(_explanation(flag), 92, initial_indent=_INDENT, subsequent_indent=_INDENT)
         )
     return "\n".join(lines)
+
+
+def _list_flags(takes_folders: bool) -> list[flags.Flag]:
+    left_out = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
+    own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
+    return [flag for flag in [*shared, *own] if flag.name not in left_out]
 
 
 def _explanation(flag: flags.Flag) -> str:

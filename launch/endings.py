@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import tqdm
 
-from launch import imports, streams
+from launch import imports, streams, unknown_flags
 from mtl import checks
 from mtl.files import storage
 
@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *known):
-                hint = checks.nearest(flag, known) or "See --help."
+                names = [option.lstrip("-") for option in known if option.startswith("--")]
+                hint = unknown_flags.explain(flag, names)
                 raise checks.UserError(f"unknown flag {flag!r}. {hint}")
         found, others = self.parse_known_intermixed_args(args)
         if others:

@@ -44,6 +44,25 @@ _SHARED = ("export", "clip_audit")
 _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
+def is_own(name: str) -> bool:
+    """Return whether a file, named from the folder of a run, is one that its training writes."""
+    parts = name.split("/")
+    return any(_OWN.fullmatch("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+
+
+def tell_unlisted(directory: str) -> str:
+    """Return what to do if checkpoints lie in a folder whose file `checkpoint` is gone, or ""."""
+    if tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
+        return ""
+    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
+    if not found:
+        return ""
+    return (
+        f"The file 'checkpoint', which lists the checkpoints there, is gone: copy it back, or name "
+        f"one, such as {found[-1]!r}."
+    )
+
+
 def list_checkpoints(directory: str) -> list[str]:
     """Return the checkpoints in `directory`, oldest first; none where none was ever saved."""
     state = _listed(directory)
@@ -268,7 +287,8 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     if path is None:
         kept = list_checkpoints(model_dir)
         shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept
-        fix = f"There are: {', '.join(shown)}." if kept else "There is none yet."
+        fix = f"There are: {', '.join(shown)}." if kept else tell_unlisted(model_dir)
+        fix = fix or "There is none yet."
         checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
     return path
 

@@ -149,9 +149,12 @@ class Csv(types.Source):
             where, taken = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in taken, where, rule, self.item_delimiter)
+        where = f"Csv.columns for the field {field.name!r}"
         if not self.columns and field.name not in self._positions:
             self._check_delimiter(field.name)
-        checks.one_of(f"Csv.columns for the field {field.name!r}", field.name, self._positions)
+            path = self._find(next(iter(self.files)))[0]
+            where = f"{path}: the column of field {field.name!r}"
+        checks.one_of(where, field.name, self._positions)
         return self._positions[field.name]
 
     def _check_delimiter(self, name: str) -> None:

@@ -90,8 +90,10 @@ def make_plan(
     Raises:
       UserError: a label or the holdout does not fit the table, or no input is left.
     """
-    chosen_tasks = [tasks_lib.choose_task(found.facts[name], found) for name in labels]
-    checks.unique("--task, written as names of scopes,", [task.name for task in chosen_tasks])
+    checks.unique("--task", labels)
+    chosen_tasks = tasks_lib.tell_apart(
+        [tasks_lib.choose_task(found.facts[name], found) for name in labels]
+    )
     start, share = _find_start(found, holdout)
     delimiter = _find_list_delimiter(found)
     others = [name for name in found.facts if name not in labels]

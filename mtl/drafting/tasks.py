@@ -5,9 +5,11 @@ task.head, task.settings, task.why           # "Binary", {}, "1 in 12.3% of the 
 """
 
 import dataclasses
+import itertools
 import math
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,5 +178,17 @@ def _round_mean(mean: float, spread: float) -> float:
 
 
 def _scope(column: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", column).strip("_")
-    return name if name[:1].isalpha() else f"task_{name}"
+    plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
+    return name if name[:1].isalpha() else f"task_{name}".rstrip("_")
+
+
+def tell_apart(chosen: Sequence[Task]) -> list[Task]:
+    """Return the tasks, each under a name of its own: `task`, `task_2`, where letters are alike."""
+    names: list[str] = []
+    for task in chosen:
+        numbered = (f"{task.name}_{number}" for number in itertools.count(2))
+        others = [*names, *(other.name for other in chosen if other is not task)]
+        is_free = task.name not in names
+        names.append(task.name if is_free else next(n for n in numbered if n not in others))
+    return [dataclasses.replace(t, name=name) for t, name in zip(chosen, names, strict=True)]

@@ -179,7 +179,10 @@ class Labelled(types.Head):
         self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
     ) -> tf.Tensor:
         """Return a label field; fail unless it is there, of such a type and shape."""
-        checks.one_of(f"head {self.name!r}: its label field", field, labels)
+        if field not in labels:
+            fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
+            rule = f"be one of {', '.join(labels)}"
+            checks.fail(f"head {self.name!r}: its label field", rule, field, fix)
         label, where = labels[field], f"head {self.name!r}: label {field!r}"
         if label.dtype not in kinds:
             names = " or ".join(kind.name for kind in kinds)

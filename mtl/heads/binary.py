@@ -53,8 +53,9 @@ class Binary(base.Base):
       calibration_slices: {feature: values}, as `MultiTaskModel.slices`, whose rows are calibrated
         apart by `mtl.transfer.calibration`; a row of several is one of the first. Until then it
         changes nothing.
-      group: the label field whose equal values make a group, such as a user, int64 or string, for
-        the metric `gauc`; needed in every row that has a label. It keeps 20 bytes a row.
+      group: the field whose equal values make a group, such as a user, int64 or string, for the
+        metric `gauc`: a label, or a feature that `Spec.keys` names. It is needed in every row that
+        has a label, and keeps 20 bytes a row.
     """
 
     positive: Sequence[Any] = ()

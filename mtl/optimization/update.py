@@ -19,7 +19,7 @@ from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import noted
-from mtl.variables import averaging, patterns, sharding
+from mtl.variables import averaging, freezing, patterns, sharding
 
 tf1 = tf.compat.v1
 
@@ -180,11 +180,19 @@ class Update(types.Update):
 _NO_PENALTY = regularization_lib.Regularization()
 
 
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more} frozen"
+
+
 def _connected(
     gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
     """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     names = [patterns.variable_name(variable) for variable in variables]
+    frozen = freezing.frozen_names()
+    rule = "leave a variable to train that a loss depends on"
+    checks.require(bool(pairs) or not frozen, "Freezing", rule, _few(frozen))
     checks.require(bool(pairs), "Update", "get a gradient", names, "No loss depends on these.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

@@ -51,6 +51,8 @@ def prepare_run(
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     data = experiment.data
+    if experiment.warm_start:
+        experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(model.training_files, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)

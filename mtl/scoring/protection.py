@@ -13,12 +13,13 @@ from collections.abc import Hashable, Sequence
 import tensorflow as tf
 
 from mtl import checks
+from mtl.checkpoints import run_directory
 from mtl.files import atomic, storage
 from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
-# What a run fills itself.
-_FOLDERS = re.compile(r"best|clip_audit|cluster|eval.*|export|input|statistics|warm_start")
+# What else a run fills itself.
+_FOLDERS = re.compile(r"clip_audit|cluster|eval.*|export")
 # From a file of an export to its saved_model.pb: it lies in variables/, assets/ or assets.extra/.
 _LEVELS = 2
 
@@ -73,9 +74,10 @@ class Protection:
         root = atomic.absolute(model_dir).rstrip("/") + "/"
         if not path.startswith(root):
             return
-        folders = path.removeprefix(root).split("/")[:-1]
+        name = path.removeprefix(root)
+        folders = name.split("/")[:-1]
         rule = "be none of the run's own files"
-        in_own = folders and _FOLDERS.fullmatch(folders[0])
+        in_own = run_directory.is_own(name) or (folders and _FOLDERS.fullmatch(folders[0]))
         checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
         # Also of shards: predictions.jsonl-00000-of-00010.
         ending = re.match(r"\.(\w+?)s?(-|$)", os.path.splitext(path)[1])

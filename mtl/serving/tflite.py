@@ -6,6 +6,7 @@ difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "s
 import contextlib
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ def _convert(made: frozen.Frozen, weights: str) -> bytes:
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
         # In graph mode the converter writes no signature, and so no names.
-        with eager.execute_eagerly(), _one_line():
+        with eager.execute_eagerly(), _one_line(), _silenced():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
             return converter.convert()
@@ -108,6 +109,20 @@ def _save(made: frozen.Frozen, folder: str) -> None:
         signature = tf1.saved_model.predict_signature_def(inputs, outputs)
         builder.add_meta_graph_and_variables(session, ["serve"], {_SIGNATURE: signature})
         builder.save()
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what the converter's C++ writes to standard error; its exception says as much."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def _beside(given: str) -> str:
     """Return what may have been meant, or where the path ends."""
     folder, name = os.path.split(given.rstrip("/"))
     if tf.io.gfile.isdir(given):
-        return "That folder holds no checkpoint."
+        return run_directory.tell_unlisted(given) or "That folder holds no checkpoint."
     if not tf.io.gfile.isdir(folder or "."):
         return f"There is no folder {folder!r}."
     found = {

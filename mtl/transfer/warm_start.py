@@ -91,6 +91,15 @@ class WarmStart:
         for setting in ("slots", "statistics"):
             checks.is_a(f"WarmStart.{setting}", getattr(self, setting), bool, "be True or False")
 
+    def check_source(self, model_dir: str) -> None:
+        """Fail if the source is the run itself, whose checkpoints training goes on from anyway."""
+        root, given = os.path.abspath(model_dir), os.path.abspath(self.source)
+        own = (root, os.path.join(root, "best"))
+        is_own = given in own or os.path.dirname(given) in own and not tf.io.gfile.isdir(given)
+        fix = "A run goes on from its own checkpoints; give the new one a --model_dir of its own."
+        rule = f"lie outside of --model_dir {model_dir}"
+        checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
+
     def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
         """Put what the columns learned in the source into `directory`, if that is asked for.
 

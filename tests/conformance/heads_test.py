@@ -270,6 +270,8 @@ def test_a_label_field_that_is_not_there_or_of_the_wrong_type(row):
         logits = tf.zeros([2, *row.places, head.size])
         with pytest.raises(checks.UserError, match="head 'task': its label field must be one of"):
             head.loss(logits, {"tasks": hold_label(row)})
+        with pytest.raises(checks.UserError, match=r"Heads also read the features of Spec.keys\.$"):
+            head.loss(logits, {"else": hold_label(row)})
         with pytest.raises(checks.UserTypeError, match="head 'task': label 'task' must be .*bool"):
             head.loss(logits, {"task": tf.constant([True, False])})
         with pytest.raises(checks.UserError, match="head 'task': label 'task' must have shape"):

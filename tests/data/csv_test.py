@@ -96,8 +96,11 @@ def test_header_names_the_columns_in_any_order(tmp_path):
 def test_header_without_labels_serves_prediction(tmp_path):
     data = source(tmp_path, "tags,age,job\na,30,x\n", columns=())
     assert set(read(data, with_labels=False)) == set(SPEC.features)
-    with pytest.raises(checks.UserError, match="Csv.columns for the field 'rich' must be one of"):
+    with pytest.raises(checks.UserError, match="csv: the column of field 'rich' must be one of"):
         read(data)
+    named = source(tmp_path, "a,30,x\n", columns=("tags", "age", "job"))
+    with pytest.raises(checks.UserError, match="Csv.columns for the field 'rich' must be one of"):
+        read(named)
 
 
 def test_headers_of_all_files_must_agree(tmp_path):
@@ -429,7 +432,7 @@ def test_a_column_whose_name_holds_a_space_is_no_wrong_delimiter(tmp_path):
     path.write_text("x,old y\n1,2\n")
     source = csv.Csv(files={"train": str(path)})
     fields = spec.Spec(features={"x": "float32"}, labels={"z": "int64"})
-    with pytest.raises(checks.UserError, match="Csv.columns for the field 'z'"):
+    with pytest.raises(checks.UserError, match="x.csv: the column of field 'z'"):
         source.parser(fields)
 
 

@@ -177,7 +177,8 @@ ADAM = "optimizers.Adam.learning_rate = 0.01"
 CLASSES = "level/heads.MultiClass.classes = 3"
 MISTAKES = [
     # Flags.
-    flags("unknown flag", ("--gin_fil", "toy.gin"), "gin_fil", "gin_file"),
+    flags("unknown flag", ("--gin_fil", "toy.gin"), "unknown flag '--gin_fil'", "'--gin_file'?"),
+    flags("a setting as a flag", ("--epochs", "3"), "unknown flag '--epochs'. It is a setting"),
     flags("stray argument", ("toy.gin",), "unexpected argument 'toy.gin'"),
     flags("flag without a value", ("--gin_file",), "gin_file"),
     flags("no flags", (), "--gin_file or --model_dir must be given"),

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import layers
+from mtl import checks, layers
 from mtl.optimization import optimizers, schedules, update
+from mtl.variables import freezing
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -94,6 +95,19 @@ def test_no_gradient_at_all():
         weight = training.variable("weight", [1.0])
         with pytest.raises(ValueError, match=r"Update must get a gradient, got \['weight'\]"):
             update.Update()([None], [weight])
+
+
+def test_nothing_that_is_not_frozen():
+    def step_fn(step):
+        del step
+        weights = [training.variable(name, [1.0]) for name in ("a", "b", "c", "d")]
+        return update.Update()([], [one for one in weights if one.trainable])
+
+    rule = "Freezing must leave a variable to train that a loss depends on, got 'a, b, c and 1 more"
+    held = freezing.Freezing(frozen=[".*"])
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=rule):
+        tf.compat.v1.train.create_global_step()
+        held.wrap_step(lambda features, labels: (step_fn(0), {}))({}, {})
 
 
 def _bad_step_fn(bad_step, gradients, losses, **settings):

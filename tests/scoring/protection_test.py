@@ -30,6 +30,8 @@ def folder(tmp_path):
         ("run/config.gin", "be none of the run's own files"),
         ("link/config.gin", "be none of the run's own files"),
         ("run/../run/events.out.1", "be none of the run's own files"),
+        ("run/metrics.jsonl", "be none of the run's own files"),
+        ("run/tracking/new.jsonl", "be none of the run's own files"),
         ("run/new", "be none of the run's own files"),
         ("run/clip_audit/checkpoints/samples.csv", "be none of the run's own files"),
         ("run/eval_test/new.csv", "be none of the run's own files"),

@@ -59,14 +59,16 @@ def test_sparse_weights_are_smaller_without_packing(tmp_path):
     assert sizes["sparse"] < sizes["float32"] / 4 and sizes["int8"] < sizes["float32"] / 3
 
 
-def test_an_operation_that_it_lacks_is_named_and_nothing_is_written(tmp_path):
+def test_an_operation_that_it_lacks_is_named_and_nothing_is_written(tmp_path, capfd):
     export = onnx_test.bucketized(tmp_path / "run", "crossed").export(tmp_path / "export")
+    capfd.readouterr()
     path = tmp_path / "model.tflite"
     with pytest.raises(
         checks.UserError, match=r"cannot hold this model: it has no operation .*\.$"
     ):
         tflite.write_tflite(export, str(path))
     assert not path.exists()
+    assert "error" not in capfd.readouterr().err
 
 
 def test_an_export_that_gives_something_else_is_refused(made, tmp_path, monkeypatch):

@@ -12,9 +12,11 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, features, heads, networks, transfer
+from mtl.checkpoints import run_directory
 from mtl.features import embeddings
 from mtl.optimization import optimizers
 from mtl.runs import verbs
+from mtl.transfer import source as source_lib
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -481,3 +483,26 @@ def test_settings(settings, message):
 def test_it_is_a_part_of_an_experiment():
     with pytest.raises(checks.UserError, match=r"warm_start must be built, such as @transfer.Warm"):
         dataclasses.replace(tiny.make(), warm_start=transfer.WarmStart)
+
+
+@pytest.mark.parametrize("source", ["run", "run/", "run/best", "run/model.ckpt-60", "else/../run"])
+def test_a_run_cannot_start_from_itself(tmp_path, source):
+    started = transfer.WarmStart(source=str(tmp_path / source))
+    with pytest.raises(checks.UserError, match="WarmStart.source must lie outside of --model_dir"):
+        started.check_source(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("source", ["other", "run/earlier-1/model.ckpt-60", "run/export/latest"])
+def test_a_run_may_start_from_what_lies_in_its_folder_and_is_not_its_own(tmp_path, source):
+    (tmp_path / "run" / "export" / "latest").mkdir(parents=True)
+    transfer.WarmStart(source=str(tmp_path / source)).check_source(str(tmp_path / "run"))
+
+
+def test_checkpoints_that_no_list_names_are_told_of(tmp_path):
+    for step in (0, 60):
+        (tmp_path / f"model.ckpt-{step}.index").write_text("")
+    told = "The file 'checkpoint', .* is gone: copy it back, or name one, such as .*model.ckpt-60'"
+    with pytest.raises(checks.UserError, match=told):
+        source_lib.open_source("WarmStart.source", str(tmp_path))
+    with pytest.raises(checks.UserError, match=f"--checkpoint must be .*{told}"):
+        run_directory.checkpoint_path(str(tmp_path), "latest")

@@ -1,0 +1,68 @@
+"""What a flag that a launcher does not know may mean: a flag spelt otherwise, or a setting.
+
+unknown_flags.explain("lr", ["gin_file", "gin_param"])     # "It is a setting of the gin file: ..."
+unknown_flags.explain("gin_fiel", ["gin_file"])            # "Did you mean '--gin_file'?"
+"""
+
+from collections.abc import Collection
+
+from mtl import checks
+
+# What other programs call a flag.
+FLAGS = {
+    "model_dir": ("dir", "folder", "logdir", "log_dir", "out_dir", "output_dir", "run", "workdir"),
+    "gin_file": ("config", "config_file", "gin", "gin_config", "gin_files", "gin_configs"),
+    "gin_param": ("gin_binding", "gin_bindings", "gin_params", "override", "param", "set"),
+    "task": ("label", "labels", "target", "targets", "y"),
+    "data": ("csv", "file", "input", "table"),
+    "out": ("output",),
+    "output": ("out", "o", "save_to"),
+    "input": ("data", "file", "files"),
+    "checkpoint": ("ckpt", "step"),
+    "limit": ("max_rows", "num_rows", "samples"),
+}
+# And the settings of a gin file, each with a value.
+SETTINGS = {
+    "Run.train_steps = 1000": (
+        "epochs",
+        "iterations",
+        "max_steps",
+        "num_epochs",
+        "num_steps",
+        "steps",
+        "train_steps",
+    ),
+    "Pipeline.batch_size = 64": ("batch", "batch_size", "bs", "train_batch_size"),
+    "Pipeline.eval_split = 'test'": ("eval_split", "split", "test", "validation"),
+    "Run.seed = 2": ("random_seed", "random_state", "seed"),
+    "Run.checkpoint_steps = 500": ("eval_steps", "save_steps", "checkpoint_steps"),
+    "Adam.learning_rate = 0.001": ("learning_rate", "lr"),
+    "Binary.threshold = 0.5": ("cutoff", "threshold"),
+    "Binary.label = 'clicked'": ("label", "labels", "target", "targets"),
+    "Best.patience = 5": ("early_stopping", "patience"),
+    "MLP.dropout = 0.1": ("dropout",),
+    "MLP.layers = [64, 32]": ("hidden", "hidden_units", "layers"),
+    "Csv.files = {'train': 'a.csv', 'test': 'b.csv'}": ("data", "input", "train", "train_file"),
+}
+
+
+def explain(flag: str, known: Collection[str]) -> str:
+    """Return which flag or setting was meant, in a sentence, or that --help lists the flags.
+
+    Args:
+      flag: as it was given, with or without dashes.
+      known: the flags of the launcher, without dashes.
+    """
+    name = flag.lstrip("-").replace("-", "_").lower()
+    if name in known:
+        return f"Did you mean '--{name}'?"
+    for meant, others in FLAGS.items():
+        if meant in known and name in others:
+            return f"Did you mean '--{meant}'?"
+    close = checks.closest(name, known)
+    if close:
+        return f"Did you mean '--{close}'?"
+    for setting, others in SETTINGS.items():
+        if "gin_param" in known and name in others:
+            return f'It is a setting of the gin file: --gin_param "{setting}".'
+    return "See --help."

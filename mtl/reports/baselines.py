@@ -144,9 +144,7 @@ def _from_labels(
 def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     """Return by how many standard errors a model leads; None of a metric without rows to compare.
 
-    Errors are compared row by row. The AUC of scores at random has the variance
-    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
-    variables is stochastically larger than the other", 1947.
+    Errors are compared row by row, the AUC with that of scores at random.
     """
     if rows is None:
         return None
@@ -156,7 +154,7 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     if len(target) < 2:
         return None
     if metric == "auc" and rows.kind == held_out.BINARY:
-        return _rank_lead(rows.score[counted], target)
+        return _rank_lead(rows.score[counted], target, weight)
     if metric == "accuracy" and rows.kind != held_out.NUMBER:
         values, places = np.unique(target, return_inverse=True)
         most = values[np.argmax(np.bincount(places, weight))]
@@ -173,16 +171,26 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
 
 
-def _rank_lead(score: np.ndarray, target: np.ndarray) -> float | None:
-    positives, negatives = int((target > 0).sum()), int((target <= 0).sum())
-    if not positives or not negatives:
+def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
+    """Return how many standard errors of scores at random lie between 0.5 and an AUC.
+
+    With the shares p of the positives and q of the negatives in the weight of their class, the
+    variance is (P + Q + P Q) / 12, where P and Q are the sums of the squares. Of equal weights it
+    is (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two
+    random variables is stochastically larger than the other", 1947.
+    """
+    is_positive = target > 0
+    sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())
+    if not min(sums) > 0:
         return None
-    _, places, counts = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    above = float(ranks[target > 0].sum()) - positives * (positives + 1) / 2
-    area = above / (positives * negatives)
-    spread = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
-    return (area - 0.5) / spread
+    positive = np.where(is_positive, weight, 0.0) / sums[0]
+    negative = np.where(is_positive, 0.0, weight) / sums[1]
+    distinct, places = np.unique(score, return_inverse=True)
+    at = np.bincount(places, negative, len(distinct))
+    below = np.cumsum(at) - at / 2  # Ties count by half.
+    area = float(np.sum(positive * below[places]))
+    ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
+    return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)
 
 
 _Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn import metrics as sklearn_metrics
 
 from mtl import heads
 from mtl.reports import baselines, blocks, held_out, page, report
@@ -85,6 +86,34 @@ def test_the_lead_of_random_scores_is_spread_as_the_formula_says():
         rows = _binary(rng.integers(0, 400, 40) / 400, (np.arange(40) < 15).astype(int))
         leads.append(baselines.judge(head, metrics, rows).deviations)
     assert abs(np.mean(leads)) < 0.07 and np.std(leads) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("heaviest", [1.0, 30.0, 1000.0])
+def test_the_lead_of_random_scores_is_spread_as_the_formula_says_whatever_rows_weigh(heaviest):
+    rng, leads = np.random.default_rng(1), []
+    head, metrics = heads.Binary(name="sign"), {"sign/auc": 0.6}
+    weight = np.where(np.arange(60) % 10 < 2, heaviest, 1.0)
+    for draw in range(2000):
+        rows = _binary(rng.random(60), (np.arange(60) < 25).astype(int))._replace(weight=weight)
+        leads.append(baselines.judge(head, metrics, rows).deviations)
+        if draw < 20:
+            area = sklearn_metrics.roc_auc_score(rows.target, rows.score, sample_weight=weight)
+            assert np.sign(leads[-1]) == np.sign(area - 0.5)
+    assert abs(np.mean(leads)) < 0.07 and np.std(leads) == pytest.approx(1, abs=0.05)
+    assert np.mean(np.array(leads) > 2) < 0.035
+
+
+def test_the_lead_of_rows_that_weigh_little_is_not_clear():
+    """30 rows of weight 1,000 without a signal among 1,970 of weight 1 with one."""
+    rng, clear = np.random.default_rng(2), []
+    head, metrics = heads.Binary(name="sign"), {"sign/auc": 0.51}
+    for _ in range(300):
+        target, is_heavy = rng.integers(0, 2, 2000), np.arange(2000) < 30
+        score = rng.random(2000) + np.where(is_heavy, 0, 0.3 * target)
+        rows = _binary(score, target)._replace(weight=np.where(is_heavy, 1000.0, 1.0))
+        clear.append(baselines.judge(head, metrics, rows).is_clear)
+    assert np.mean(clear) < 0.05
 
 
 def test_a_lead_that_may_be_chance_is_said_to_be():

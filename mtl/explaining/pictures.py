@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mtl.reports import figures
+from mtl.reports import figures, svg_text
 
 _WIDTH, _RIGHT, _TOP, _BOTTOM = 360, 14, 6, 20
-_NAMES, _LETTERS, _LETTER = 118, 20, 5.6
+_NAMES = 130
+# Above letters that stand upright or slanted.
+_LETTER = 11
 _BAR, _ROW = 10, 17
 _MOST_TOLD = 8
 # Ticks that are closer would lie over each other.
@@ -53,7 +55,8 @@ def draw_bars(title: str, bars: Sequence[Bar], note: str = "") -> figures.Figure
         parts.append(_text(place(value), bottom + 14, f"{value:.3g}", anchor))
     for number, bar in enumerate(bars):
         top = _TOP + _ROW * number + (_ROW - _BAR) / 2
-        parts.append(_text(_NAMES - 6, top + _BAR - 1, _cut(bar.name), "end"))
+        at_axis = f'x="{_NAMES - 6}" y="{top + _BAR - 1:.1f}" text-anchor="end"'
+        parts.append(_name(bar.name, at_axis))
         if not math.isfinite(bar.value):
             parts.append(_text(place(0) + 4, top + _BAR - 1, "undefined", "start"))
             continue
@@ -78,23 +81,23 @@ def draw_matrix(
     note: str = "",
 ) -> figures.Figure:
     """Draw values in [-1, 1], [R, C], each as strong as it is large, those below 0 in red."""
-    longest = max((len(_cut(name)) for name in columns), default=0) * _LETTER
+    longest = max((svg_text.measure(_cut(name)) for name in columns), default=0)
     # Names of narrow columns stand upright, as slanted ones would lie over each other.
     angle = _SLANT if (_WIDTH - _NAMES) / max(len(columns), 1) >= _NARROW else 90
     turn = math.radians(angle)
-    left, top = _NAMES, _TOP + 10 + longest * math.sin(turn)
+    left, top = _NAMES, _TOP + _LETTER + longest * math.sin(turn) + _LETTER * math.cos(turn)
     right = max(_RIGHT, longest * math.cos(turn))
     width = min((_WIDTH - left - right) / max(len(columns), 1), _WIDEST)
     height = min(max(width, 14), 26)
     parts = []
     for j, name in enumerate(columns):
         x, y = left + (j + 0.5) * width + 3, top - 5
-        told = html.escape(_cut(name))
-        place = f"translate({x:.1f} {y:.1f}) rotate(-{angle})"
-        parts.append(f'<text transform="{place}">{told}</text>')
+        place = f'transform="translate({x:.1f} {y:.1f}) rotate(-{angle})"'
+        parts.append(_name(name, place))
     for i, name in enumerate(rows):
         y = top + i * height
-        parts.append(_text(left - 6, y + height / 2 + 4, _cut(name), "end"))
+        place = f'x="{left - 6}" y="{y + height / 2 + 4:.1f}" text-anchor="end"'
+        parts.append(_name(name, place))
         for j in range(len(columns)):
             parts += _draw_cell(float(values[i][j]), left + j * width, y, width, height)
             if len(columns) <= _MOST_TOLD and math.isfinite(values[i][j]):
@@ -138,7 +141,14 @@ def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+    return svg_text.cut(name, _NAMES - 8)
+
+
+def _name(name: str, place: str) -> str:
+    """Return a name, all of which shows where the pointer rests on it."""
+    short = _cut(name)
+    whole = f"<title>{html.escape(name)}</title>" if short != name else ""
+    return f"<text {place}>{whole}{html.escape(short)}</text>"
 
 
 def _text(x: float, y: float, told: str, anchor: str) -> str:

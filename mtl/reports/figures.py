@@ -4,12 +4,15 @@ figure = figures.draw_curves("loss", {"train": {100: 0.5, 200: 0.1}}, mark=200)
 figure.title, figure.svg, figure.legend
 """
 
+import dataclasses
+import functools
 import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mtl.monitoring import chart
+from mtl.reports import svg_text
 
 Points = Sequence[tuple[float, float]]
 
@@ -18,8 +21,10 @@ MOST_LINES = 16
 _MOST_POINTS = 200
 # Each point of a line of so few is marked.
 _MOST_DOTS = 12
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 360, 190, 48, 8, 10, 24
-_PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+_WIDTH, _HEIGHT, _TOP, _RIGHT, _BOTTOM = 360, 190, 8, 10, 24
+_PLOT_HEIGHT = _HEIGHT - _TOP - _BOTTOM
+# Left of the axis: as much as numbers take, and 8 beside them.
+_LEAST_LEFT, _BESIDE = 48, 8
 _MOST_TICKS = 5
 # Above and below a line that never changes, as a share of its value.
 _ROOM = 0.2
@@ -73,6 +78,33 @@ class _Axis(NamedTuple):
         return list(zip(places, shown, strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Plot:
+    """Where points lie in the picture."""
+
+    across: _Axis
+    up: _Axis
+
+    @functools.cached_property
+    def left(self) -> float:
+        """Where the plot begins: right of the numbers beside it."""
+        widths = [svg_text.measure(told) for _, told in self.up.ticks()]
+        return max(_LEAST_LEFT, math.ceil(max(widths, default=0)) + _BESIDE)
+
+    @property
+    def width(self) -> float:
+        """How wide it is."""
+        return _WIDTH - self.left - _RIGHT
+
+    def x(self, value: float) -> float:
+        """Return how far right a value lies."""
+        return self.left + self.across.place(value) * self.width
+
+    def y(self, value: float) -> float:
+        """Return how far down a value lies."""
+        return _TOP + (1 - self.up.place(value)) * _PLOT_HEIGHT
+
+
 def draw_curves(
     title: str,
     curves: Mapping[str, Mapping[int, float]],
@@ -108,20 +140,20 @@ def draw_lines(
     across = _Axis(0, 1) if is_share else _span(min([0] * from_zero + xs), max(xs), 0)
     is_log = may_be_log and min(ys) > 0 and max(ys) > _LOG_FACTOR * min(ys)
     up = _Axis(0, 1) if is_share else _span_log(ys) if is_log else _span(min(ys), max(ys), 0.06)
-    parts = [_grid(across, up)]
+    plot = _Plot(across, up)
+    parts = [_grid(plot)]
     if is_share:
-        parts.append(_path(((0, 0), (1, 1)), across, up, "diagonal"))
-    parts += [_path(points, across, up, "line thin") for points in behind]
+        parts.append(_path(((0, 0), (1, 1)), plot, "diagonal"))
+    parts += [_path(points, plot, "line thin") for points in behind]
     if mark is not None and across.low <= mark <= across.high:
-        x = _LEFT + across.place(mark) * _PLOT_WIDTH
-        parts.append(f'<path class="mark" d="M{x:.1f} {_TOP}v{_PLOT_HEIGHT}"/>')
+        parts.append(f'<path class="mark" d="M{plot.x(mark):.1f} {_TOP}v{_PLOT_HEIGHT}"/>')
     legend = []
     for number, (name, points) in enumerate(drawn.items()):
         color, is_dashed = number % NUM_COLORS, number >= NUM_COLORS
         style = f"line c{color}" + " dashed" * is_dashed
-        parts.append(_path(chart.thin(points, _MOST_POINTS), across, up, style))
+        parts.append(_path(chart.thin(points, _MOST_POINTS), plot, style))
         if len(points) <= _MOST_DOTS:
-            parts += [_dot(x, y, across, up, color) for x, y in points]
+            parts += [_dot(x, y, plot, color) for x, y in points]
         legend.append(Line(color, is_dashed, name, None))
     left = len(lines) - len(drawn)
     note = f"{left} more are not drawn." if left else ""
@@ -143,37 +175,34 @@ def _span_log(values: Sequence[float]) -> _Axis:
     return _Axis(math.log10(min(values)), math.log10(max(values)), True)
 
 
-def _path(points: Points, across: _Axis, up: _Axis, style: str) -> str:
-    placed = []
-    for x, y in points:
-        left = _LEFT + across.place(x) * _PLOT_WIDTH
-        top = _TOP + (1 - up.place(y)) * _PLOT_HEIGHT
-        placed.append(f"{_trim(left)},{_trim(top)}")
+def _path(points: Points, plot: _Plot, style: str) -> str:
+    placed = [f"{_trim(plot.x(x))},{_trim(plot.y(y))}" for x, y in points]
     return f'<polyline class="{style}" points="{" ".join(placed)}"/>'
 
 
-def _dot(x: float, y: float, across: _Axis, up: _Axis, color: int) -> str:
-    left = _LEFT + across.place(x) * _PLOT_WIDTH
-    top = _TOP + (1 - up.place(y)) * _PLOT_HEIGHT
-    return f'<circle class="dot c{color}" cx="{left:.1f}" cy="{top:.1f}" r="2.5"/>'
+def _dot(x: float, y: float, plot: _Plot, color: int) -> str:
+    return f'<circle class="dot c{color}" cx="{plot.x(x):.1f}" cy="{plot.y(y):.1f}" r="2.5"/>'
 
 
 def _trim(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _grid(across: _Axis, up: _Axis) -> str:
-    parts = []
-    for place, told in up.ticks():
+def _grid(plot: _Plot) -> str:
+    parts, left = [], plot.left
+    for place, told in plot.up.ticks():
         y = _TOP + (1 - place) * _PLOT_HEIGHT
-        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}h{_PLOT_WIDTH}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{told}</text>')
-    for place, told in across.ticks():
-        x, y = _LEFT + place * _PLOT_WIDTH, _TOP + _PLOT_HEIGHT
-        anchor = "end" if place > 0.97 else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="{anchor}">{told}</text>')
+        parts.append(f'<path class="grid" d="M{left} {y:.1f}h{plot.width}"/>')
+        parts.append(f'<text x="{left - 6}" y="{y + 3.5:.1f}" text-anchor="end">{told}</text>')
+    ends = _WIDTH
     base = _TOP + _PLOT_HEIGHT
-    return "".join([*parts, f'<path class="axis" d="M{_LEFT} {base}h{_PLOT_WIDTH}"/>'])
+    for place, told in reversed(plot.across.ticks()):
+        x, half = left + place * plot.width, svg_text.measure(told) / 2
+        x = min(x, _WIDTH - half)
+        if x + half <= ends:  # Of two that would touch, the right one stays.
+            parts.append(f'<text x="{x:.1f}" y="{base + 16}" text-anchor="middle">{told}</text>')
+            ends = x - half
+    return "".join([*parts, f'<path class="axis" d="M{left} {base}h{plot.width}"/>'])
 
 
 def _wrap(title: str, parts: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from mtl.monitoring import summary
 from mtl.reports import blocks
 
+# Names of columns of a matrix that are longer, of a row that is longer, stand upright.
+_MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
 # XML knows none of them, and no browser shows them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -36,7 +38,7 @@ def _environment() -> jinja2.Environment:
         finalize=_clean,
     )
     made.filters.update(short=shorten, exact=summary.exactly, percent=_percent, svg=_mark_up)
-    made.tests.update(real=is_number, right=_is_right, of_kind=_is_of_kind)
+    made.tests.update(crowded=_is_crowded, real=is_number, right=_is_right, of_kind=_is_of_kind)
     made.globals.update(cells=_cells)
     return made
 
@@ -61,6 +63,12 @@ def _is_right(cell: Any) -> bool:
 def shorten(value: Any) -> str:
     """Return a number in few digits: those of `launch.evaluate`, and of a count all."""
     return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
+
+
+def _is_crowded(matrix: blocks.Matrix) -> bool:
+    """Return whether the names of columns have to stand upright."""
+    longest = max(map(len, matrix.names), default=0)
+    return longest > _MOST_LETTERS and len(matrix.names) * longest > _MOST_LETTERS_IN_ALL
 
 
 def _percent(value: float) -> str:

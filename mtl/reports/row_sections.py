@@ -14,6 +14,8 @@ MOST_TASKS = 20
 # Of the table of labels.
 _MOST_LABELLED = 100
 _MOST_CLASSES = 12
+# A matrix of more classes needs the whole width.
+_MOST_BESIDE = 5
 # Of the table of rows by class.
 _MOST_COUNTED = 100
 _MOST_FIELDS = 200
@@ -158,11 +160,17 @@ def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) ->
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
     pictures, slices = _picture_head(head, seen) if seen else ([], [])
-    told: list = [blocks.Side([table], pictures) if pictures else table, *slices]
+    wide = [one for one in pictures if isinstance(one, blocks.Matrix) and _is_wide(one)]
+    beside = [one for one in pictures if not any(one is other for other in wide)]
+    told: list = [blocks.Side([table], beside) if beside else table, *wide, *slices]
     if recalls:
         title = f"Recall of {len(recalls)} classes"
         told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
     return told
+
+
+def _is_wide(matrix: blocks.Matrix) -> bool:
+    return len(matrix.names) > _MOST_BESIDE
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:

@@ -370,6 +370,8 @@ def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | Non
     if _is_absent(value):
         return None
     if isinstance(value, str):
+        if field.is_ragged and nested.is_written_list(value):
+            raise ValueError(f"must be a list or a text such as 'a|b', got {reprlib.repr(value)}")
         return cells.read_cell(value, field)
     if isinstance(value, list):
         return value if field.is_nested else nested.flatten(field, value)

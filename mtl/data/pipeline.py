@@ -148,13 +148,18 @@ class Pipeline:
         @tf.autograph.experimental.do_not_convert
         def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # Dataset.map passes a tuple's parts one by one; a record is a single value.
-            values = self.source.decode(batch[0], self.spec, with_labels)
+            values = self._decode(batch[0], with_labels)
             if training:
                 source_lib.set_batch_size(values, batch_size)
             return self.spec.split(values, with_labels)
 
         batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         return batches.with_options(source_lib.options()).prefetch(source_lib.AHEAD)
+
+    def _decode(self, batch: Any, with_labels: bool) -> dict[str, Any]:
+        """Decode raw records as the source does; whatever it is, no text of a list is empty."""
+        values = self.source.decode(batch, self.spec, with_labels)
+        return self.spec.drop_empty_texts(values)
 
     @property
     def depends_on_parts(self) -> bool:
@@ -274,7 +279,7 @@ class Pipeline:
 
         @tf.autograph.experimental.do_not_convert
         def decode(batch: Any, is_row: tf.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-            values = self.source.decode(batch, self.spec, True)
+            values = self._decode(batch, True)
             source_lib.set_batch_size(values, batch_size)
             features, labels = self.spec.split(values)
             labels = whole_groups.mask_labels(self.spec, labels, is_row)

@@ -98,6 +98,7 @@ def read_file(
 def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) -> Batch:
     with tf.Graph().as_default(), tf1.Session() as session:
         values = spec.parse(tf.constant(np.asarray(examples, object)), with_labels=with_labels)
+        values = spec.drop_empty_texts(values)
         found = session.run(values)
     return Batch(*spec.split(found, with_labels))
 

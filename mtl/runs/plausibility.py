@@ -12,6 +12,7 @@ in some hundred batches at most.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -33,6 +34,10 @@ _log = logging.getLogger(__name__)
 _MOST_BATCHES = 500
 # Fewer rows say little of a model.
 _FEW_ROWS = 10
+
+# What the values of a list of texts hold where they are hardly single values.
+_ODD_SIGNS = (b"\n ", b" \n", b"\n[", b"|")
+_ODD = re.compile(rb"""\s.*|.*\s|\[(?:(['"]).*\1)?\]|.*\|.*""")
 
 _Batch = tuple[types.Tensors, types.Tensors]
 
@@ -70,6 +75,7 @@ class Look:
             if kind and data.spec.fields[name].dtype == "string"
         }
         self._no_texts: dict[str, bytes] = {}
+        self._odd_lists = {n: "" for n in self._texts if data.spec.fields[n].is_ragged}
         self._heads = dict(self._unlabelled)
         self._missing = label_tallies.Missing(heads if whole else ())
         self.classes = label_tallies.Classes(model.heads if columns and whole else ())
@@ -153,6 +159,12 @@ class Look:
             f"Field {name!r} holds text that is not UTF-8, such as {text!r}. Is it latin-1?"
             for name, text in self._no_texts.items()
         ]
+        lines += [
+            f"Field {name!r}, a list of texts, holds {text!r} as one value, spaces "
+            "included. A list is a|b in CSV, and ['a', 'b'] in Python and JSON."
+            for name, text in self._odd_lists.items()
+            if text
+        ]
         if self._is_whole and self._rows < batch and split == self._data.train_split:
             lines.append(
                 f"Split {split!r} holds {self._rows} rows, and a batch (Pipeline.batch_size) "
@@ -179,7 +191,11 @@ class Look:
         for name in list(self._fields):
             _follow(self._fields, name, _values(features[name]))
         for name in list(self._texts):
-            text = _no_text(columns.flat(features[name]))
+            values = columns.flat(features[name])
+            joined = tf.strings.reduce_join(values, separator="\n").numpy()
+            if self._odd_lists.get(name) == "":
+                self._odd_lists[name] = _find_odd(joined)
+            text = _no_text(joined, values)
             if text is not None:
                 self._no_texts[name] = text
                 self._texts.discard(name)
@@ -262,13 +278,26 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
             return
 
 
-def _no_text(values: tf.Tensor) -> bytes | None:
-    """Return the first of the values that is not UTF-8."""
+def _no_text(joined: bytes, values: tf.Tensor) -> bytes | None:
+    """Return the first of the values, which are `joined` by line breaks, that is not UTF-8."""
     try:
-        tf.strings.reduce_join(values, separator="\n").numpy().decode()
+        joined.decode()
     except UnicodeDecodeError:
         return next(value for value in values.numpy().tolist() if _is_no_text(value))
     return None
+
+
+def _find_odd(joined: bytes) -> str:
+    """Return the first of values, joined by line breaks, that is hardly one value of a list.
+
+    It is in spaces, or looks like a whole list.
+    """
+    # A search in all of them at once, since next to none is.
+    around = b"\n" + joined + b"\n"
+    if not any(sign in around for sign in _ODD_SIGNS):
+        return ""
+    odd = next((value for value in joined.split(b"\n") if _ODD.fullmatch(value)), b"")
+    return odd.decode(errors="replace")
 
 
 def _is_no_text(value: bytes) -> bool:

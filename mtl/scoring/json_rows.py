@@ -147,6 +147,7 @@ def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
 def _value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
     value = row.get(field.name)
     try:
+        nested.require_no_list(field, value)
         values = None if value is None else nested.flatten(field, value)
         return field.value(values)
     except (TypeError, ValueError) as error:

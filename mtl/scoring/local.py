@@ -144,7 +144,7 @@ class Checkpoint(_InSession):
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")
-            features = spec.parse(examples, with_labels=False)
+            features = spec.drop_empty_texts(spec.parse(examples, with_labels=False))
             mode = compat.estimator.ModeKeys.PREDICT
             made = estimator.model_fn(features, None, mode, estimator.config)
             creator = tf1.train.ChiefSessionCreator(

@@ -31,7 +31,7 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
 
     Each raw input replaces what is parsed. One of a field with a default may be left empty, [0]:
     every row then has the default; no list at all means empty lists. When run, raw inputs of
-    different length raise InvalidArgumentError.
+    different length raise InvalidArgumentError. Empty texts in lists are dropped.
     """
     empty = tf.constant([], tf.string)
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
@@ -49,6 +49,7 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
         for name, field in fields.items()
     }
     export = compat.estimator.export
+    features = spec.drop_empty_texts(features)
     return export.ServingInputReceiver(features, {EXAMPLES: examples}, {settings.RAW: raw})
 
 

@@ -350,6 +350,27 @@ class Spec:
             parsed[name] = tf.RaggedTensor.from_row_splits(flat, splits, validate=False)
         return {name: field.cast(parsed[name]) for name, field in fields.items()}
 
+    def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the features [B, ...] without empty texts in lists, as a CSV file's cells have.
+
+        The items of a list of lists then count the values that are left.
+        """
+        found = dict(features)
+        for name, field in self.feature_fields.items():
+            if not (field.is_ragged and field.dtype == "string"):
+                continue
+            is_text = tf.not_equal(features[name].values, "")
+            # How many texts stand before each place.
+            before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)
+            splits = tf.gather(before, features[name].row_splits)
+            texts = tf.boolean_mask(features[name].values, is_text)
+            found[name] = tf.RaggedTensor.from_row_splits(texts, splits, validate=False)
+            if field.is_nested:
+                counts = features[counts_name(name)]
+                ends = tf.gather(before, tf.concat([[0], tf.cumsum(counts.values)], 0))
+                found[counts_name(name)] = counts.with_values(ends[1:] - ends[:-1])
+        return found
+
     def serialize(self, values: Mapping[str, Any]) -> bytes:
         """Serialize an example.
 

@@ -3,11 +3,36 @@
 nested.flatten(field, [[1, 2], [3, 4]])           # [1, 2, 3, 4] of a field of shape (2, 2)
 """
 
+import re
 import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 from mtl.spec import fields
+
+# What separates the values of a list in a CSV file.
+_DELIMITER = "|"
+_AS_PYTHON = re.compile(r"""\s*\[\s*(?:(['"]).*\1\s*,?\s*)?\]\s*""", re.DOTALL)
+
+
+def is_written_list(text: str) -> bool:
+    """Return whether a text looks like a list as Python or JSON write it, such as ['a', 'b']."""
+    return _AS_PYTHON.fullmatch(text) is not None
+
+
+def require_no_list(field: fields.Field, value: Any) -> None:
+    """Fail if one text stands in the place of a list of texts, and looks like several.
+
+    Raises:
+      ValueError: what is wrong, to follow the field's name.
+    """
+    if not (field.is_ragged and field.dtype == "string" and isinstance(value, str)):
+        return
+    if _DELIMITER in value or is_written_list(value):
+        fix = '["a", "b"]'
+        raise ValueError(
+            f"must be a list of texts, such as {fix}, got {reprlib.repr(value)}, one text"
+        )
 
 
 def flatten(field: fields.Field, value: Any) -> list[Any]:

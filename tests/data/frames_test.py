@@ -230,3 +230,11 @@ def test_a_bad_row_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(checks.UserError, match="Frames.splits must be one of train, got 'tset'"):
         frames.Frames(splits={"train": []}).records("tset")
+
+
+@pytest.mark.parametrize("text", ["['a', 'b']", '["a"]', "[]"])
+def test_the_text_of_a_list_is_no_list(text):
+    fields = {"tags": spec.Field(name="tags", dtype="string", shape=(None,))}
+    table = frames.Table([{"tags": ["a"]}, {"tags": text}], fields)
+    with pytest.raises(checks.UserError, match="row 1: field 'tags' must be a list or a text such"):
+        table.read(0, 2)

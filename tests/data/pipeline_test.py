@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, spec
 from mtl.data import csv, pipeline
+from tests import tiny
 
 tf1 = tf.compat.v1
 SPEC = spec.Spec(features={"x": "float32"}, labels={"y": "int64"})
@@ -311,3 +312,13 @@ def test_no_thread_tunes_what_is_read(tmp_path, training):
     # It would hold up the end of a run for up to a minute, see `source.options`.
     dataset = feed(tmp_path).dataset("train", training=training, seed=0)
     assert dataset.options().autotune.enabled is False
+
+
+def test_no_text_of_a_list_is_empty_whatever_the_source():
+    rows = {**tiny.TAGGED_SPLITS["train"], "tags": [[b""], [b"a", b""], []] * 32}
+    source = tiny.Rows(splits={"train": rows})
+    data = dataclasses.replace(tiny.make().data, source=source, spec=tiny.TAGGED_SPEC)
+    ((features, _), *_) = data.one_pass("train")
+    assert features["tags"].to_list()[:3] == [[], [b"a"], []]
+    batch = next(iter(data.dataset("train", training=True, seed=1)))
+    assert set(map(tuple, batch[0]["tags"].to_list())) == {(), (b"a",)}

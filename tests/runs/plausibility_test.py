@@ -132,3 +132,21 @@ def test_a_split_that_nothing_can_be_measured_on():
     data = tiny.make(splits={**tiny.SPLITS, "test": rows}).data
     with pytest.raises(checks.UserError, match="task 'sign'.*split 'test', got 'none in 48 rows'"):
         plausibility.look_at_labels(model, data, "test")
+
+
+@pytest.mark.parametrize(
+    "text, is_told",
+    [(b" b", 1), (b"b ", 1), (b"['a', 'b']", 1), (b"a|b", 1), (b"[]", 1), (b"a b", 0), (b"[a]", 0)],
+)
+def test_what_is_hardly_one_value_of_a_list_is_told(text, is_told):
+    tags = [list(row) for row in tiny.TAGGED_SPLITS["train"]["tags"]]
+    tags[-1] = [b"a", text]
+    rows = {**tiny.TAGGED_SPLITS["train"], "tags": tags}
+    made = tiny.make(columns=[features.Hashed(names=["tags"], num_buckets=9)])
+    source = tiny.Rows(splits={"train": rows})
+    data = dataclasses.replace(made.data, source=source, spec=tiny.TAGGED_SPEC)
+    look = plausibility.Look(made.model, data, "train")
+    look.finish()
+    found = [line for line in look.describe_doubts() if "'tags'" in line]
+    assert len(found) == is_told
+    assert all(f"'tags', a list of texts, holds {text.decode()!r} as" in line for line in found)

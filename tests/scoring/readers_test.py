@@ -235,6 +235,7 @@ def test_every_type_of_field(suffix, tmp_path):
         ([["x", "é"], ["y"]], [[b"x", "é".encode()], [b"y"]]),
         ([["x"], None, "z"], [[b"x"], [], [b"z"]]),
         ([["x", "y"], ["z", "u"]], [[b"x", b"y"], [b"z", b"u"]]),
+        ([["x|y"], ["[x]"], "[x]", "y z"], [[b"x|y"], [b"[x]"], [b"[x]"], [b"y z"]]),
     ],
 )
 def test_lists_of_any_length(rows, expected, tmp_path):
@@ -311,6 +312,14 @@ def test_an_empty_file_between_others_has_its_place(trained, tmp_path):
         (("string", (None, None)), [[["a"]]], "must be a list of lists, one for each item, got"),
         (("int64", (None, None)), [[1], [2, "b"]], "must be int64, got 'b'"),
         (("string", (None,)), ["a", "\ud83d"], "must be string, got"),
+        (
+            ("string", (None,)),
+            "a|b",
+            "must be a list of texts, such as .*, got 'a|b', one text",
+        ),
+        (("string", (None,)), "['a', 'b']", "must be a list of texts, such as"),
+        (("string", (None,)), '["a"]', "must be a list of texts, such as"),
+        (("string", (None,)), "[]", "must be a list of texts, such as"),
         ("string", "\U0001f600", None),
     ],
 )

@@ -55,6 +55,45 @@ def assert_features(found, wanted):
             np.testing.assert_array_equal(value, wanted[name], err_msg=name)
 
 
+def test_empty_texts_in_lists_are_dropped_as_those_of_a_csv_file():
+    """Of lists, and of lists of lists whose items then have fewer values."""
+    fields = spec.Spec(
+        features={
+            "tags": ("string", (None,)),
+            "items": ("string", (None, None)),
+            "n": ("int64", (None,)),
+        },
+        labels={},
+    )
+    tags = [[b""], [b"a", b""], [], [b"", b"b", b"", b"c"]]
+    items, counts = [[b"", b"x"], [], [b""], [b"y", b"", b"z"]], [[2], [], [0, 1], [1, 0, 2]]
+    numbers = [[0], [1, 2], [], [3]]
+    given = {"tags": tags, "items": items, "items/values_per_item": counts, "n": numbers}
+    examples = [
+        fields.serialize({name: own[row] for name, own in given.items()}) for row in range(4)
+    ]
+    raw = {}
+    for name, own in given.items():
+        padded = tf.ragged.constant(own, getattr(tf, fields.fields[name].dtype))
+        raw |= {name: padded.to_tensor(), inputs.length_name(name): padded.row_lengths()}
+    raw = {name: value.numpy() for name, value in raw.items()}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        receiver = inputs.build_receiver(fields)
+        names = receiver.receiver_tensors_alternatives["raw"]
+        feeds = [
+            {receiver.receiver_tensors["examples"]: examples},
+            {names[name]: value for name, value in raw.items()},
+        ]
+        for feed in feeds:
+            found = {k: v.to_list() for k, v in session.run(receiver.features, feed).items()}
+            assert found == {
+                "tags": [[], [b"a"], [], [b"b", b"c"]],
+                "items": [[b"x"], [], [], [b"y", b"z"]],
+                "items/values_per_item": [[1], [], [0, 0], [1, 0, 1]],
+                "n": numbers,
+            }
+
+
 @pytest.mark.parametrize("count", [3, 1, 0])
 def test_examples_and_raw_inputs_are_the_rows(run, count):
     wanted = {name: value[:count] for name, value in VALUES.items()}

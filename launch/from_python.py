@@ -26,13 +26,13 @@ from absl import logging as absl_logging
 
 import launch
 from launch import config, gin_writing, places, trust
-from mtl import checks, scoring, types
+from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings, run_directory
 from mtl.data import csv, examples, frames
 from mtl.files import storage
 from mtl.monitoring import summary
-from mtl.runs import verbs
+from mtl.runs import unknown_values, verbs
 from mtl.scoring import batches, image_rows
 from mtl.serving import deployment
 
@@ -173,7 +173,7 @@ class Model:
         self.metrics = Metrics(metrics or {})
         self.steps_trained = steps_trained
         self._open = contextlib.ExitStack()
-        self._scorer: scoring.Checkpoint | None = None
+        self._scorer: unknown_values.Counted | None = None
         self._is_told = False
         self._close = weakref.finalize(self, self._open.close)
 
@@ -221,6 +221,7 @@ class Model:
                 except batches.RefusedError as error:
                     where = f"the data rows {start} to {start + len(rows) - 1}"
                     raise checks.UserError(f"{where}: the model refused them: {error}") from error
+            scorer.tell_once()
         outputs = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         return _like(data, {name: _decode(values) for name, values in outputs.items()})
 
@@ -273,10 +274,11 @@ class Model:
         pipeline = dataclasses.replace(pipeline, source=source, eval_split=_SPLIT)
         return dataclasses.replace(self.experiment, data=pipeline)
 
-    def _open_scorer(self) -> scoring.Checkpoint:
+    def _open_scorer(self) -> unknown_values.Counted:
         if self._scorer is None:
-            settings = (self.experiment, self.model_dir, self.checkpoint)
-            self._scorer = self._open.enter_context(verbs.open_scorer(*settings))
+            settings = (self.experiment, self.model_dir)
+            model = self._open.enter_context(verbs.open_scorer(*settings, self.checkpoint))
+            self._scorer = self._open.enter_context(verbs.count_unknown(*settings, model))
         return self._scorer
 
     @contextlib.contextmanager

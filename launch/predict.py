@@ -128,7 +128,10 @@ def _predict_files() -> None:
     experiment, model_dir = app.load() if is_known or needs_run else (None, None)
     reader = _reader(experiment)
     plan = _plan(reader.find(INPUT.value), experiment, model_dir)
-    with _model(experiment, model_dir) as model:
+    with contextlib.ExitStack() as opened:
+        model = opened.enter_context(_model(experiment, model_dir))
+        if experiment is not None:
+            model = opened.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
     if plan.output is not None:
         before = f", {skipped} files were there already" if skipped else ""

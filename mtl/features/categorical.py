@@ -169,6 +169,23 @@ class Categorical(tables.Embedded, tables.Ids):
         counts, initializer = self._counts(output, fitted), self._initializer(output, fitted)
         return self._look_up(output, ids, size, initializer, counts)
 
+    @property
+    def limited_fields(self) -> Sequence[str]:
+        """All fields."""
+        return self.names
+
+    def find_unknown(
+        self, features: types.Tensors, fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        """Return which values are not in the vocabulary, of each field [N]."""
+        found = {}
+        for output, (field,) in self.columns.items():
+            tokens = _tokens(features, field)
+            entries, size = self._entries(output, fitted)
+            places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
+            found[field] = (places >= size) & tf.not_equal(tokens, "")
+        return found
+
     def _counts(self, output: str, fitted: types.Statistics) -> Sequence[int]:
         """Return how often the training split holds the categories of each block."""
         is_fitted = self.vocabulary is None and self._block_ends
@@ -288,6 +305,20 @@ class Identity(tables.Embedded, tables.Ids):
         ids = column.integers("Identity", features, field)
         ids = tf.ragged.map_flat_values(self._known_or_last, ids)
         return self._look_up(output, ids, self.size + 1)
+
+    @property
+    def limited_fields(self) -> Sequence[str]:
+        """All fields."""
+        return self.names
+
+    def find_unknown(
+        self, features: types.Tensors, fitted: types.Statistics
+    ) -> dict[str, tf.Tensor]:
+        """Return which integers are no id, of each field [N]."""
+        del fitted
+        ids = {field: column.integers("Identity", features, field) for field in self.names}
+        flat = {field: column.flat(own) for field, own in ids.items()}
+        return {field: ~((own >= 0) & (own < self.size)) for field, own in flat.items()}
 
     def _known_or_last(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.where((ids >= 0) & (ids < self.size), ids, tf.constant(self.size, tf.int64))

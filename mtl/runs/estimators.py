@@ -13,7 +13,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
 from mtl.model import multi_task_model as model_lib
-from mtl.runs import fitting
+from mtl.runs import fitting, unknown_values
 
 
 def build_estimator(
@@ -24,6 +24,7 @@ def build_estimator(
     events: str | None = None,
     is_attacked: bool = False,
     evaluation_hooks: model_lib.EvaluationHooks = lambda *_: (),
+    tell_unknown: unknown_values.Tell | None = None,
 ) -> compat.estimator.Estimator:
     """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
 
@@ -31,7 +32,8 @@ def build_estimator(
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where
-    `is_attacked`. `evaluation_hooks` gives what watches an evaluation.
+    `is_attacked`. `evaluation_hooks` gives what watches an evaluation, and
+    `tell_unknown` is given what predictions find of values that the model does not know.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
@@ -44,6 +46,10 @@ def build_estimator(
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
     config = build_config(experiment, events or model_dir)
+    if tell_unknown is not None:
+        model_fn = unknown_values.count_in_predictions(
+            model_fn, experiment.model.columns, statistics, "that are predicted", tell_unknown
+        )
     model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
     model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)

@@ -29,6 +29,7 @@ from mtl.runs import (
     evaluation_graph,
     fitting,
     plausibility,
+    unknown_values,
 )
 
 tf1 = tf.compat.v1
@@ -115,7 +116,8 @@ class Evaluator:
     @functools.cached_property
     def graph(self) -> evaluation_graph.EvaluationGraph:
         """What evaluates all checkpoints; the statistics of the run are there when it is built."""
-        return evaluation_graph.EvaluationGraph(self._experiment, self._model_dir)
+        tell = functools.partial(doubts.record_doubts, self._model_dir, "unknown")
+        return evaluation_graph.EvaluationGraph(self._experiment, self._model_dir, tell)
 
     def catch_up(self) -> None:
         """Take back the best of what a run does not know that goes on from the latest checkpoint.
@@ -191,13 +193,18 @@ def evaluate(
         watch = board_hooks.watch_nothing
         if with_curves:
             watch = watch_curves(experiment, model_dir, split, is_attacked)
+        statistics = fitting.load_statistics(model_dir)
+        where = f"of split {split!r}"
+        count = unknown_values.watch_evaluation(
+            experiment.model.columns, statistics, where, unknown_values.warn
+        )
         estimator = estimators.build_estimator(
             experiment,
             model_dir,
             path,
             events=scratch if is_own else None,
             is_attacked=is_attacked,
-            evaluation_hooks=watch,
+            evaluation_hooks=lambda *rows: [*watch(*rows), *count(*rows)],
         )
         name = None if is_own else _spell(split)
         passing = _Passing()

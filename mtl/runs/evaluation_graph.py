@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
-from mtl.runs import estimators
+from mtl.runs import estimators, fitting, unknown_values
 from mtl.variables import stacks
 
 tf1 = tf.compat.v1
@@ -28,15 +28,24 @@ class EvaluationGraph:
     Args:
       experiment: the run's settings.
       model_dir: where it lies; its statistics are there.
+      tell: is given what the first evaluation finds of values that the model does not know.
 
     Attributes:
       variables: the names of the trainable variables.
       metrics: the names of the metrics.
     """
 
-    def __init__(self, experiment: experiment_lib.Experiment, model_dir: str):
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        tell: unknown_values.Tell = unknown_values.warn,
+    ):
         self._model, self._model_dir = experiment.model, model_dir
-        self._estimator = estimators.build_estimator(experiment, model_dir)
+        statistics = fitting.load_statistics(model_dir)
+        where = f"of split {experiment.data.eval_split!r}"
+        watch = unknown_values.watch_evaluation(self._model.columns, statistics, where, tell)
+        self._estimator = estimators.build_estimator(experiment, model_dir, evaluation_hooks=watch)
         rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
         self._graph = tf.Graph()
         with self._graph.as_default():

@@ -22,7 +22,14 @@ from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
-from mtl.runs import diagnosis, evaluation_graph, fitting, label_tallies, plausibility
+from mtl.runs import (
+    diagnosis,
+    evaluation_graph,
+    fitting,
+    label_tallies,
+    plausibility,
+    unknown_values,
+)
 from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
@@ -70,6 +77,8 @@ def prepare_run(
     else:
         doubts.record_doubts(model_dir, "data", doubts.read_doubts(model_dir, "data"))
         doubts.record_doubts(model_dir, "training", doubts.read_doubts(model_dir, "training"))
+        unknown = unknown_values.describe_training(experiment, model_dir)
+        doubts.record_doubts(model_dir, "unknown_in_training", unknown)
         row_names.seal(model_dir)
         row_names.load(model_dir)  # Fails if it is damaged.
     _check_pruning(model, model_dir)

@@ -32,10 +32,12 @@ from mtl.runs import (
     preparation,
     reporting,
     training,
+    unknown_values,
 )
 
 __all__ = [
     "audit_clipping",
+    "count_unknown",
     "debug",
     "evaluate",
     "export",
@@ -139,7 +141,9 @@ def predict(
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
     ):
-        estimator = estimators.build_estimator(experiment, model_dir, path, keep)
+        estimator = estimators.build_estimator(
+            experiment, model_dir, path, keep, tell_unknown=unknown_values.warn
+        )
         yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
 
@@ -287,6 +291,15 @@ def open_scorer(
         estimator = estimators.build_estimator(experiment, model_dir, path)
         with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
             yield model
+
+
+@contextlib.contextmanager
+def count_unknown(
+    experiment: experiment_lib.Experiment, model_dir: str, model: Any
+) -> Iterator[unknown_values.Counted]:
+    """Hold a model that, when all is predicted, warns of fields with many unknown values."""
+    with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
+        yield counted
 
 
 def export(

@@ -103,6 +103,19 @@ class Column(emitting.Emitting, Protocol):
         return {}
 
     @property
+    def limited_fields(self) -> Sequence[str]:
+        """The fields of which it knows some values alone, such as those of a vocabulary."""
+        return ()
+
+    def find_unknown(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
+        """Find what it does not know: {field: [B, ...]} -> {limited field: bool [N], each value}.
+
+        An empty text is missing, and not unknown.
+        """
+        del features, fitted
+        return {}
+
+    @property
     def parts(self) -> Sequence["Column"]:
         """The columns that it is made of; none where it reads fields alone."""
         return ()

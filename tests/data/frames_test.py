@@ -48,7 +48,7 @@ def _as_rows(data):
 def test_absent_values_are_as_the_specification_says(form):
     found = _read(form(GOOD))
     assert found["age"][0] == 1.5 and math.isnan(found["age"][1])
-    assert found["size"] == [3, 7] and found["clicked"] == [1, -1]
+    assert found["size"] == [3, 7] and found["clicked"] == [1, spec.MISSING["int64"]]
     assert found["word"] == ["a", "?"] and found["town"] == ["b", ""]
     assert found["tags"] == [["x", "y"], []] and found["point"] == [[1, 2], [3, 4]]
     assert found["items"] == [[1, 2, 3], []]
@@ -174,7 +174,7 @@ def test_columns_of_pandas():
     )
     found = _read(frame)
     assert found["size"] == [3, 7] and found["word"] == ["a", "?"] and found["town"] == ["b", ""]
-    assert found["tags"] == [["x"], []] and found["clicked"] == [1, -1]
+    assert found["tags"] == [["x"], []] and found["clicked"] == [1, spec.MISSING["int64"]]
     assert math.isnan(found["age"][1]) and math.isnan(found["minutes"][0])
     with pytest.raises(checks.UserError, match=r"row 1, index 'u2': field 'age' must be float32"):
         _read(frame.assign(age=["1", "old"]))

@@ -1,0 +1,74 @@
+"""How many values of each field the columns do not know: those behind the end of a vocabulary.
+
+counts = unknown.count_unknown(columns, features, fitted)         # in a graph: int64 [F, 2]
+shares = unknown.Shares(unknown.list_fields(columns))
+shares.add(session.run(counts))
+shares.describe("of split 'test'")                 # ["The model does not know 51.0% of ...", ...]
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import types
+
+# A smaller share is usual of categories that come and go.
+_LEAST_SHARE = 0.05
+# A share of fewer values says little.
+_LEAST_VALUES = 20
+
+
+def list_fields(columns: Sequence[types.Column]) -> list[str]:
+    """Return the fields of which columns may not know a value."""
+    parts = [part for column in columns for part in _with_parts(column)]
+    named = [types.read_member(part, types.Column, "limited_fields") for part in parts]
+    return list(dict.fromkeys(field for fields in named for field in fields))
+
+
+def count_unknown(
+    columns: Sequence[types.Column], features: types.Tensors, fitted: types.Statistics
+) -> tf.Tensor:
+    """Count the unknown values of a batch, {field: [B, ...]} -> int64 [F, 2].
+
+    That is how many values each of `list_fields` holds, and how many a column does not know.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for column in columns:
+        for part in _with_parts(column):
+            own = types.read_member(part, types.Column, "find_unknown")(features, fitted)
+            for field, unknown in own.items():
+                found[field] = found[field] | unknown if field in found else unknown
+    rows = [
+        [tf.size(found[field], tf.int64), tf.reduce_sum(tf.cast(found[field], tf.int64))]
+        for field in list_fields(columns)
+    ]
+    return tf.stack(rows)
+
+
+def _with_parts(column: types.Column) -> list[types.Column]:
+    return [column, *types.read_member(column, types.Column, "parts")]
+
+
+class Shares:
+    """Adds up what batches hold.
+
+    Args:
+      fields: those that are counted.
+    """
+
+    def __init__(self, fields: Sequence[str]):
+        self._fields, self._counts = fields, np.zeros([len(fields), 2], np.int64)
+
+    def add(self, counts: np.ndarray) -> None:
+        """Add those of a batch, as `count_unknown` gives them."""
+        self._counts = self._counts + counts
+
+    def describe(self, where: str) -> list[str]:
+        """Return a line for each field with many unknown values; `where` says where they are."""
+        return [
+            f"The model does not know {unknown / total:.1%} of the values of field {field!r} "
+            f"{where}, {unknown:,} of {total:,}: its training split had none of them, or too few."
+            for field, (total, unknown) in zip(self._fields, self._counts.tolist(), strict=True)
+            if total >= _LEAST_VALUES and unknown > _LEAST_SHARE * total
+        ]

@@ -1,0 +1,222 @@
+"""Tells once what share of the values of each field a model does not know.
+
+In evaluations and predictions they are counted by the graph that reads the rows anyway.
+
+watch = unknown_values.watch_evaluation(columns, statistics, tell)     # hooks of an evaluation
+with unknown_values.count_in(model, experiment, "runs/income", tell) as model: ...      # of files
+unknown_values.describe_training(experiment, "runs/income")            # of a run that goes on
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import compat, types
+from mtl import experiment as experiment_lib
+from mtl import features as features_lib
+from mtl import spec as spec_lib
+from mtl.features import unknown
+from mtl.model import multi_task_model
+from mtl.runs import diagnosis, fitting
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+# So many rows of a training split are looked at before a run goes on.
+_MOST_ROWS = 10_000
+
+Tell = Callable[[Sequence[str]], None]
+
+
+def warn(lines: Sequence[str]) -> None:
+    """Warn in each of the lines."""
+    for line in lines:
+        _log.warning("Warning: %s", line)
+
+
+def watch_evaluation(
+    columns: Sequence[types.Column], statistics: types.Statistics, where: str, tell: Tell
+) -> multi_task_model.EvaluationHooks:
+    """Return what makes the hook of an evaluation that counts unknown values, and tells of them."""
+
+    def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:
+        del labels, logits
+        return list_hooks(columns, features, statistics, where, tell)
+
+    return watch
+
+
+def list_hooks(
+    columns: Sequence[types.Column],
+    features: types.Tensors,
+    statistics: types.Statistics,
+    where: str,
+    tell: Tell,
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Return the hook that counts the unknown values of a graph; none where none can be."""
+    if not unknown.list_fields(columns):
+        return []
+    counts = unknown.count_unknown(columns, features, statistics)
+    return [_Counting(unknown.list_fields(columns), counts, where, tell)]
+
+
+class _Counting(tf.compat.v1.train.SessionRunHook):
+    """Counts in the first pass of a graph over its rows, and tells when it ends."""
+
+    def __init__(self, fields: Sequence[str], counts: tf.Tensor, where: str, tell: Tell):
+        self._fields, self._counts, self._where, self._tell = fields, counts, where, tell
+        self._shares: unknown.Shares | None = unknown.Shares(fields)
+
+    def begin(self):
+        if self._shares is not None:
+            self._shares = unknown.Shares(self._fields)
+
+    def before_run(self, run_context):
+        return None if self._shares is None else tf1.train.SessionRunArgs(self._counts)
+
+    def after_run(self, run_context, run_values):
+        if self._shares is not None:
+            self._shares.add(run_values.results)
+
+    def end(self, session):
+        if self._shares is not None:
+            self._tell(self._shares.describe(self._where))
+            self._shares = None
+
+
+def count_in_predictions(
+    model_fn: Callable[..., Any],
+    columns: Sequence[types.Column],
+    statistics: types.Statistics,
+    where: str,
+    tell: Tell,
+) -> Callable[..., Any]:
+    """Return a `model_fn` whose predictions also count unknown values."""
+
+    def counting(features: Any, labels: Any, mode: str, **others: Any) -> Any:
+        made = model_fn(features, labels, mode, **others)
+        if mode != compat.estimator.ModeKeys.PREDICT:
+            return made
+        added = list_hooks(columns, features, statistics, where, tell)
+        return made._replace(prediction_hooks=[*(made.prediction_hooks or ()), *added])
+
+    return counting
+
+
+class Counted:
+    """A model of `mtl.scoring` that counts the unknown values of what it is given.
+
+    Args:
+      model: predicts for serialized tf.Examples.
+      fields: those that are counted.
+      count: counts them in tf.Examples [B]; None where none can be.
+      tell: is given the lines.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        fields: Sequence[str],
+        count: Callable[[np.ndarray], np.ndarray] | None,
+        tell: Tell,
+    ):
+        self._model, self._count, self._tell = model, count, tell
+        self._shares, self._lock = unknown.Shares(fields), threading.Lock()
+        self.identity, self.digest = model.identity, model.digest
+
+    def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
+        """Turn serialized tf.Examples [B] into {output: [B, ...]}."""
+        predicted = self._model(examples)  # First, as it says what is wrong with a row.
+        if self._count is not None:
+            counts = self._count(np.asarray(examples, object))
+            with self._lock:
+                self._shares.add(counts)
+        return predicted
+
+    def tell_once(self) -> None:
+        """Tell of fields with many unknown values; once there were some, count no more."""
+        lines = self._shares.describe("in the input") if self._count is not None else []
+        if lines:
+            self._tell(lines)
+            self._count = None
+
+
+@contextlib.contextmanager
+def count_in(
+    model: Any, experiment: experiment_lib.Experiment, model_dir: str, tell: Tell
+) -> Iterator[Counted]:
+    """Hold a model that counts the unknown values of tf.Examples, and tell of them at the end.
+
+    Args:
+      model: predicts for serialized tf.Examples, wherever it is.
+      experiment: that of the run whose columns it has.
+      model_dir: of that run; without its vocabularies nothing is counted.
+      tell: is given the lines.
+    """
+    columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
+    fields = unknown.list_fields(columns)
+    with contextlib.ExitStack() as opened:
+        count = None
+        if fields and not features_lib.missing_statistics(columns, statistics.directory):
+            session, *ends = _build_counts(columns, fields, experiment.data.spec, statistics)
+            opened.enter_context(contextlib.closing(session))
+            count = session.make_callable(*ends)
+        counted = Counted(model, fields, count, tell)
+        yield counted
+        counted.tell_once()
+
+
+def _build_counts(
+    columns: Sequence[types.Column],
+    fields: Sequence[str],
+    spec: spec_lib.Spec,
+    statistics: types.Statistics,
+) -> tuple[tf.compat.v1.Session, tf.Tensor, list[tf.Tensor]]:
+    """Return a session, and in its graph the counts and the serialized tf.Examples that they count.
+
+    Nothing but these fields is parsed.
+    """
+    wanted = [*fields, *(name for name, of in spec.counted.items() if of in fields)]
+    cut = dataclasses.replace(
+        spec,
+        features={name: spec.features[name] for name in wanted},
+        labels={},
+        keys=(),
+        defaults={name: own for name, own in spec.defaults.items() if name in wanted},
+    )
+    with tf.Graph().as_default() as graph:
+        examples = tf1.placeholder(tf.string, [None])
+        features = cut.drop_empty_texts(cut.parse(examples, with_labels=False))
+        counts = unknown.count_unknown(columns, features, statistics)
+        initializer = tf1.tables_initializer()
+    session = tf1.Session(graph=graph)
+    session.run(initializer)
+    return session, counts, [examples]
+
+
+def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> list[str]:
+    """Return the lines of the first rows of the training split, for a run that goes on."""
+    columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
+    fields = unknown.list_fields(columns)
+    if not fields:
+        return []
+    split = experiment.data.train_split
+    data = experiment.data.in_large_batches(split)
+    most, shares = math.ceil(_MOST_ROWS / data.batch_size), unknown.Shares(fields)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batches = data.one_pass(split, with_labels=False).take(most)
+        iterator = tf1.data.make_initializable_iterator(batches)
+        counts = unknown.count_unknown(columns, iterator.get_next(), statistics)
+        session.run([iterator.initializer, tf1.tables_initializer()])
+        # A bad record is told where it ends the run.
+        with contextlib.suppress(tf.errors.OutOfRangeError, *diagnosis.RUN_ERRORS):
+            while True:
+                shares.add(session.run(counts))
+    return shares.describe(f"in the first rows of split {split!r}")

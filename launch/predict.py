@@ -130,7 +130,7 @@ def _predict_files() -> None:
     plan = _plan(reader.find(INPUT.value), experiment, model_dir)
     with contextlib.ExitStack() as opened:
         model = opened.enter_context(_model(experiment, model_dir))
-        if experiment is not None:
+        if experiment is not None and model_dir is not None:
             model = opened.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
     if plan.output is not None:

@@ -7,6 +7,7 @@ python -m launch.parts ours.towers.Deep      # its settings
 python -m launch.parts --gin_file train.gin --gin_param 'Run.seed = 2'    # what holds in a run, why
 python -m launch.parts --gin_file train.gin Run LazyAdam                  # of these parts alone
 python -m launch.parts --markdown networks   # a page of all parts of a package, as in docs/
+python -m launch.parts --markdown all        # a line for each part of mtl, as in docs/parts.md
 """
 
 import argparse
@@ -145,7 +146,7 @@ def write_page(package: str) -> str:
     prefix = f"{_OWN}.{package}."
     kinds = [kind for kind in find_parts() if f"{kind.__module__}.".startswith(prefix)]
     if not kinds:
-        known = {kind.__module__.split(".")[1] for kind in find_parts()}
+        known = {_package(kind) for kind in find_parts()}
         checks.one_of("--markdown", package, sorted(known))
     lines = [f"# The parts of `mtl.{package}`", ""]
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
@@ -170,6 +171,29 @@ def write_page(package: str) -> str:
             lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def write_index() -> str:
+    """Return a page with a line for each part of `mtl`, by package: what it is, and its paper."""
+    lines = ["# All parts", "", "`python -m launch.parts --markdown all` writes this page;"]
+    lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
+    by_package = sorted(
+        find_parts(), key=lambda kind: (_package(kind), run_settings.gin_name(kind))
+    )
+    for package, kinds in itertools.groupby(by_package, _package):
+        lines += [f"## mtl.{package}", "", "| part | what it is | paper |", "| -- | -- | -- |"]
+        for kind in kinds:
+            told = kind.__doc__ or ""
+            first = _escape(next(iter(told.strip().splitlines()), ""))
+            paper = _PAPER.search(" ".join(told.split()))
+            cells = [f"`{run_settings.gin_name(kind)}`", first, paper.group() if paper else ""]
+            lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.split(".")[1]
 
 
 def _escape(text: str) -> str:
@@ -245,7 +269,9 @@ def main() -> None:
     parser.add_argument("--trusted_packages", help=told)
     told = "settings that may run code, write or connect all the same, with commas between them"
     parser.add_argument("--trusted_settings", default="", help=told)
-    parser.add_argument("--markdown", metavar="PACKAGE", help="write a page of all its parts")
+    parser.add_argument(
+        "--markdown", metavar="PACKAGE", help="write a page of all its parts, or of all parts: all"
+    )
     print(_answer(parser.read(sys.argv[1:])))
 
 
@@ -269,7 +295,9 @@ def _answer(arguments: argparse.Namespace) -> str:
     rule = "come with --gin_file or --model_dir"
     checks.require(not arguments.gin_param, "--gin_param", rule, arguments.gin_param)
     if arguments.markdown:
-        return write_page(arguments.markdown).rstrip("\n")
+        is_index = arguments.markdown == "all"
+        page = write_index() if is_index else write_page(arguments.markdown)
+        return page.rstrip("\n")
     packages = [arguments.package] if arguments.package else []
     for package in packages:
         is_name = all(word.isidentifier() for word in package.split("."))

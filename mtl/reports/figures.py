@@ -194,7 +194,7 @@ def _grid(plot: _Plot) -> str:
         y = _TOP + (1 - place) * _PLOT_HEIGHT
         parts.append(f'<path class="grid" d="M{left} {y:.1f}h{plot.width}"/>')
         parts.append(f'<text x="{left - 6}" y="{y + 3.5:.1f}" text-anchor="end">{told}</text>')
-    ends = _WIDTH
+    ends = float(_WIDTH)
     base = _TOP + _PLOT_HEIGHT
     for place, told in reversed(plot.across.ticks()):
         x, half = left + place * plot.width, svg_text.measure(told) / 2

@@ -19,6 +19,11 @@ def test_a_page_is_what_the_command_writes(package):
 
 
 @pytest.mark.medium
+def test_the_page_of_all_parts_is_what_the_command_writes():
+    assert parts.write_index() == (DOCS / "parts.md").read_text()
+
+
+@pytest.mark.medium
 def test_every_setting_of_a_network_or_head_has_a_meaning():
     for kind in parts.find_parts():
         if kind.__module__.startswith(("mtl.networks.", "mtl.heads.")):

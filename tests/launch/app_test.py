@@ -1,12 +1,14 @@
 """What launchers say before they need TensorFlow, whose import takes seconds."""
 
 import json
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from launch import console
+from launch import app, console
+from mtl import checks
 from tests.launch import conftest, toy
 
 # Each launcher in a fork, as flags can be defined once. Prints its exit code, its output and
@@ -89,3 +91,14 @@ def test_gin_files_are_refused_without_tensorflow(say, tmp_path):
     says += ["has no parameter", "--model_dir must hold", "must be given"]
     for (code, said), part in zip(answers, says, strict=True):
         assert code == 2 and part in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kilobytes", [0, 1_000_000, 2_500_000])
+def test_too_few_addresses_are_refused_before_tensorflow_aborts(kilobytes, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024 * kilobytes, -1))
+    says = f"ulimit -v must be unlimited, or at least 2929687.*got {kilobytes}"
+    with pytest.raises(checks.UserError, match=says):
+        app.load()
+    for enough in (3 * 10**9, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, most=enough: (most, -1))
+        app._require_addresses()

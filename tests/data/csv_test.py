@@ -10,6 +10,7 @@ import tensorflow as tf
 from mtl import checks, spec
 from mtl.data import csv, pipeline
 
+MISSING = spec.MISSING["int64"]
 SPEC = spec.Spec(
     features={"age": "float32", "job": "string", "tags": ("string", (None,))},
     labels={"rich": "int64"},
@@ -46,11 +47,11 @@ def test_reads_trimmed_quoted_and_missing_values(tmp_path, compress):
     np.testing.assert_allclose(values["age"], [31, 4.5, 7])
     np.testing.assert_array_equal(values["job"], [b"clerk", b'smith, "the" boss', b"none"])
     assert values["tags"].to_list() == [[b"a", b"b"], [], [b"c"]]
-    np.testing.assert_array_equal(values["rich"], [1, 0, -1])
+    np.testing.assert_array_equal(values["rich"], [1, 0, MISSING])
     rows = [row for _, row in data.scan("train", SPEC)]
     assert [row["job"] for row in rows] == ["clerk", 'smith, "the" boss', "none"]
     assert [row["tags"] for row in rows] == [["a", "b"], [], ["c"]]
-    assert [row["rich"] for row in rows] == [1, 0, -1]
+    assert [row["rich"] for row in rows] == [1, 0, MISSING]
 
 
 def test_scan_gives_what_decode_gives_on_every_type(tmp_path):
@@ -350,8 +351,8 @@ def test_a_number_beside_others_is_refused_by_the_batch():
 def test_labels_that_other_tools_write_for_whole_numbers(tmp_path):
     text = "1,a,,1.0\n2,a,,True\n3,a,,0.0\n4,a,,false\n5,a,,\n"
     data = source(tmp_path, text)
-    assert read(data)["rich"].numpy().tolist() == [1, 1, 0, 0, -1]
-    assert [row["rich"] for _, row in data.scan("train", SPEC)] == [1, 1, 0, 0, -1]
+    assert read(data)["rich"].numpy().tolist() == [1, 1, 0, 0, MISSING]
+    assert [row["rich"] for _, row in data.scan("train", SPEC)] == [1, 1, 0, 0, MISSING]
     feed = pipeline.Pipeline(source=source(tmp_path, "1,a,,1.5\n"), spec=SPEC)
     error = tf.errors.InvalidArgumentError(None, None, "")
     assert feed.diagnose(error, "train").endswith("field 'rich' must be int64, got '1.5'.")

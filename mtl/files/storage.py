@@ -98,6 +98,11 @@ def require_regular(path: str) -> None:
         checks.require(is_regular, path, "be a file", kind, "Delete it, or copy the file back.")
 
 
+def may_exist(path: str) -> bool:
+    """Return whether a local file is there; one elsewhere may be, and nothing connects to look."""
+    return not is_local(path) or os.path.exists(path)
+
+
 def read(path: str) -> bytes:
     """Return what a file holds; a local one is read without TensorFlow."""
     require_regular(path)

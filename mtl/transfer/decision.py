@@ -165,6 +165,9 @@ class Decision:
         here = row_names_lib.find_row_names(self.named, name)
         for pattern, names in self.settings.row_names.items():
             if here and patterns.matches(pattern, name):
+                is_there = not isinstance(names, str) or tf.io.gfile.exists(names)
+                where = f"WarmStart.row_names[{pattern!r}]"
+                checks.require(is_there, where, "be an existing file", names)
                 return here._replace(names=names)
         return row_names_lib.find_row_names(self.source.named, old)
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
+from mtl.files import storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,16 +77,16 @@ class FromFile:
     def __post_init__(self):
         checks.is_a("FromFile.path", self.path, str, "be a path")
         rule = "be a file of numpy.save"
-        checks.require(tf.io.gfile.exists(self.path), "FromFile.path", rule, self.path)
+        checks.require(storage.may_exist(self.path), "FromFile.path", rule, self.path)
 
     @functools.cached_property
     def _mask(self) -> np.ndarray:
-        with tf.io.gfile.GFile(self.path, "rb") as file:
-            try:
+        try:
+            with tf.io.gfile.GFile(self.path, "rb") as file:
                 return np.load(file, allow_pickle=False) != 0
-            except ValueError as error:
-                rule = f"FromFile.path must be a file of numpy.save, got {self.path!r}."
-                raise checks.UserError(rule) from error
+        except (ValueError, tf.errors.OpError) as error:
+            rule = f"FromFile.path must be a file of numpy.save, got {self.path!r}."
+            raise checks.UserError(rule) from error
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs.

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.files import checksums
+from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
@@ -150,7 +150,7 @@ def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:
     for pattern, names in named.items():
         if isinstance(names, str):
             rule = "be a list of names or an existing file"
-            checks.require(tf.io.gfile.exists(names), f"{where}[{pattern!r}]", rule, names)
+            checks.require(storage.may_exist(names), f"{where}[{pattern!r}]", rule, names)
         else:
             checks.is_a(f"{where}[{pattern!r}]", names, (list, tuple), "be a list of names")
             checks.unique(f"{where}[{pattern!r}]", names)

@@ -1,5 +1,6 @@
 """What settings name: all that can be a path are in the table, and none of others leaves a run."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -7,6 +8,7 @@ import pathlib
 import re
 
 import pytest
+import tensorflow as tf
 
 from launch import parts, places, trust
 from mtl import auxiliary, checks, heads, networks, tracking
@@ -147,3 +149,21 @@ class Extended(auxiliary.Distillation):
 def test_a_part_that_extends_ours_is_refused_as_ours():
     with pytest.raises(checks.UserError, match="^Distillation.teacher must be left out"):
         trust.Trusted(["tests"]).check_built(Extended(teacher="theirs"))
+
+
+def test_a_part_that_is_built_opens_nothing_elsewhere(monkeypatch):
+    """The check comes after it."""
+    opened = []
+    for name in ("exists", "isdir", "glob", "listdir", "stat", "GFile"):
+        monkeypatch.setattr(tf.io.gfile, name, lambda path, *rest: opened.append(path))
+    url = "gs://bucket/x"
+    built = 0
+    for name, (kind, setting) in _settings().items():
+        if name not in places.TABLE or setting in ("head", "build"):
+            continue
+        forms = [url, {"train": url}, {"train": {"x": url}}, {"y/auc": url}]
+        for value in forms:
+            with contextlib.suppress(checks.UserError):
+                kind(**settings.required(kind) | {setting: value})
+                built += 1
+    assert not opened and built > 30

@@ -195,15 +195,12 @@ class _Rehearsal(training.Training):
         model, mode = self._experiment.model.fitted(statistics), compat.estimator.ModeKeys.EVAL
         with tf.Graph().as_default():
             tf1.train.create_global_step()
-            passes = {name: data.one_pass(name) for name in names}
-            some = next(iter(passes.values()))
-            iterator = tf1.data.Iterator.from_structure(
-                tf1.data.get_output_types(some),
-                tf1.data.get_output_shapes(some),
-                output_classes=tf1.data.get_output_classes(some),
-            )
-            begin = {name: iterator.make_initializer(passes[name]) for name in names}
-            features, labels = iterator.get_next()
+            passes = {n: tf1.data.make_initializable_iterator(data.one_pass(n)) for n in names}
+            # One that is initialized by any of several data sets refuses those of lists.
+            handles = {name: one.string_handle() for name, one in passes.items()}
+            chosen, some = tf1.placeholder(tf.string, []), next(iter(passes.values()))
+            structure = (some.output_types, some.output_shapes, some.output_classes)
+            features, labels = tf1.data.Iterator.from_string_handle(chosen, *structure).get_next()
             made = model.model_fn(features, labels, mode, statistics=statistics, may_stack=True)
             updates = [update for _, update in made.eval_metric_ops.values()]
             with tf.control_dependencies([made.loss, *updates]):
@@ -211,7 +208,12 @@ class _Rehearsal(training.Training):
             config = estimators.build_config(self._experiment, model_dir).session_config
             creator = tf1.train.ChiefSessionCreator(made.scaffold, config=config)
             with contextlib.closing(creator.create_session()) as session:
-                return {name: _read_split(session, begin[name], count) for name in names}
+                found = {}
+                for name, one in passes.items():
+                    session.run(one.initializer)
+                    fed = {chosen: session.run(handles[name])}
+                    found[name] = _read_split(session, count, fed)
+                return found
 
     def _time_input(self, first: int) -> tuple[inspection.Batch, Pace]:
         """Return the first batch of training, and how long batches take without a step."""
@@ -286,14 +288,15 @@ class _Timing(tf.compat.v1.train.SessionRunHook):
             run_context.request_stop()
 
 
-def _read_split(session: tf.compat.v1.Session, begin: tf.Operation, count: tf.Tensor) -> Split:
+def _read_split(
+    session: tf.compat.v1.Session, count: tf.Tensor, fed: Mapping[tf.Tensor, bytes]
+) -> Split:
     rows = batches = 0
-    session.run(begin)
     start = first_end = time.perf_counter()
     is_whole = False
     while time.perf_counter() - start < _READ_SECS:
         try:
-            rows += int(np.asarray(session.run(count)))
+            rows += int(np.asarray(session.run(count, fed)))
         except tf.errors.OutOfRangeError:
             is_whole = True
             break

@@ -8,6 +8,7 @@ import pytest
 
 from mtl.runs import rehearsal, rehearsal_text
 from tests import tiny
+from tests.explaining import conftest
 
 pytestmark = pytest.mark.medium
 
@@ -44,6 +45,11 @@ def test_a_new_run_is_counted_and_timed(tmp_path, run):
         "40 steps, 3 evaluations",
     ):
         assert line in text
+
+
+def test_rows_with_lists_are_rehearsed(tmp_path):
+    found = rehearsal.rehearse(conftest.make(), str(tmp_path / "run"))
+    assert {name: split.rows for name, split in found.splits.items()} == {"train": 800, "test": 300}
 
 
 def test_a_run_goes_on_in_a_copy(run):

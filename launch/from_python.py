@@ -25,10 +25,10 @@ import tqdm
 from absl import logging as absl_logging
 
 import launch
-from launch import config, gin_writing, places, trust
+from launch import changes, config, gin_writing, places, trust
 from mtl import checks, types
 from mtl import experiment as experiment_lib
-from mtl.checkpoints import flat_settings, run_directory
+from mtl.checkpoints import run_directory
 from mtl.data import csv, examples, frames
 from mtl.files import storage
 from mtl.monitoring import summary
@@ -73,7 +73,7 @@ def train(
         stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
         experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
         written = _write(experiment)
-        _tell_changes(experiment, model_dir)
+        changes.tell(experiment, model_dir)
         save = functools.partial(_save, model_dir, written)
         try:
             metrics, steps = verbs.train(experiment, model_dir, on_start=save)
@@ -343,32 +343,6 @@ def _first_difference(text: str, again: str) -> str:
 def _save(model_dir: str, written: str | None) -> None:
     # One of an earlier start would be another experiment's.
     config.forget(model_dir) if written is None else config.save(model_dir, written)
-
-
-def _tell_changes(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Warn where a run goes on with other settings or rows than it had: a cell that runs again."""
-    if run_directory.find_latest(model_dir) is None:
-        return
-    # To look at a folder runs no code but that of packages that the program uses itself.
-    parts = list(types.walk_parts(experiment))
-    modules = [type(part).__module__ for part in parts]
-    modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
-    known = {module.partition(".")[0] for module in modules}
-    # Settings are compared here, and nothing that they name is opened.
-    trusted = trust.Trusted(sorted(known), places.REFUSED)
-    try:
-        with config.isolated():
-            file = config.saved_in(model_dir)
-            before = config.load([file], (), trusted)
-    except checks.UserError:  # There is none, or it cannot be built any more.
-        return
-    changed = flat_settings.compare({"before": before, "now": experiment})
-    if changed:
-        told = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changed.items()]
-        step = run_directory.step_of(model_dir)
-        message = "%s goes on from step %d, with other settings: %s. Another folder starts anew."
-        more = [f"and {len(told) - 3} more"] * (len(told) > 3)
-        _log.warning(message, model_dir, step, ", ".join([*told[:3], *more]))
 
 
 def _like(data: Any, columns: dict[str, np.ndarray]) -> Any:

@@ -1,6 +1,7 @@
 r"""Trains, evaluates and exports the model that a gin file describes.
 
-Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
+Goes on from the last checkpoint in --model_dir, up to Run.train_steps, and tells which settings and
+training files are not as they were.
 
     python -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
@@ -9,7 +10,7 @@ Goes on from the last checkpoint in --model_dir, up to Run.train_steps.
 
 from absl import flags
 
-from launch import app, config, launcher_watch
+from launch import app, changes, config, launcher_watch
 from mtl import deferred
 
 with deferred.imports():
@@ -31,7 +32,12 @@ def main() -> None:
     if DRY_RUN.value:
         print(rehearsal_text.describe(rehearsal.rehearse(experiment, model_dir)))
         return
-    metrics, steps = verbs.train(experiment, model_dir, on_start=lambda: config.save(model_dir))
+
+    def start() -> None:
+        changes.tell(experiment, model_dir)
+        config.save(model_dir)
+
+    metrics, steps = verbs.train(experiment, model_dir, on_start=start)
     if metrics:  # They are told by the process that evaluates.
         print(summary.of_training(model_dir, metrics, steps, experiment.serving.model_name))
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import os
 import re
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,7 +79,8 @@ class BestKeeper:
 
     `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
     steps_since}, the number and the steps of the evaluations that were no better than the best,
-    and {value, step, checkpoint} of the best once there is one.
+    `measured_on`, a description of the rows and the settings that all these values belong to, and
+    {value, step, checkpoint} of the best once there is one.
     """
 
     def __init__(self, best: Best, model_dir: str, from_step: int = 0):
@@ -120,6 +122,32 @@ class BestKeeper:
         self._write({**record, "last_step": last_step, **since})
 
     @property
+    def checkpoint(self) -> str | None:
+        """The path of the best checkpoint, None before the first."""
+        name = self.read().get("checkpoint")
+        return None if name is None else os.path.join(self._dir, name)
+
+    def renew(self, measured_on: Mapping[str, str], value: float | None, is_other: bool) -> None:
+        """Take over the value of the best checkpoint, measured on other rows or settings.
+
+        Args:
+          measured_on: what describes them.
+          value: the new value; None if there is no best checkpoint.
+          is_other: whether it cannot be compared with those before. Patience then begins anew, and
+            checkpoints after the best may be evaluated once more.
+        """
+        record = {**self.read(), "measured_on": dict(measured_on)}
+        if value is not None:
+            record["value"] = value
+        else:
+            for name in ("value", "step", "checkpoint"):
+                record.pop(name, None)
+        if is_other:
+            since: dict[str, Any] = {"evaluations_since": 0, "steps_since": []}
+            record |= {"last_step": record.get("step", 0), **since}
+        self._write(record)
+
+    @property
     def last_step(self) -> int:
         """The step of the last evaluation, 0 before the first."""
         return self.read().get("last_step", 0)
@@ -145,7 +173,12 @@ class BestKeeper:
             and self._best.is_better(float(metrics[self._best.metric]), self.read().get("value"))
         )
 
-    def update(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
+    def update(
+        self,
+        checkpoint: str,
+        metrics: Mapping[str, Any],
+        measured_on: Mapping[str, str] = types.MappingProxyType({}),
+    ) -> None:
         """Take in an evaluation, and its checkpoint if that is the best."""
         record, step = self.read(), int(metrics["global_step"])
         if step <= self.last_step:
@@ -158,6 +191,8 @@ class BestKeeper:
             value, since, steps = float(metrics[self._best.metric]), 0, []
             record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
         record |= {**self._goal, "last_step": step}
+        if measured_on:
+            record["measured_on"] = dict(measured_on)
         self._write({**record, "evaluations_since": since, "steps_since": steps})
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -184,10 +219,21 @@ class BestKeeper:
 
 
 class BestExporter(compat.estimator.Exporter):
-    """Keeps the best checkpoint and exports it, once, as `<model_dir>/export/best/<version>`."""
+    """Keeps the best checkpoint and exports it, once, as `<model_dir>/export/best/<version>`.
 
-    def __init__(self, keeper: BestKeeper, export: Callable[[Any, str, str], str | None]):
-        self._keeper, self._export = keeper, export
+    Args:
+      keeper: the record of the best.
+      export: writes an export.
+      measured_on: describes what the evaluation was measured on.
+    """
+
+    def __init__(
+        self,
+        keeper: BestKeeper,
+        export: Callable[[Any, str, str], str | None],
+        measured_on: Callable[[], Mapping[str, str]] = dict,
+    ):
+        self._keeper, self._export, self._measured_on = keeper, export, measured_on
 
     @property
     def name(self):
@@ -198,5 +244,5 @@ class BestExporter(compat.estimator.Exporter):
         if self._keeper.is_best(eval_result):
             exported = self._export(estimator, export_path, checkpoint_path)
         # Last, so that a run that is killed before it exports the best once more.
-        self._keeper.update(checkpoint_path, eval_result)
+        self._keeper.update(checkpoint_path, eval_result, self._measured_on())
         return exported

@@ -33,10 +33,10 @@ _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|warm_start(\.txt)?|export/(latest|best)|clip_audit/training"
     r"|tracking|profile|plugins|projector"
-    r"|((given_files|row_names|warnings|failure|tensorboard)\.json|config\.gin|metrics\.jsonl"
+    r"|((given_files|training_files|row_names|warnings|failure|tensorboard)\.json|config\.gin|metrics\.jsonl"
     r"|(balancing|gates|sparsity)\.svg|projector_config\.pbtxt)(\.([0-9a-f]{16}\.)?partial)?"
 )
-_NOTES = ("given_files.json", "row_names.json", "warnings.json")
+_NOTES = ("given_files.json", "training_files.json", "row_names.json", "warnings.json")
 # Folders that other verbs write to as well.
 _SHARED = ("export", "clip_audit")
 

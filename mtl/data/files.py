@@ -74,13 +74,23 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
-def named_by(source: Any) -> list[str]:
-    """Return the files that a source, and those within it, read; none of another kind."""
+def named_by(source: Any, split: str | None = None) -> list[str]:
+    """Return the files that a source, and those within it, read; none of another kind.
+
+    `split` leaves those of its other splits out.
+    """
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
+    if split in setting:
+        setting = setting[split]
     found = [path for name in _leaves(setting) for path in _present(os.path.join(folder, name))]
     inner = getattr(source, "source", None)
-    return found + (named_by(inner) if inner is not None else [])
+    if inner is None:
+        return found
+    # A split that is cut out of another one has its files.
+    is_there = split is None or split in getattr(inner, "files", {})
+    cut_from = getattr(source, "split", split)
+    return found + named_by(inner, split if is_there else cut_from)
 
 
 def _leaves(setting: Any) -> Iterator[str]:

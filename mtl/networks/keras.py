@@ -29,10 +29,10 @@ class KerasModel:
     and `add_loss`, REGULARIZATION_LOSSES, where Keras itself would leave both aside. Its variables
     are named `<scope>/<layer>/<weight>` and are frozen, warm-started, saved and exported as all
     others; weights that a model brings along are not: write them into a checkpoint
-    (`transfer.write_checkpoint`) and start from there. Layers with `trainable = False` stay as they
-    are. Initial weights and dropout are drawn by Keras: give the layers seeds, as `Run.seed` does not
-    reach them. Quantisation and numbers of 16 bits (`Run.precision`) reach the weights that layers
-    keep as attributes.
+    (`transfer.write_checkpoint`) and start from there. Layers with `trainable = False` stay as
+    they are. Initial weights and dropout are drawn by Keras: give the layers seeds, as `Run.seed`
+    does not reach them. Quantisation and numbers of 16 bits (`Run.precision`) reach the weights that
+    layers keep as attributes.
 
     Attributes:
       build: makes the model; called in each graph anew, once for each scope that it is used in, in

@@ -28,12 +28,16 @@ from mtl.runs import (
     estimators,
     evaluation_graph,
     fitting,
+    measured,
     plausibility,
     unknown_values,
 )
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+
+# How much a value may differ when it is measured again.
+_ROUNDING = 1e-5
 
 
 class Evaluator:
@@ -67,19 +71,39 @@ class Evaluator:
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
+        self._rows, self._rows_vary = measured.Rows(), False
+        self._measured_on: dict[str, str] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
         """Evaluate a checkpoint, then export it as the latest and, if it is, as the best.
 
-        The metric of every task that tells most is logged in one line.
+        The metric of every task that tells most is logged in one line. If rows or settings have
+        changed since the best checkpoint was evaluated, that one is evaluated again before.
         """
         experiment = self._experiment
         watch = board_hooks.watch_evaluation(experiment, self._model_dir, checkpoint)
-        estimator = estimators.build_estimator(
-            experiment, self._model_dir, checkpoint, evaluation_hooks=watch
-        )
-        split = experiment.data.eval_split
-        data, model = experiment.data, experiment.model
+        self.metrics, self._measured_on = self._measure(checkpoint, watch)
+        self._renew_best()
+        shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
+        is_best = self.keeper.is_best(self.metrics)
+        line = summary.describe_evaluation(self.metrics, shown, best, is_best)
+        fields = {"metrics": self.metrics, "is_best": is_best}
+        _log.info("%s", line, extra={"fields": fields})
+        metrics_file.add_row(self._model_dir, checkpoint, experiment.data.eval_split, self.metrics)
+        self._tell_doubts()
+        self._log("eval", *split_step(self.metrics))
+        self._export(checkpoint)
+        return self.metrics
+
+    def _measure(
+        self,
+        checkpoint: str,
+        watch: multi_task_model.EvaluationHooks = board_hooks.watch_nothing,
+        events: str | None = None,
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the metrics of a checkpoint, and what describes their rows and settings."""
+        data, model = self._experiment.data, self._experiment.model
+        split, rows = data.eval_split, self._rows
         passing = _Passing(self._interruption)
         between = [passing, hooks.Callbacks(self.forget_later)]
         with (
@@ -87,20 +111,22 @@ class Evaluator:
             progress.tell_while(functools.partial(passing.describe, checkpoint, split)),
         ):
             if watch is board_hooks.watch_nothing:
-                self.metrics = self.graph.evaluate(checkpoint, between)
+                metrics = self.graph.evaluate(checkpoint, between, events)
             else:  # What TensorBoard shows has ops of its own, by the step.
-                rows = functools.partial(data.one_pass, split)
-                self.metrics = estimator.evaluate(rows, hooks=between, checkpoint_path=checkpoint)
-        shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
-        is_best = self.keeper.is_best(self.metrics)
-        line = summary.describe_evaluation(self.metrics, shown, best, is_best)
-        fields = {"metrics": self.metrics, "is_best": is_best}
-        _log.info("%s", line, extra={"fields": fields})
-        metrics_file.add_row(self._model_dir, checkpoint, split, self.metrics)
-        self._tell_doubts()
-        self._log("eval", *split_step(self.metrics))
-        self._export(estimator, checkpoint)
-        return self.metrics
+                rows = measured.Rows()
+                estimator = estimators.build_estimator(
+                    self._experiment,
+                    self._model_dir,
+                    checkpoint,
+                    evaluation_hooks=lambda *seen: [*watch(*seen), *rows.watch(*seen)],
+                )
+                one_pass = functools.partial(data.one_pass, split)
+                metrics = estimator.evaluate(one_pass, hooks=between, checkpoint_path=checkpoint)
+        return metrics, {"rows": rows.describe(), "settings": self._settings_digest}
+
+    @functools.cached_property
+    def _settings_digest(self) -> str:
+        return measured.digest_settings(self._experiment.model)
 
     def _tell_doubts(self) -> None:
         """Tell, once in a run, of slices without a row and of a best metric that is no number."""
@@ -116,8 +142,70 @@ class Evaluator:
     @functools.cached_property
     def graph(self) -> evaluation_graph.EvaluationGraph:
         """What evaluates all checkpoints; the statistics of the run are there when it is built."""
+        experiment, rows = self._experiment, self._rows
         tell = functools.partial(doubts.record_doubts, self._model_dir, "unknown")
-        return evaluation_graph.EvaluationGraph(self._experiment, self._model_dir, tell)
+        statistics = fitting.load_statistics(self._model_dir)
+        where = f"of split {experiment.data.eval_split!r}"
+        columns = experiment.model.columns
+        count = unknown_values.watch_evaluation(columns, statistics, where, tell)
+        return evaluation_graph.EvaluationGraph(
+            experiment, self._model_dir, lambda *seen: [*rows.watch(*seen), *count(*seen)]
+        )
+
+    def _renew_best(self) -> None:
+        """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
+
+        If settings alone have changed and the value has not, as it does not depend on them, nothing
+        is said and patience goes on. So it is with the record of an earlier version, which does not
+        tell what it was measured on.
+        """
+        record, now = self.keeper.read(), self._measured_on
+        before = record.get("measured_on")
+        if not record or before == now or self._rows_vary:
+            return
+        rows_differ = before is not None and before["rows"] != now["rows"]
+        best = self.keeper.checkpoint
+        if best is None:
+            self.keeper.renew(now, None, is_other=rows_differ)
+            return
+        value = None
+        if run_directory.is_checkpoint(best):
+            value, rows = self._measure_best(best)
+            if rows != now["rows"]:
+                self._rows_vary = True
+                message = "The rows of split %r differ in each evaluation: values of %s cannot be "
+                _log.warning(message + "compared.", *self._names_of_best)
+                return
+        is_same = value is not None and _are_close(value, record["value"])
+        self.keeper.renew(now, value, is_other=rows_differ or not is_same)
+        if rows_differ or not is_same:
+            _log.warning("%s", self._tell_renewed(record, rows_differ, value))
+
+    @property
+    def _names_of_best(self) -> tuple[str, str]:
+        """The split and the metric that the best checkpoint is chosen by."""
+        return self._experiment.data.eval_split, self._experiment.best.metric
+
+    def _measure_best(self, checkpoint: str) -> tuple[float, str]:
+        """Return the value of the best checkpoint, and the description of its rows."""
+        split, metric = self._names_of_best
+        metrics, measured_on = self._measure(checkpoint)
+        metrics_file.add_row(self._model_dir, checkpoint, split, metrics)
+        return float(metrics[metric]), measured_on["rows"]
+
+    def _tell_renewed(
+        self, record: Mapping[str, Any], rows_differ: bool, value: float | None
+    ) -> str:
+        """Return one line that says why the value of the best is another one now."""
+        split, metric = self._names_of_best
+        rows, settings = f"the rows of split {split!r}", "settings of the model"
+        what = rows if rows_differ else settings
+        if "measured_on" not in record:
+            what = f"{rows} or {settings}"
+        had = f"{record['checkpoint']} had {metric} {record['value']:.6g}"
+        now = "is gone" if value is None else f"has {value:.6g} now"
+        why = f"{what[0].upper()}{what[1:]} have changed since the best value was measured"
+        return f"{why}: {had} and {now}. Patience starts anew."
 
     def catch_up(self) -> None:
         """Take back the best of what a run does not know that goes on from the latest checkpoint.
@@ -142,10 +230,22 @@ class Evaluator:
             self._unknown_from = None
 
     def evaluate_again(self) -> dict[str, Any]:
-        """Return the metrics of the latest checkpoint, which was evaluated and exported before."""
-        return evaluate(self._experiment, self._model_dir)
+        """Return the metrics of the latest checkpoint, which was evaluated and exported before.
 
-    def _export(self, estimator: compat.estimator.Estimator, checkpoint: str) -> None:
+        If rows or settings have changed, it is taken in once more: it may be the best now.
+        """
+        path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
+        plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
+        with tempfile.TemporaryDirectory() as scratch, hooks.closing_writers(scratch):
+            self.metrics, self._measured_on = self._measure(path, events=scratch)
+        self._renew_best()
+        if self.keeper.last_step < run_directory.step_in_name(path):
+            return self(path)
+        metrics_file.add_row(self._model_dir, path, data.eval_split, self.metrics)
+        return self.metrics
+
+    def _export(self, checkpoint: str) -> None:
+        estimator = estimators.build_estimator(self._experiment, self._model_dir, checkpoint)
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
             told = "exporting {} to {}, and checking what it predicts".format
@@ -160,7 +260,8 @@ class Evaluator:
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:
         export = serving.or_warn(estimators.build_exporter(self._experiment, self._model_dir))
-        return [serving.EachEvaluation(export), checkpoints.BestExporter(self.keeper, export)]
+        best = checkpoints.BestExporter(self.keeper, export, lambda: self._measured_on)
+        return [serving.EachEvaluation(export), best]
 
 
 def evaluate(
@@ -267,6 +368,12 @@ def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     """Return the step of an evaluation, and its metrics alone."""
     own = {name: float(value) for name, value in metrics.items() if name != "global_step"}
     return int(metrics["global_step"]), own
+
+
+def _are_close(value: float, other: float) -> bool:
+    """Return whether two values differ by no more than the order of sums makes them."""
+    both_nan = math.isnan(value) and math.isnan(other)
+    return both_nan or math.isclose(value, other, rel_tol=_ROUNDING)
 
 
 def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:

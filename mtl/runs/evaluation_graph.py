@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
-from mtl.runs import estimators, fitting, unknown_values
+from mtl.model import multi_task_model
+from mtl.runs import estimators
 from mtl.variables import stacks
 
 tf1 = tf.compat.v1
@@ -28,7 +29,7 @@ class EvaluationGraph:
     Args:
       experiment: the run's settings.
       model_dir: where it lies; its statistics are there.
-      tell: is given what the first evaluation finds of values that the model does not know.
+      watch: gives the hooks that watch the rows of each evaluation.
 
     Attributes:
       variables: the names of the trainable variables.
@@ -39,12 +40,9 @@ class EvaluationGraph:
         self,
         experiment: experiment_lib.Experiment,
         model_dir: str,
-        tell: unknown_values.Tell = unknown_values.warn,
+        watch: multi_task_model.EvaluationHooks = lambda *_: (),
     ):
         self._model, self._model_dir = experiment.model, model_dir
-        statistics = fitting.load_statistics(model_dir)
-        where = f"of split {experiment.data.eval_split!r}"
-        watch = unknown_values.watch_evaluation(self._model.columns, statistics, where, tell)
         self._estimator = estimators.build_estimator(experiment, model_dir, evaluation_hooks=watch)
         rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
         self._graph = tf.Graph()
@@ -59,9 +57,14 @@ class EvaluationGraph:
         self.metrics = [name for name in self._metrics if name != tf1.GraphKeys.GLOBAL_STEP]
 
     def evaluate(
-        self, checkpoint: str, hooks: Sequence[tf.compat.v1.train.SessionRunHook]
+        self,
+        checkpoint: str,
+        hooks: Sequence[tf.compat.v1.train.SessionRunHook],
+        events: str | None = None,
     ) -> dict[str, Any]:
         """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
+
+        They are written to the folder `events`, that of the run's evaluations by default.
 
         Raises:
           UserError: it does not fit the model, or a file that columns read has changed.
@@ -77,5 +80,5 @@ class EvaluationGraph:
                 self._update,
                 self._metrics,
                 [*self._hooks, *hooks],
-                self._estimator.eval_dir(),
+                events or self._estimator.eval_dir(),
             )

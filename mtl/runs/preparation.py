@@ -17,7 +17,8 @@ from mtl import checkpoints, checks, compat, transfer, types
 from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import model as model_lib
-from mtl.checkpoints import given_files, mismatch, run_directory
+from mtl.checkpoints import given_files, mismatch, run_directory, training_files
+from mtl.data import files as files_lib
 from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
@@ -61,6 +62,8 @@ def prepare_run(
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(model.training_files, model_dir, is_new)
+    read = files_lib.named_by(data.source, data.train_split)
+    training_files.tell_changes(read, model_dir, is_new)
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
     look.require_labels()

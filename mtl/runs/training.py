@@ -151,10 +151,13 @@ class Training:
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
             context.report.prepare(is_new=checkpoint is None)
-            why = self._why_done(step, context.evaluator.keeper)
+            why = self._why_done(step, evaluator.keeper)
             if why:
-                metrics = context.evaluator.metrics or context.evaluator.evaluate_again()
-                context.evaluator.forget_later()
+                metrics = evaluator.metrics or evaluator.evaluate_again()
+                # On rows that have changed, patience has started anew.
+                why = self._why_done(step, evaluator.keeper)
+            if why:
+                evaluator.forget_later()
                 context.report.start_if_waiting()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0

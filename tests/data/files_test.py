@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from mtl.data import files
+from mtl.data import csv, files, subset
 
 # Each with lines that are cut by the ends of chunks.
 TEXTS = [
@@ -47,3 +47,21 @@ def test_a_file_that_grows_while_it_is_read_is_told(tmp_path):
         list(blocks)
     assert files.find_change(error.value.message) == str(path)
     assert files.find_change("field 'age' must be float32") is None
+
+
+def test_the_files_of_a_split_are_those_that_it_is_read_from(tmp_path):
+    for name in ("a.csv", "b.csv", "test.csv"):
+        (tmp_path / name).write_text("x\n1\n")
+    given = {"all": ["a.csv", "b.csv"], "test": "test.csv"}
+    source = csv.Csv(files=given, data_dir=str(tmp_path), columns=("x",))
+    cut = subset.Subset(source=source, share=0.5, split="all", held_out={"held_out": 0.2})
+    of_all, of_test = [f"{tmp_path}/a.csv", f"{tmp_path}/b.csv"], [f"{tmp_path}/test.csv"]
+    for where, split, expected in (
+        (source, "all", of_all),
+        (source, "test", of_test),
+        (cut, "all", of_all),
+        (cut, "held_out", of_all),
+        (cut, "test", of_test),
+        (cut, None, of_all + of_test),
+    ):
+        assert files.named_by(where, split) == expected

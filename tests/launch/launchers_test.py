@@ -166,6 +166,15 @@ def test_training_again_goes_on_and_says_so(run, launch):
     assert longer.code == 0, longer
     assert "Going on from step 20 to step 30" in longer.err
     assert "Trained 10 steps, up to step 30" in longer.out
+    assert "run goes on from step 20, with other settings: run.train_steps was 20. " in longer.err
+
+
+def test_training_files_that_have_changed_are_told(run, launch):
+    path = run.parent / "data" / "train.csv"
+    path.write_text(path.read_text() + "20,cook,0,1\n")
+    again = launch("train", "--model_dir", "run", "--gin_param", "Run.train_steps = 21")
+    assert again.code == 0, again
+    assert "with other training rows: data/train.csv has changed. " in again.err
 
 
 def test_evaluate_predict_and_export_need_only_the_model_dir(run, trained, launch):
@@ -584,7 +593,7 @@ def test_a_run_goes_on_to_the_bit_whatever_names_its_settings(
     shutil.copytree(half_trained, directory)
     longer = ("--gin_param", "Run.train_steps = 20")
     result = launch_in(directory, "train", "--model_dir", "run", *given, *longer)
-    assert result.code == 0 and "starts anew" not in result.err, result
+    assert result.code == 0 and "order starts anew" not in result.err, result
     weights, expected = (tiny.variables(place / "run", 20) for place in (directory, trained[0]))
     assert weights.keys() == expected.keys() and len(weights) > 10
     for name, value in expected.items():

@@ -1,0 +1,45 @@
+"""What has changed in the settings of a run that goes on: told once, when it starts.
+
+changes.tell(experiment, "runs/a")
+"""
+
+from __future__ import annotations
+
+import logging
+
+from launch import config, places, trust
+from mtl import checks, deferred
+
+with deferred.imports():
+    from mtl import experiment as experiment_lib
+    from mtl import types
+    from mtl.checkpoints import flat_settings, run_directory
+
+_log = logging.getLogger("mtl")
+_SHOWN = 3
+
+
+def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    """Warn if a run goes on with other settings than it had."""
+    if run_directory.find_latest(model_dir) is None:
+        return
+    # To look at a folder runs no code but that of packages that the program uses itself.
+    parts = list(types.walk_parts(experiment))
+    modules = [type(part).__module__ for part in parts]
+    modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
+    known = {module.partition(".")[0] for module in modules}
+    # Settings are compared here, and nothing that they name is opened.
+    trusted = trust.Trusted(sorted(known), places.REFUSED)
+    try:
+        with config.isolated():
+            file = config.saved_in(model_dir)
+            before = config.load([file], (), trusted)
+    except checks.UserError:  # There is none, or it cannot be built any more.
+        return
+    changed = flat_settings.compare({"before": before, "now": experiment})
+    if changed:
+        told = [f"{k} was {flat_settings.cut(v['before'], 60)}" for k, v in changed.items()]
+        step = run_directory.step_of(model_dir)
+        message = "%s goes on from step %d, with other settings: %s. Another folder starts anew."
+        more = [f"and {len(told) - _SHOWN} more"] * (len(told) > _SHOWN)
+        _log.warning(message, model_dir, step, ", ".join([*told[:_SHOWN], *more]))

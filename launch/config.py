@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import os
 import pathlib
 import pprint
@@ -38,7 +39,11 @@ with deferred.imports():
 
     from mtl import experiment
 
+_log = logging.getLogger("mtl")
+
 _FILE = "config.gin"
+# A launcher may load the same files several times.
+_TOLD = set[str]()
 _SEAL = b"# checksum of the lines below: "
 
 
@@ -58,6 +63,10 @@ def load(
     """
     check(files, params, trusted)
     bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
+    for line in gin_usage.tell_replaced(bindings, experiment.Experiment):
+        if line not in _TOLD:
+            _TOLD.add(line)
+            _log.warning("Warning: %s", line)
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
     # All with the same imports at once: gin takes as long for the imports as for the rest.

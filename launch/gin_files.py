@@ -79,6 +79,7 @@ class Binding:
       uses: the references and macros in the value.
       imports: the import statements that it rests on.
       place: where it stands.
+      within: the files that include that of `place`, the outermost first.
     """
 
     scope: str
@@ -89,6 +90,7 @@ class Binding:
     uses: tuple[Reference | Macro, ...]
     imports: tuple[str, ...]
     place: Place
+    within: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -168,7 +170,8 @@ class _Reader:
                     case config_parser.BindingStatement():
                         if statement.arg_name and not is_dynamic:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
-                        binding = _resolved(statement, uses, names, place, names.known)
+                        resolved = _resolved(statement, uses, names, place, names.known)
+                        binding = dataclasses.replace(resolved, within=within)
                         _refuse_twice(own, binding)
                         own[binding.key] = binding
                         self.bindings.append(binding)

@@ -3,8 +3,9 @@
 used = gin_usage.used(bindings, experiment.Experiment)
 
 A binding is used where its class is built within its scope, and no binding of an inner scope comes
-before it. One that is out of use because a later binding replaced what built its class is left out;
-one that never was of use is refused, as a misspelt one would otherwise pass in silence.
+before it. One that is out of use because a later binding replaced what built its class is left out,
+and `tell_replaced` says so; one that never was of use is refused, as a misspelt one would otherwise
+pass in silence.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 from launch import gin_files, gin_names
 from mtl import checks
+
+_SHOWN, _LONGEST = 4, 40
 
 
 class Built(NamedTuple):
@@ -50,6 +53,44 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
             problem = _problem(binding, walk, [b.name for b in effective.values()])
             raise gin_files.PlacedError(f"{binding.place}: {problem}")
     return [binding for key, binding in effective.items() if key in walk.used]
+
+
+def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
+    """Return a line for each binding that takes settings out of use, as it replaces their part.
+
+    Nothing is said of the settings of a file that the replacing one includes, as whoever wrote that
+    one built on them.
+    """
+    effective = {binding.key: binding for binding in bindings}
+    walk = _Walk(effective.values())
+    walk.build(root, "")
+    unused = [binding for key, binding in effective.items() if key not in walk.used]
+    lines = []
+    for binding in bindings:
+        by = effective[binding.key]
+        if by is binding or not unused:
+            continue
+        before = _Walk(effective.values())
+        before.use(binding, binding.scope)
+        out = [other for other in unused if other.key in before.used]
+        unused = [other for other in unused if other not in out]
+        told = [other for other in out if by.place.file not in other.within]
+        if told:
+            listed = _list_settings(sorted(told, key=lambda other: bool(other.uses)))
+            lines.append(f"{by.place} replaces {by.name}, so that nothing uses {listed}.")
+    return lines
+
+
+def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
+    """Return some bindings with their values and places; parts come last."""
+    told = [f"{one.name} = {_shorten(one)} ({one.place})" for one in bindings[:_SHOWN]]
+    more = len(bindings) - _SHOWN
+    return ", ".join(told) + f" and {more} more" * (more > 0)
+
+
+def _shorten(binding: gin_files.Binding) -> str:
+    text = repr(binding.value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def covers(outer: str, inner: str) -> bool:

@@ -221,8 +221,10 @@ def _run(plan: plans.Plan, name: str) -> list[str]:
     return [
         "trunk/networks.MLP.dropout = 0.1",
         "update.Update.optimizer = @optimizers.LazyAdam()",
-        "optimizers.LazyAdam.learning_rate = @schedules.Cosine()",
-        "schedules.Cosine.value = 0.002",
+        "optimizers.LazyAdam.learning_rate = 0.002",
+        "# The share of that rate over the steps, whichever optimizer there is.",
+        "update.Update.schedule = @schedules.Cosine()",
+        "schedules.Cosine.value = 1.0",
         f"# {epochs:.1f} times through {plan.rows:,} training rows, evaluated five times.",
         f"experiment.Run.train_steps = {plan.train_steps}",
         f"experiment.Run.checkpoint_steps = {plan.checkpoint_steps}",

@@ -31,8 +31,8 @@ class KerasModel:
     others; weights that a model brings along are not: write them into a checkpoint
     (`transfer.write_checkpoint`) and start from there. Layers with `trainable = False` stay as
     they are. Initial weights and dropout are drawn by Keras: give the layers seeds, as `Run.seed`
-    does not reach them. Quantisation and numbers of 16 bits (`Run.precision`) reach the weights that
-    layers keep as attributes.
+    does not reach them. Quantisation and numbers of 16 bits (`Run.precision`) reach the weights
+    that layers keep as attributes.
 
     Attributes:
       build: makes the model; called in each graph anew, once for each scope that it is used in, in

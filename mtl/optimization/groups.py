@@ -101,6 +101,7 @@ def apply_groups(
     rates: Rates,
     step: tf.Tensor,
     when: tf.Tensor | bool = True,
+    factor: tf.Tensor | None = None,
 ) -> list[tf.Operation]:
     """Move every variable, each group by an optimizer of its own; return the ops that do it.
 
@@ -110,6 +111,7 @@ def apply_groups(
       rates: as `Update.rates`.
       step: the global step.
       when: whether to move at all.
+      factor: of all learning rates.
 
     Raises:
       UserError: if a pattern matches no variable, or only those of patterns before it.
@@ -118,6 +120,7 @@ def apply_groups(
     for group, members in _groups(pairs, rates, [*filter(None, optimizers)]).items():
         optimizer = optimizers[group.own]
         factors = [schedules.evaluate_rate(rates[pattern], step) for pattern in group.patterns]
+        factors += [] if factor is None else [factor]
         rate = schedules.evaluate_rate(optimizer.learning_rate, step)
         rate = functools.reduce(operator.mul, factors, rate)
         # Before its first step neither weights nor optimizer state are read.

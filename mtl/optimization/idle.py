@@ -42,6 +42,7 @@ def find_moving(
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
     settings |= {f"Update.rates[{pattern!r}]": rate for pattern, rate in part.rates.items()}
+    settings |= {} if part.schedule is None else {"Update.schedule": part.schedule}
     ends: dict[str, float] = {}
     for where, rate in settings.items():
         zero_from = schedules.zero_from(rate, last - 1)
@@ -51,6 +52,7 @@ def find_moving(
         own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
         wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
         wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
+        wheres += ["Update.schedule"] if part.schedule is not None else []
         where = min(wheres, key=ends.__getitem__)
         end = ends[where]
         moving = Moving(example=name, where=where, first=freezing.first_step(name), end=end)

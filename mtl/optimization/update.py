@@ -36,6 +36,9 @@ class Update(types.Update):
       clipping: bounds the gradient; None leaves it as it is.
       transforms: change the gradient after that, such as @transforms.Centralization().
       regularization: L1 and L2 by pattern; by default only the graph's REGULARIZATION_LOSSES.
+      schedule: a factor of all learning rates over the steps, such as @schedules.Cosine() with the
+        value 1. It stays if another optimizer, with a rate of its own, takes the place of this one;
+        None for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}; the factors of
         all patterns that match a variable are multiplied. Small ones for a pretrained trunk and
         larger ones towards the heads are the discriminative rates of J. Howard and S. Ruder,
@@ -53,6 +56,7 @@ class Update(types.Update):
     clipping: types.Clipping | None = None
     transforms: Sequence[types.Clipping] = ()
     regularization: regularization_lib.Regularization = regularization_lib.Regularization()
+    schedule: types.Schedule | None = None
     rates: groups.Rates = dataclasses.field(default_factory=dict)
     average: averaging.ExponentialAverage | None = None
     if_not_finite: str = "fail"
@@ -67,6 +71,16 @@ class Update(types.Update):
         checks.is_a("Update.transforms", self.transforms, (list, tuple), "be a list of parts")
         for part in self.transforms:
             checks.require_part("Update.transforms", part, "transforms.Centralization", arguments=3)
+        if self.schedule is not None:
+            checks.require_part("Update.schedule", self.schedule, "schedules.Cosine", 1)
+            value = getattr(self.schedule, "value", 1)
+            where, rule = f"{type(self.schedule).__name__}.value of Update.schedule", "be 1"
+            checks.require(value == 1, where, rule, value, "The optimizer has the learning rate.")
+            for part in (self.optimizer, *self.optimizers.values()):
+                where = f"{type(part).__name__}.learning_rate"
+                is_other = part.learning_rate != self.schedule
+                rule = "be another part than Update.schedule, a factor of it"
+                checks.require(is_other, where, rule, part.learning_rate)
         groups.check_groups("Update.rates", self.rates)
         if self.average is not None:
             checks.require_part(
@@ -101,6 +115,8 @@ class Update(types.Update):
         """
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
+        factor = None if self.schedule is None else self.schedule(step)
+        learning_rate = learning_rate if factor is None else factor * learning_rate
         # Whatever measures or clips a gradient of a table takes each of its rows to come once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         # Penalties come first: one may reach a variable that no loss depends on.
@@ -134,7 +150,9 @@ class Update(types.Update):
             rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
             # The average needs the rows as they were, and the optimizer is about to move them.
             with tf.control_dependencies(gradients_lib.list_values(rows)):
-                applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, guarded.moves)
+                applied = groups.apply_groups(
+                    optimizers_of, pairs, self.rates, step, guarded.moves, factor
+                )
             if self.average:
                 with tf.control_dependencies(applied):
                     applied = [self.average(rows, variables, step, guarded.moves)]

@@ -29,6 +29,7 @@ LAZY = optimizers.LazyAdam()
     "settings, expected",
     [
         ({}, {TABLE: ("Update.optimizer", 0, math.inf)}),
+        ({"schedule": _ended(6)}, {TABLE: ("Update.schedule", 0, 6)}),
         ({"rates": {"": ENDS}}, {TABLE: ("Update.optimizer", 0, math.inf)}),
         ({"frozen": ["^features/"]}, {KERNEL: ("Update.optimizer", 0, math.inf)}),
         (

@@ -66,6 +66,29 @@ def test_monitors_are_those_of_the_step(looped):
     np.testing.assert_allclose(result.variables["weight"], expected)
 
 
+def test_a_schedule_of_the_update_is_a_factor_of_every_rate():
+    def build(one, other, schedule):
+        def step_fn(step):
+            weights = [training.variable(name, [1.0]) for name in "ab"]
+            by_name = {"^b$": optimizers.SGD(learning_rate=other)}
+            part = update.Update(
+                optimizer=optimizers.SGD(learning_rate=one), optimizers=by_name, schedule=schedule
+            )
+            return part([tf.constant([1.0])] * 2, weights)
+
+        return training.train(step_fn, 6, looped=True)
+
+    def cosine(value):
+        return schedules.Cosine(value=value, decay_steps=8, warmup_steps=2)
+
+    found, expected = build(0.5, 0.25, cosine(1.0)), build(cosine(0.5), cosine(0.25), None)
+    for name in "ab":
+        np.testing.assert_allclose(found.variables[name], expected.variables[name], rtol=1e-6)
+    rates = [np.ravel(run.monitors["learning_rate"]) for run in (found, expected)]
+    np.testing.assert_allclose(*rates, rtol=1e-6)
+    assert found.variables["a"] < found.variables["b"] < 1
+
+
 def test_state_has_the_same_name_in_any_name_scope():
     def step_fn(step):
         del step
@@ -209,6 +232,18 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
             r"Update.clipping must be a part such as @clipping.GlobalNorm\(\), got 5",
         ),
         ({"regularization": None}, "Update.regularization must be a part such as @regularization"),
+        (
+            {"schedule": schedules.Cosine(value=0.002)},
+            "Cosine.value of Update.schedule must be 1, got 0.002. The optimizer has the learning",
+        ),
+        (
+            {
+                "optimizer": optimizers.Adam(learning_rate=schedules.Cosine(value=1)),
+                "schedule": schedules.Cosine(value=1),
+            },
+            "Adam.learning_rate must be another part than Update.schedule",
+        ),
+        ({"schedule": 0.5}, r"Update.schedule must be a part such as @schedules.Cosine\(\)"),
         (
             {"if_not_finite": "stop"},
             "Update.if_not_finite must be one of fail, skip, zero, got 'stop'",

@@ -127,7 +127,7 @@ class BestKeeper:
         name = self.read().get("checkpoint")
         return None if name is None else os.path.join(self._dir, name)
 
-    def renew(self, measured_on: Mapping[str, str], value: float | None, is_other: bool) -> None:
+    def renew(self, measured_on: Mapping[str, Any], value: float | None, is_other: bool) -> None:
         """Take over the value of the best checkpoint, measured on other rows or settings.
 
         Args:
@@ -177,7 +177,7 @@ class BestKeeper:
         self,
         checkpoint: str,
         metrics: Mapping[str, Any],
-        measured_on: Mapping[str, str] = types.MappingProxyType({}),
+        measured_on: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
         """Take in an evaluation, and its checkpoint if that is the best."""
         record, step = self.read(), int(metrics["global_step"])
@@ -231,7 +231,7 @@ class BestExporter(compat.estimator.Exporter):
         self,
         keeper: BestKeeper,
         export: Callable[[Any, str, str], str | None],
-        measured_on: Callable[[], Mapping[str, str]] = dict,
+        measured_on: Callable[[], Mapping[str, Any]] = dict,
     ):
         self._keeper, self._export, self._measured_on = keeper, export, measured_on
 

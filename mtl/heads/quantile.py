@@ -27,7 +27,8 @@ class Quantile(standardized.Standardized):
     of logits (a, c), the mean m and the standard deviation d of the label. So they are in order
     whatever the weights are.
 
-    Predicts `quantiles` [B, Q], and as `value` [B] the one whose level is nearest to one half.
+    Predicts `quantiles` [B, Q], and as `value` [B] the one whose level is nearest to one half, or
+    the mean of two whose levels are equally near, as of 0.1 and 0.9.
 
     Attributes:
       levels: l, the shares of labels below the quantiles, rising, in [0.001, 0.999].
@@ -67,9 +68,13 @@ class Quantile(standardized.Standardized):
         return self._shift + self._unit * tf.cumsum(steps, axis=1)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the quantile in the middle, [B, Q] -> [B]."""
-        middle = min(range(self.size), key=lambda index: abs(self.levels[index] - 0.5))
-        return self._quantiles(logits)[:, middle]
+        """Return the quantile in the middle, or the mean of the two there, [B, Q] -> [B]."""
+        distances = [abs(level - 0.5) for level in self.levels]
+        middle = [i for i, one in enumerate(distances) if math.isclose(one, min(distances))]
+        quantiles = self._quantiles(logits)
+        if len(middle) == 1:
+            return quantiles[:, middle[0]]
+        return tf.reduce_mean(tf.gather(quantiles, middle, axis=1), 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, Q] -> quantiles [B, Q] and value [B]."""

@@ -56,7 +56,10 @@ class Retrieval(base.Labelled):
     whose number is `ranked_items`: an item that nobody chose there is no candidate.
     `recall_at_<k>` is the share of rows whose item is among the first k, `mrr` the mean of 1 / its
     rank, and `average_loss` the cross entropy with these items as negatives and no Q. They keep
-    both vectors of every such row. Predicts `query` [B, D], `item` [B, D] and `score` [B].
+    both vectors of every such row. An item whose features vary from row to row has the mean of its
+    vectors, of length 1 again if they are normalised.
+
+    Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
       item: the label field with the item, int64 or string; needed where the label is above 0.
@@ -310,7 +313,7 @@ class Retrieval(base.Labelled):
         """Build the metrics, over all items of the split: [B, 2 D] and {field: [B]}."""
         rows = self._rows(logits, labels)
         sums = {
-            "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs)),
+            "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs), self.normalizes),
             base.NAN_PREDICTIONS: base.nan_rows([logits], rows.weights > 0),
         }
 
@@ -385,14 +388,29 @@ class _Rows:
 class AllItems:
     """The rows that count, for their ranks among all different items: a `metrics.Total`."""
 
-    def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int]):
+    def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int], normalizes: bool):
         self._temperature, self._cutoffs = temperature, cutoffs
+        self._normalizes = normalizes
         counts = rows.weights > 0
         self._keys = tf.boolean_mask(rows.keys, counts)
         parts = [rows.queries, rows.items, rows.weights[:, tf.newaxis]]
         self._vectors = tf.boolean_mask(tf.concat(parts, 1), counts)
         self._width = rows.queries.shape[1]
         self.state = buffers.rows_state(2 * self._width + 1)
+
+    def _average(self, vectors: tf.Tensor, own: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
+        """Return the mean vector of each item, [N, D], which the order of the rows does not change.
+
+        The mean of equal vectors is theirs to the bit.
+        """
+        least, most = (
+            function(vectors, own, num)
+            for function in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max)
+        )
+        means = tf.math.unsorted_segment_mean(tf.cast(vectors, tf.float64), own, num)
+        means = tf.math.l2_normalize(means, 1) if self._normalizes else means
+        varies = tf.reduce_any(tf.not_equal(least, most), 1, keepdims=True)
+        return tf.where(varies, tf.cast(means, vectors.dtype), least)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Append the batch."""
@@ -404,9 +422,7 @@ class AllItems:
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)
         names, own = tf.unique(keys)
-        places = tf.range(tf.size(own))
-        firsts = tf.math.unsorted_segment_min(places, own, tf.size(names))
-        items = tf.gather(items, firsts)  # Equal items have equal vectors, wherever they stand.
+        items = self._average(items, own, tf.size(names))
 
         def add(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             end = start + _TOGETHER

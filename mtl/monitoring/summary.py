@@ -28,9 +28,13 @@ _WARNINGS = ("nan_predictions", "_error_bound")
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a block for each task and slice, its metrics side by side; n/a where undefined."""
+    """Return a block for each task and slice, its metrics side by side; n/a where undefined.
+
+    Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
+    """
     by_task: dict[str, list[str]] = {}
-    for name in sorted(metrics.keys() - {"global_step"}):
+    left_out = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
+    for name in sorted(metrics.keys() - left_out):
         whole, _, of_rows = name.partition("@")  # Those of a slice.
         if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue

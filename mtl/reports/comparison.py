@@ -15,6 +15,8 @@ from mtl import checks
 from mtl.checkpoints import flat_settings
 from mtl.reports import record
 
+_SHOWN = 5
+
 
 class Pair(NamedTuple):
     """How far two groups of runs are apart that have the same seeds.
@@ -82,10 +84,25 @@ class Comparison(NamedTuple):
         """The most telling metric of each task, and what the runs choose their best by."""
         return _find_main_metrics(self.runs, self.metrics)
 
+    @property
+    def differing_rows(self) -> list[str]:
+        """The fields in which the rows differ that the runs were evaluated on.
+
+        Those of a run count that read it in one type, and were evaluated by a version that tells.
+        """
+        found: dict[str, set[str]] = {}
+        for run in self.runs.values():
+            for field, rows in run.best.get("measured_on", {}).get("fields", {}).items():
+                found.setdefault(field, set()).add(rows)
+        return [field.rpartition(" ")[0] for field, rows in found.items() if len(rows) > 1]
+
     def best_of(self, metric: str) -> list[str]:
-        """Return the runs with the best value; none where there is no order, or all are alike."""
+        """Return the runs with the best value.
+
+        None if there is no order, if all are alike, or if the runs were evaluated on other rows.
+        """
         known = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
-        if metric not in self.directions or len(set(known.values())) < 2:
+        if metric not in self.directions or len(set(known.values())) < 2 or self.differing_rows:
             return []
         best = (max if self.directions[metric] else min)(known.values())
         return [name for name, value in known.items() if value == best]
@@ -97,6 +114,19 @@ def list_repeats(found: Comparison) -> list[str]:
         f"{name} has the settings and the seed of {first}: only {first} counts here."
         for name, first in found.repeats.items()
     ]
+
+
+def describe_rows(found: Comparison) -> str:
+    """Return a line if the runs were evaluated on different rows; "" if they were not."""
+    fields = found.differing_rows
+    if not fields:
+        return ""
+    more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
+    listed = ", ".join(fields[:_SHOWN]) + more
+    return (
+        f"The runs were evaluated on different rows, which differ in {listed}: no value is better "
+        "than another. launch.evaluate --split measures them on the same rows."
+    )
 
 
 def describe_runs(group: Group) -> str:

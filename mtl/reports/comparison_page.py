@@ -68,7 +68,8 @@ def _tabulate(
 
 
 def _tell_seeds(found: comparison.Comparison) -> list | str:
-    repeats = [blocks.Text(line, "note") for line in comparison.list_repeats(found)]
+    notes = [comparison.describe_rows(found), *comparison.list_repeats(found)]
+    repeats = [blocks.Text(line, "note") for line in notes if line]
     if not found.groups:
         return repeats or "no two runs differ by Run.seed alone."
     groups = [

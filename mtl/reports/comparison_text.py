@@ -35,6 +35,7 @@ def describe(found: comparison.Comparison, width: int) -> str:
     ]
     told = [f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows]
     told += ["\n".join(lines)] if (lines := comparison.list_repeats(found)) else []
+    told += [line] if (line := comparison.describe_rows(found)) else []
     return "\n\n".join(told)
 
 
@@ -52,6 +53,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     absent = [name for name in found.runs if name not in order]
     if absent:
         lines.append(f"Without {metric}: {', '.join(absent)}.")
+    lines += [line] if (line := comparison.describe_rows(found)) else []
     return "\n".join(lines)
 
 

@@ -149,7 +149,9 @@ def tell_evaluation(
     for head in run.experiment.model.heads:
         if head.name in chosen:
             told += [blocks.Heading(head.name), *_tell_head(run, head, seen)]
-    others = [name for name in run.metrics if "/" not in name]
+    # Estimator's `loss` is a mean over batches, beside `average_loss` over rows.
+    left_out = {"loss"} - {run.experiment.best.metric} if "average_loss" in run.metrics else set()
+    others = [name for name in run.metrics if "/" not in name and name not in left_out]
     told += [blocks.Heading("all tasks"), _tell_metrics(run, others, "")]
     return told
 

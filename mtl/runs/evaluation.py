@@ -72,7 +72,7 @@ class Evaluator:
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
         self._rows, self._rows_vary = measured.Rows(), False
-        self._measured_on: dict[str, str] = {}
+        self._measured_on: dict[str, Any] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
         """Evaluate a checkpoint, then export it as the latest and, if it is, as the best.
@@ -100,7 +100,7 @@ class Evaluator:
         checkpoint: str,
         watch: multi_task_model.EvaluationHooks = board_hooks.watch_nothing,
         events: str | None = None,
-    ) -> tuple[dict[str, Any], dict[str, str]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metrics of a checkpoint, and what describes their rows and settings."""
         data, model = self._experiment.data, self._experiment.model
         split, rows = data.eval_split, self._rows
@@ -122,7 +122,8 @@ class Evaluator:
                 )
                 one_pass = functools.partial(data.one_pass, split)
                 metrics = estimator.evaluate(one_pass, hooks=between, checkpoint_path=checkpoint)
-        return metrics, {"rows": rows.describe(), "settings": self._settings_digest}
+        found = {"rows": rows.describe(), "fields": rows.describe_fields()}
+        return metrics, {**found, "settings": self._settings_digest}
 
     @functools.cached_property
     def _settings_digest(self) -> str:

@@ -20,11 +20,14 @@ from mtl.checkpoints import settings as settings_lib
 tf1 = tf.compat.v1
 
 
-def hash_rows(values: Any) -> tf.Tensor:
-    """Return a hash of each row, int64 [B], of any structure of tensors [B, ...], ragged or not."""
+def hash_rows(values: Sequence[Any]) -> tf.Tensor:
+    """Return hashes of F tensors [B, ...], ragged or not: int64 [B, F + 1], the last of all.
+
+    Equal rows have equal hashes, whatever batch they are in.
+    """
     with tf.device("/cpu:0"):
-        fields = [_hash_values(v) for v in tf.nest.flatten(values)]
-        return _hash_values(tf.stack(fields, axis=1))
+        fields = tf.stack([_hash_values(value) for value in values], axis=1)
+        return tf.concat([fields, _hash_values(fields)[:, tf.newaxis]], axis=1)
 
 
 def digest_settings(model: Any) -> str:
@@ -40,28 +43,41 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     """Adds up the hashes of all rows of an evaluation; their order does not matter."""
 
     def __init__(self) -> None:
-        self._hashes: tf.Tensor | None = None
-        self._count, self._sum = 0, 0
+        self._names: list[str] = []
+        self._counted: Any = None
+        self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence["Rows"]:
         """Return what watches an evaluation of these rows; called when its graph is built."""
         del logits
-        self._hashes = hash_rows((features, labels))
+        fields = {**features, **labels}
+        self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
+        hashes = hash_rows(list(fields.values()))
+        self._counted = tf.shape(hashes)[0], tf.reduce_sum(hashes, 0)
         return [self]
 
     def begin(self):
-        self._count, self._sum = 0, 0
+        self._count, self._sums = 0, [0] * (len(self._names) + 1)
 
     def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._hashes)
+        return tf1.train.SessionRunArgs(self._counted)
 
     def after_run(self, run_context, run_values):
-        self._count += len(run_values.results)
-        self._sum = (self._sum + sum(map(int, run_values.results))) % (1 << 64)
+        count, sums = run_values.results
+        self._count += int(count)
+        self._sums = [(a + int(b)) % (1 << 64) for a, b in zip(self._sums, sums, strict=True)]
 
     def describe(self) -> str:
         """Return the number of rows of the last evaluation, and their hash."""
-        return f"{self._count} rows, {self._sum:016x}"
+        return f"{self._count} rows, {self._sums[-1]:016x}"
+
+    def describe_fields(self) -> dict[str, str]:
+        """Return {field and type: the number of rows, and their hash}, by which runs are compared.
+
+        Runs that read the same rows need not read the same fields of them.
+        """
+        hashes = zip(self._names, self._sums, strict=False)
+        return {name: f"{self._count} rows, {value:016x}" for name, value in hashes}
 
 
 def _hash_values(values: Any) -> tf.Tensor:

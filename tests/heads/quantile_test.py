@@ -52,6 +52,14 @@ def test_quantiles_never_cross(scale):
     np.testing.assert_array_equal(found["value"], found["quantiles"][:, 1])
 
 
+@pytest.mark.parametrize("levels", [[0.1, 0.9], [0.2, 0.45, 0.55, 0.8]])
+def test_the_value_is_the_mean_of_two_quantiles_that_are_equally_near(levels):
+    logits = np.random.default_rng(1).normal(size=(5, len(levels))).astype("f")
+    found = harness.predict(make(levels=levels), logits)
+    middle = found["quantiles"][:, len(levels) // 2 - 1 : len(levels) // 2 + 1]
+    np.testing.assert_allclose(found["value"], middle.mean(1), rtol=1e-6)
+
+
 def test_the_value_is_the_quantile_nearest_to_the_median():
     logits = draw()[0][:, :2]
     found = harness.predict(make(levels=[0.4, 0.9]), logits)

@@ -229,6 +229,18 @@ def test_metrics_rank_each_item_among_all_of_the_split():
     assert found["ranked_items"] == 6
 
 
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_the_order_of_rows_changes_no_metric_if_the_features_of_an_item_vary(normalizes):
+    vectors, labels = drawn(300)
+    vectors[:, 4:] = vectors[:, 4:] + np.random.default_rng(1).normal(size=(300, 4))
+    found = head(item_counts=COUNTS, normalizes=normalizes, cutoffs=[1, 3])
+    metrics = harness.evaluate(found, vectors, labels)
+    order = np.arange(300)[::-1]
+    turned = {name: value[order] for name, value in labels.items()}
+    other = harness.evaluate(found, vectors[order], turned)
+    assert other == pytest.approx(metrics, rel=1e-6) and metrics["recall_at_3"] < 1
+
+
 def test_rows_that_are_no_hits_change_nothing_and_nothing_has_no_loss():
     vectors, labels = drawn()
     expected, _ = harness.loss(head(item_counts=COUNTS), vectors, labels)

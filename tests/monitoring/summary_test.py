@@ -21,6 +21,12 @@ def test_metrics_table_keeps_tasks_apart():
     ]
 
 
+def test_one_loss_of_all_tasks_is_shown():
+    """The mean over batches, which Estimator adds, has another value if the last one is smaller."""
+    table = summary.metrics_table({"global_step": 9, "loss": 0.25, "average_loss": 0.5, "a/auc": 1})
+    assert "average_loss         0.5000" in table and "0.2500" not in table
+
+
 def test_an_evaluation_is_one_line_that_marks_the_best():
     metrics = {"global_step": 9, "a/auc": 0.87654321, "b/rmse": float("nan"), "loss": 1234.5678}
     shown = ["a/auc", "b/rmse"]

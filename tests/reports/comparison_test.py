@@ -117,6 +117,36 @@ def test_the_better_run_is_marked_by_the_direction_of_the_metric():
     assert _found(undefined).best_of("sign/auc") == ["b"]
 
 
+def test_runs_that_were_evaluated_on_different_rows_are_not_ranked():
+    def compare(*rows):
+        return comparison.compare(
+            {
+                name: runs.make(
+                    f"runs/{name}",
+                    {"sign/auc": value},
+                    tiny.make(seed=seed),
+                    **({} if fields is None else {"measured_on": {"fields": fields}}),
+                )
+                for name, seed, value, fields in zip(
+                    "abc", (1, 2, 3), (0.2, 0.3, 0.1), rows, strict=False
+                )
+            }
+        )
+
+    same = {"sign int64": "48 rows, 1", "age float32": "48 rows, 2"}
+    others = {**same, "job string": "48 rows, 5"}  # Of a run with another input.
+    for rows in ((same, same), (same, others), (same, None), ({}, same)):
+        found = compare(*rows)
+        assert found.best_of("sign/auc") == ["b"] and comparison.describe_rows(found) == ""
+    found = compare(same, {**others, "age float32": "48 rows, 3"}, same)
+    assert found.best_of("sign/auc") == []
+    line = comparison.describe_rows(found)
+    assert line.startswith("The runs were evaluated on different rows, which differ in age: no ")
+    for text in (comparison_text.describe(found, 100), comparison_text.rank(found, "sign/auc", 80)):
+        assert line in text and "0.3000*" not in text
+    assert line in str(comparison_page._tell_seeds(found))
+
+
 def test_order_of_a_folder():
     values = {"a": (1, {}, 0.2), "b": (2, {}, math.nan), "c": (3, {}, 0.3)}
     assert comparison.sort_by(_found(values), "sign/auc") == ["c", "a"]

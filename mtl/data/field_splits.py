@@ -13,14 +13,15 @@ The source needs named columns of text, as `csv.Csv` has.
 
 import abc
 import dataclasses
+import functools
 import itertools
-import re
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks, times, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 from mtl.spec import literals
@@ -28,9 +29,8 @@ from mtl.spec import literals
 _ROWS_AT_ONCE = 1024
 # As many as a hash tells apart.
 _BUCKETS = 1 << 31
-# A time is compared as a number of its digits: year, month, day, hour, minute, second.
-_DIGITS = 14
-_TIME = r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}([T ].*)?"
+# A whole number as a column of floats writes it.
+_WHOLE = r"^([+-]?[0-9]+)\.0*$"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class ByField(source_lib.ChosenRows):
         """The splits that are held out."""
 
     @abc.abstractmethod
-    def takes(self, split: str, texts: tf.Tensor) -> tf.Tensor:
-        """Return which rows a split holds: texts of the field [B] -> bool [B]."""
+    def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+        """Return which rows a split holds: texts of the field [B], numbers of rows -> bool [B]."""
 
     @property
     def names(self) -> list[str]:
@@ -77,9 +77,8 @@ class ByField(source_lib.ChosenRows):
             return None
 
         def choose(numbers: tf.Tensor, batch: Any) -> tf.Tensor:
-            del numbers
             texts = self.source.decode(batch, self._own, False)[self.field]
-            return self.takes(split, texts)
+            return self.takes(split, texts, numbers)
 
         return choose
 
@@ -90,18 +89,23 @@ class ByField(source_lib.ChosenRows):
             return
         own = self.source.scan(self.split, self._own)
         pairs = zip(own, self.source.scan(self.split, spec), strict=True)
+        first = 0
         while some := list(itertools.islice(pairs, _ROWS_AT_ONCE)):
             # A record that cannot be read is told, whatever its split.
             texts = [v[self.field] if isinstance(v, dict) else "" for (_, v), _ in some]
-            kept = self._decide(split, texts)
+            kept = self._decide(split, texts, first)
+            first += len(some)
             for (_, row), is_kept in zip(some, kept, strict=True):
                 if is_kept or isinstance(row[1], str):
                     yield row
 
-    def _decide(self, split: str, texts: list[Any]) -> Any:
+    def _decide(self, split: str, texts: list[Any], first: int) -> Any:
         """Return which rows a split holds, also where a graph is being built."""
+        numbers = list(range(first, first + len(texts)))
         made = source_lib.iterate(
-            lambda: tf.data.Dataset.from_tensors(texts).map(lambda some: self.takes(split, some))
+            lambda: tf.data.Dataset.from_tensors((texts, tf.constant(numbers, tf.int64))).map(
+                lambda *some: self.takes(split, *some)
+            )
         )
         (kept,) = made
         return kept
@@ -111,7 +115,8 @@ class ByField(source_lib.ChosenRows):
 class ByKey(ByField):
     """A source whose rows with the same key lie in one split, drawn by a hash of the key.
 
-    A held-out split has about its share of the keys. Rows without a key count as one key.
+    A held-out split has about its share of the keys. 7 and 7.0 are the same key. Each row without a
+    key counts as a key of its own.
 
     Attributes:
       held_out: {new split: its share of the keys}.
@@ -136,9 +141,12 @@ class ByKey(ByField):
         """Those of `held_out`."""
         return list(self.held_out)
 
-    def takes(self, split: str, texts: tf.Tensor) -> tf.Tensor:
+    def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return which keys [B] a split holds."""
-        seeded = tf.strings.join([f"{self.seed}:", texts])
+        keys = tf.strings.regex_replace(texts, _WHOLE, r"\1")
+        rows = tf.strings.join(["row ", tf.strings.as_string(numbers)])
+        keys = tf.where(tf.equal(tf.strings.strip(texts), ""), rows, keys)
+        seeded = tf.strings.join([f"{self.seed}:", keys])
         place = tf.cast(tf.strings.to_hash_bucket_fast(seeded, _BUCKETS), tf.float64) / _BUCKETS
         ends = list(itertools.accumulate(self.held_out.values()))
         if split == self.split:
@@ -151,8 +159,9 @@ class ByKey(ByField):
 class ByTime(ByField):
     """A source whose held-out splits are later than its training split.
 
-    Times are numbers, or texts such as 2024-05-31 or 2024-05-31 12:30:00, of which time zones and
-    fractions of a second do not count. A row without a time lies in no split.
+    Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM, of
+    which time zones and fractions of a second do not count. A row without a time lies in no split,
+    which a new run counts and tells.
 
     Attributes:
       starts: {new split: its first time}, in ascending order; each ends where the next one starts.
@@ -167,13 +176,12 @@ class ByTime(ByField):
         for split, start in self.starts.items():
             where, rule = f"ByTime.starts[{split!r}]", "be a number, or as 2024-05-31"
             checks.is_a(where, start, (str, int, float), rule)
-            is_time = not isinstance(start, str) or re.fullmatch(_TIME, start)
-            checks.require(bool(is_time), where, rule, start)
+            is_time = not isinstance(start, str) or math.isfinite(times.read_time(start))
+            checks.require(is_time, where, rule, start)
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "be of one kind", dict(self.starts))
-        ordered = sorted(set(self.starts.values()))
-        is_sorted = list(self.starts.values()) == ordered
+        is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
     @property
@@ -181,17 +189,62 @@ class ByTime(ByField):
         """Those of `starts`."""
         return list(self.starts)
 
-    def takes(self, split: str, texts: tf.Tensor) -> tf.Tensor:
+    @property
+    def _numbers(self) -> list[float]:
+        """The starts as they are compared."""
+        starts = self.starts.values()
+        return [times.read_time(one) if isinstance(one, str) else float(one) for one in starts]
+
+    def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return which times [B] a split holds."""
-        is_text = isinstance(next(iter(self.starts.values())), str)
-        starts = tf.constant(list(self.starts.values()), tf.string if is_text else tf.float64)
-        starts = _to_digits(starts) if is_text else starts
-        times = _to_digits(texts) if is_text else _to_numbers(texts)
+        del numbers
+        starts, found = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
-        is_known = tf.math.is_finite(times)
+        is_known = tf.math.is_finite(found)
         if place:
-            is_known &= times >= starts[place - 1]
-        return is_known & (times < starts[place]) if place < len(self.starts) else is_known
+            is_known &= found >= starts[place - 1]
+        return is_known & (found < starts[place]) if place < len(self.starts) else is_known
+
+    def _read(self, texts: tf.Tensor) -> tf.Tensor:
+        is_text = isinstance(next(iter(self.starts.values())), str)
+        return _to_digits(texts) if is_text else _to_numbers(texts)
+
+    def count_left_out(self) -> tuple[int, int, str]:
+        """Return how many rows have no time, of how many, and one text that is none."""
+
+        @tf.autograph.experimental.do_not_convert
+        def find(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+            texts = self.source.decode(batch, self._own, False)[self.field]
+            return texts, tf.math.is_finite(self._read(texts))
+
+        missing, rows, example = 0, 0, ""
+        batches = source_lib.iterate(
+            lambda: source_lib.read_batches(self.source, self.split, _ROWS_AT_ONCE).map(find)
+        )
+        for found in batches:
+            if isinstance(found, Exception):
+                break  # Whoever reads the rows next says which one it is.
+            texts, is_known = found
+            rows, missing = rows + len(texts), missing + int((~is_known).sum())
+            odd = [text for text in texts[~is_known] if text.strip()]
+            example = example or (odd[0].decode(errors="replace") if odd else "")
+        return missing, rows, example
+
+
+def describe_left_out(source: Any) -> list[str]:
+    """Return a line for each source, and source within it, that leaves rows without a time out."""
+    lines = []
+    while source is not None:
+        if isinstance(source, ByTime):
+            missing, rows, example = source.count_left_out()
+            such = f", such as one with {example!r}" if example else ""
+            if missing:
+                lines.append(
+                    f"{missing:,} of {rows:,} rows ({missing / rows:.1%}) lie in no split, as they "
+                    f"have no time in ByTime.field {source.field!r}{such}."
+                )
+        source = getattr(source, "source", None)
+    return lines
 
 
 def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
@@ -200,10 +253,21 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _to_digits(texts: tf.Tensor) -> tf.Tensor:
-    """Texts of times [B] -> float64 [B], NaN where there is none."""
-    is_time = tf.strings.regex_full_match(texts, _TIME)
-    # Up to the seconds: a zone behind the minutes would be taken for some.
-    known = tf.strings.regex_replace(texts, r"^(.{10}(?:[T ][0-9:]*)?).*", r"\1")
-    digits = tf.strings.regex_replace(known, "[^0-9]", "")
-    padded = tf.strings.substr(tf.strings.join([digits, "0" * _DIGITS]), 0, _DIGITS)
-    return tf.strings.to_number(tf.where(is_time, padded, "nan"), tf.float64)
+    """Texts of times [B] -> float64 [B], NaN where there is none, as `times.read_time`."""
+    texts = tf.strings.strip(texts)
+    is_time = tf.strings.regex_full_match(texts, times.PATTERN)
+    texts = tf.where(is_time, texts, "2000-01-01")
+
+    def read(group: int) -> tf.Tensor:
+        return tf.strings.regex_replace(texts, f"^{times.PATTERN}$", rf"\{group}")
+
+    parts = [
+        tf.strings.to_number(tf.strings.join(["0", read(group)]), tf.float64)
+        for group in range(1, times.DIGITS + 1)
+    ]
+    half = tf.strings.lower(read(8))
+    is_halved = tf.not_equal(half, "") & (parts[3] <= 12)
+    hour = parts[3] % 12 + tf.where(tf.equal(half, "p"), tf.constant(12.0, tf.float64), 0.0)
+    parts[3] = tf.where(is_halved, hour, parts[3])
+    total = functools.reduce(lambda number, part: 100 * number + part, parts)
+    return tf.where(is_time, total, math.nan)

@@ -130,6 +130,7 @@ def _splits(plan: plans.Plan) -> list[str]:
     if holdout.time:
         return [
             f"# The rows from {plan.start} on are held out: later ones, as in use.",
+            *_tell_timeless(plan),
             "pipeline.Pipeline.source = @field_splits.ByTime()",
             "field_splits.ByTime.source = @csv.Csv()",
             f"field_splits.ByTime.field = {holdout.time!r}",
@@ -151,6 +152,13 @@ def _splits(plan: plans.Plan) -> list[str]:
         f"subset.Subset.share = {round(1 - holdout.share, 9)}",
         f"subset.Subset.held_out = {{'test': {holdout.share}}}",
     ]
+
+
+def _tell_timeless(plan: plans.Plan) -> list[str]:
+    """Return what becomes of rows without a time, if there are any."""
+    facts = plan.found.facts[plan.holdout.time]
+    share = f"{facts.missing:,} rows ({facts.missing / facts.rows:.1%})"
+    return [f"# {share} have no time and lie in no split."] if facts.missing else []
 
 
 def _spec(plan: plans.Plan) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mtl import checks
+from mtl import checks, times
 from mtl.drafting import columns, inspection, telling
 from mtl.drafting import inputs as inputs_lib
 from mtl.drafting import tasks as tasks_lib
@@ -206,13 +206,12 @@ def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | f
     if not is_time:
         odd = next((text for text in facts.values if not columns.match_time(text)), got)
         checks.fail(where, rule, odd)
-    values = found.numbers(holdout.time) if facts.is_number else _sorted_texts(found, holdout.time)
-    values = np.sort(values[np.isfinite(values)] if facts.is_number else values)
-    start = values[min(int(len(values) * (1 - holdout.share)), len(values) - 1)]
-    later = float((values >= start).mean())
-    checks.require(later < 1, where, "vary", str(start))
-    return (float(start) if facts.is_number else str(start)), later
-
-
-def _sorted_texts(found: inspection.Inspection, name: str) -> np.ndarray:
-    return np.array(found.texts(name).drop_null().to_pylist())
+    texts = [] if facts.is_number else found.texts(holdout.time).drop_null().to_pylist()
+    read = np.array([times.read_time(text) for text in texts])
+    values = found.numbers(holdout.time) if facts.is_number else read
+    ordered = np.sort(values[np.isfinite(values)])
+    start = ordered[min(int(len(ordered) * (1 - holdout.share)), len(ordered) - 1)]
+    later = float((ordered >= start).mean())
+    told = float(start) if facts.is_number else texts[int(np.argmax(values == start))]
+    checks.require(later < 1, where, "vary", str(told))
+    return told, later

@@ -18,8 +18,8 @@ from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import given_files, mismatch, run_directory, training_files
+from mtl.data import field_splits, pipeline
 from mtl.data import files as files_lib
-from mtl.data import pipeline
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
@@ -73,7 +73,14 @@ def prepare_run(
             _log.info("%s", line)
         untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
         doubts.record_doubts(
-            model_dir, "data", [*look.describe_doubts(), *held_out.describe_doubts(), *untrained]
+            model_dir,
+            "data",
+            [
+                *field_splits.describe_left_out(data.source),
+                *look.describe_doubts(),
+                *held_out.describe_doubts(),
+                *untrained,
+            ],
         )
         doubts.record_doubts(model_dir, "training", [])
         row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)

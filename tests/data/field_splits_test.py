@@ -1,15 +1,18 @@
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, field_splits, pipeline
+from mtl.data import csv, field_splits, pipeline, subset
 
 SPEC = spec.Spec(features={"x": "int64"}, labels={})
 
 
 @pytest.fixture
 def source(tmp_path):
-    rows = [f"{i},u{i // 10},2024-01-{1 + i // 20:02d}" for i in range(400)] + ["400,u1,"]
+    rows = [f"{i},u{i // 10},2024-01-{1 + i // 20:02d}" for i in range(400)]
+    rows += ["400,u1,", "401,u1,31.01.2024"]
     (tmp_path / "a.csv").write_text("x,user,day\n" + "\n".join(rows) + "\n")
     return csv.Csv(files={"train": str(tmp_path / "a.csv")})
 
@@ -25,8 +28,8 @@ def read(source, split):
 def test_rows_of_one_key_lie_in_one_split(source):
     cut = field_splits.ByKey(source=source, field="user", held_out={"test": 0.3})
     train, test = read(cut, "train"), read(cut, "test")
-    assert sorted(train + test) == list(range(401))
-    users = [{min(x, 400) // 10 if x < 400 else 1 for x in part} for part in (train, test)]
+    assert sorted(train + test) == list(range(402))
+    users = [{x // 10 if x < 400 else 1 for x in part} for part in (train, test)]
     assert not users[0] & users[1]
     assert 4 <= len(users[1]) <= 20  # Of 40 users 12 are expected, and 2.9 is the deviation.
 
@@ -38,7 +41,7 @@ def test_rows_of_one_key_lie_in_one_split(source):
 def test_the_last_rows_are_held_out_and_those_without_a_time_are_in_no_split(source, field, start):
     cut = field_splits.ByTime(source=source, field=field, starts={"test": start})
     assert read(cut, "train") == list(range(360))
-    assert read(cut, "test") == list(range(360, 400 + (field == "x")))
+    assert read(cut, "test") == list(range(360, 402 if field == "x" else 400))
 
 
 @pytest.mark.parametrize("zone", ["", "Z", "+02:00", "-05:00", ":00.9", ":00+0200"])
@@ -46,7 +49,59 @@ def test_neither_a_zone_nor_fractions_of_a_second_count(source, zone):
     starts = {"test": "2024-05-31 10:00:01"}
     cut = field_splits.ByTime(source=source, field="day", starts=starts)
     texts = tf.constant([f"2024-05-31T10:00{zone}", f"2024-05-31T10:01{zone}"])
-    assert cut.takes("test", texts).numpy().tolist() == [False, True]
+    assert _take(cut, texts) == [False, True]
+
+
+def _take(cut, texts, first=0):
+    """Which rows of these texts the split `test` holds."""
+    numbers = first + tf.range(len(texts), dtype=tf.int64)
+    return cut.takes("test", tf.constant(texts), numbers).numpy().tolist()
+
+
+def test_times_are_compared_by_what_they_mean(source):
+    cut = field_splits.ByTime(source=source, field="day", starts={"test": "2024-5-31 12:00"})
+    later = ["2024-05-31 12:00", "2024-6-1", "2024/05/31 1:00 PM", "2024-10-01"]
+    assert _take(cut, later) == [True] * 4
+    assert _take(cut, ["2024-05-31 9:05", "2024/05/31 11:00 AM", "2024-5-4", "noon"]) == [False] * 4
+    starts = {"a": "2024-9-30", "test": "2024-10-1"}
+    assert field_splits.ByTime(source=source, field="day", starts=starts).new_splits == [*starts]
+
+
+def test_rows_without_a_time_are_counted_and_told(source):
+    cut = field_splits.ByTime(source=source, field="day", starts={"test": "2024-01-19"})
+    assert cut.count_left_out() == (2, 402, "31.01.2024")
+    line = (
+        "2 of 402 rows (0.5%) lie in no split, as they have no time in ByTime.field 'day', such as "
+        "one with '31.01.2024'."
+    )
+    within = subset.Subset(source=cut, share=0.5)
+    assert field_splits.describe_left_out(within) == [line]
+    numbers = dataclasses.replace(cut, field="x", starts={"test": 360})
+    assert field_splits.describe_left_out(numbers) == []
+    assert field_splits.describe_left_out(source) == []
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_whole_number_and_the_float_that_equals_it_are_one_key(source, number):
+    cut = field_splits.ByKey(source=source, field="user", held_out={"test": 0.5})
+    assert len(set(_take(cut, [f"{number}", f"{number}.0", f"{number}."]))) == 1
+
+
+def test_rows_without_a_key_are_dealt_one_by_one(source):
+    cut = field_splits.ByKey(source=source, field="user", held_out={"test": 0.25})
+    taken = _take(cut, [""] * 4000)
+    assert 880 < sum(taken) < 1120  # The deviation is 27.
+    assert taken == [_take(cut, [""], first)[0] for first in range(20)] + taken[20:]
+
+
+@pytest.mark.medium
+def test_a_scan_deals_rows_without_a_key_as_a_reading_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(field_splits, "_ROWS_AT_ONCE", 64)
+    rows = [f"{i},{'u' * (i % 3 == 0)}" for i in range(400)]
+    (tmp_path / "a.csv").write_text("x,user\n" + "\n".join(rows) + "\n")
+    source = csv.Csv(files={"train": str(tmp_path / "a.csv")})
+    cut = field_splits.ByKey(source=source, field="user", held_out={"test": 0.5})
+    assert sorted(read(cut, "train") + read(cut, "test")) == list(range(400))
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,18 @@ def test_the_last_rows_are_held_out_by_time(run, tmp_path):
     run("--task", "clicked", "--time", "day")
     text = (tmp_path / "t.gin").read_text()
     assert "field_splits.ByTime.starts = {'test': '2024-01-10'}" in text
+    assert "have no time" not in text
+
+
+def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, tmp_path):
+    write(tmp_path / "t.csv")
+    text = (tmp_path / "t.csv").read_text()
+    text = text.replace("2024-01-01", "2024/01/01").replace("2024-01-02", "")
+    (tmp_path / "t.csv").write_text(text)
+    run("--task", "clicked", "--time", "day")
+    drafted = (tmp_path / "t.gin").read_text()
+    assert "field_splits.ByTime.starts = {'test': '2024-01-10'}" in drafted
+    assert "# 40 rows (10.0%) have no time and lie in no split." in drafted
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ import tqdm
 from absl import logging as absl_logging
 
 import launch
-from launch import changes, config, gin_writing, places, trust
-from mtl import checks, types
+from launch import changes, config, gin_writing, trust
+from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.data import csv, examples, frames

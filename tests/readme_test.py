@@ -4,14 +4,17 @@ import re
 
 import pytest
 
+import mtl
 from launch import config
 from mtl.runs import verbs
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 
 
-def _write_rows(path, rng, rows):
+def write_rows(path, rng, rows):
+    """Write a table of visits that can be learned."""
     with open(path, "w") as file:
         file.write("age,country,tags,clicked,minutes\n")
         for _ in range(rows):
@@ -21,11 +24,11 @@ def _write_rows(path, rng, rows):
 
 
 def write_data(folder):
-    """The gin file that the README prints, and the two files of rows that it reads."""
+    """Write the gin file that docs/commands.md prints, and the two files of rows that it reads."""
     rng = random.Random(0)
-    _write_rows(folder / "train.csv", rng, 400)
-    _write_rows(folder / "test.csv", rng, 100)
-    (folder / "run.gin").write_text(re.search(r"```gin\n(.*?)```", README, re.S).group(1))
+    write_rows(folder / "train.csv", rng, 400)
+    write_rows(folder / "test.csv", rng, 100)
+    (folder / "run.gin").write_text(re.search(r"```gin\n(.*?)```", COMMANDS, re.S).group(1))
 
 
 @pytest.mark.slow
@@ -39,8 +42,30 @@ def test_the_run_on_own_data_trains_as_it_is_printed(tmp_path, monkeypatch):
     assert metrics["minutes/rmse"] < 2.0
 
 
-def test_every_file_and_module_that_the_readme_names_exists():
-    for path in re.findall(r"\b(?:docs|gin_configs|mtl)/[\w/.]+\.(?:md|svg|gin|py)\b", README):
+def test_the_readme_fits_a_screen():
+    lines = README.splitlines()
+    assert len(lines) <= 110
+    assert [line for line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("text", [README, COMMANDS], ids=["README", "commands"])
+def test_every_file_and_module_that_is_named_exists(text):
+    paths = re.findall(r"\b(?:docs|gin_configs|mtl)/[\w/.]+\.(?:md|svg|gin|py)\b", text)
+    for path in paths:
         assert (ROOT / path).exists(), path
-    for module in re.findall(r"python -m ((?:launch|benchmarks|tests)\.\w+)", README):
+    for module in re.findall(r"python -m ((?:launch|benchmarks|tests)\.\w+)", text):
         assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module
+
+
+def test_badges_say_what_the_project_file_says():
+    project = (ROOT / "pyproject.toml").read_text()
+    least, last = re.search(r'requires-python = ">=([\d.]+),<3\.(\d+)"', project).groups()
+    first, end = re.search(r'"tensorflow>=([\d.]+),<2\.(\d+)"', project).groups()
+    told = {
+        "version": f"version {mtl.__version__}",
+        "python": f"Python {least} to 3.{int(last) - 1}",
+        "tensorflow": f"TensorFlow {first} to 2.{int(end) - 1}",
+    }
+    for name, text in told.items():
+        assert f"![{text}](docs/badges/{name}.svg)" in README
+        assert f"<title>{text}</title>" in (ROOT / "docs" / "badges" / f"{name}.svg").read_text()

@@ -1,5 +1,6 @@
 """What README, the tutorial and the page on transfer say to type works, and prints the same."""
 
+import random
 import re
 import shlex
 import subprocess
@@ -85,14 +86,29 @@ def test_the_tutorial_works_as_it_is_typed(launch_in, tmp_path):
 
 @pytest.mark.slow
 def test_the_readme_works_as_it_is_typed(launch_in, tmp_path):
-    readme_test.write_data(tmp_path)
-    rows = (tmp_path / "test.csv").read_text().splitlines()
-    (tmp_path / "new.csv").write_text("\n".join(rows[:4]) + "\n")
-    reader = Reader(launch_in, tmp_path)
-    for block in pages.list_blocks("../README.md"):
+    rng = random.Random(0)
+    readme_test.write_rows(tmp_path / "visits.csv", rng, 600)
+    readme_test.write_rows(tmp_path / "new.csv", rng, 8)
+    reader, blocks = Reader(launch_in, tmp_path), pages.list_blocks("../README.md")
+    for block in blocks:
         reader.read(block)
     assert not reader.problems, "\n\n".join(reader.problems)
-    assert len(reader.typed) >= 3
+    assert [command.split()[:2] for command in reader.typed] == [
+        ["mtl", verb] for verb in ("new", "train", "predict")
+    ]
+    assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == 8
+    texts = {block.kind: block.text for block in blocks}
+    (tmp_path / "more.gin").write_text(texts["gin"])
+    given = ("--gin_file", "more.gin", "--gin_param", "Run.train_steps = 5")
+    done = launch_in(tmp_path, "train", *given, "--model_dir", "runs/more")
+    assert done.code == 0, done.err
+    subprocess.run(
+        [sys.executable, "-c", texts["python"]],
+        cwd=tmp_path,
+        env=conftest.environment(),
+        check=True,
+    )
+    assert list((tmp_path / "models" / "visits").iterdir())
 
 
 def _fragments():

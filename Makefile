@@ -8,7 +8,7 @@ RUN = $(VENV)/bin/python
 # Tests start Python hundreds of times, and each would compile 400 modules of this package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo check test test-all test-oldest install-oldest test-matrix lint docs clean
+.PHONY: demo check test test-changed test-all test-oldest install-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
@@ -19,6 +19,11 @@ check: lint
 
 test: $(VENV)/installed-dev
 	$(RUN) -m pytest --numprocesses auto --dist worksteal
+
+# The tests whose imports reach what differs from a commit, the nearest first.
+SINCE ?= HEAD
+test-changed: $(VENV)/installed-dev
+	$(RUN) -m tests.changed --since $(SINCE)
 
 # Everything that make test leaves out as well: forty pairs of features in place of eight.
 test-all: $(VENV)/installed-dev

@@ -1,0 +1,143 @@
+"""Plants single defects in mtl and launch, and tells which no test sees.
+
+python -m tests.strength --output strength.jsonl            # goes on where it was stopped
+python -m tests.strength --output strength.jsonl --report   # the share of each group
+python -m tests.strength --output other.jsonl --seed 2 --count 8 --pytest "-m 'not slow'"
+
+Each defect is planted in a work tree of the newest commit, never in this one. The files of tests
+whose imports reach the place run, the nearest first, until a case fails. That case then runs
+without the defect: if it fails there too, it has seen nothing. A run that hangs counts as seen.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+from tests import imports
+from tests.strength import defects, groups
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# So many files run at a time: the first ones are the likeliest to fail.
+_CHUNKS = (4, 16, 1000)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
+
+
+def main() -> None:
+    """Parse flags, and plant what the output does not hold yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True, help="a file of JSON lines, gone on with")
+    parser.add_argument("--seed", type=int, default=1, help="of the places and kinds of defects")
+    parser.add_argument("--count", type=int, default=8, help="how many defects each group gets")
+    parser.add_argument("--pytest", default="", help="further arguments of pytest")
+    parser.add_argument("--secs", type=float, default=2400, help="after which a run hangs")
+    parser.add_argument("--report", action="store_true", help="tell what the output holds")
+    options = parser.parse_args()
+    output = pathlib.Path(options.output)
+    if not options.report:
+        plant_all(output, options)
+    print(report(_read(output)))
+
+
+def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
+    """Plant the drawn defects one by one, with a line of progress for each."""
+    done = {(row["file"], row["start"], row["new"]) for row in _read(output)}
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder, "tree")
+        git = ["git", "-C", str(_ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree)], check=True)
+        try:
+            drawn = groups.draw(tree, options.seed, options.count)
+            graph = imports.Graph(tree)
+            for number, (group, name, defect) in enumerate(drawn, 1):
+                if (name, defect.start, defect.new) in done:
+                    continue
+                before = time.monotonic()
+                row = _plant(tree, graph, name, defect, options)
+                row = {"group": group, **row, "secs": round(time.monotonic() - before)}
+                with output.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                told = row["seen_by"] or "NOT SEEN"
+                print(f"{number} of {len(drawn)}: {name}:{defect.line} {defect.kind}: {told}")
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def _plant(
+    tree: pathlib.Path,
+    graph: imports.Graph,
+    name: str,
+    defect: defects.Defect,
+    options: argparse.Namespace,
+) -> dict[str, object]:
+    path = tree / name
+    text = path.read_text()
+    row = {"file": name, "line": defect.line, "kind": defect.kind, "start": defect.start}
+    row |= {"old": defect.read_old(text), "new": defect.new, "seen_by": ""}
+    left, ignored = graph.list_tests([name]), []
+    for size in _CHUNKS:
+        chunk, left = left[:size], left[size:]
+        while chunk:
+            path.write_text(defect.plant(text))
+            try:
+                failed = _run(tree, chunk, ignored, options)
+            finally:
+                path.write_text(text)
+            if not failed:
+                break
+            if failed == "a run that hangs" or not _run(tree, [failed], [], options):
+                return row | {"seen_by": failed}
+            ignored.append(failed)  # It fails without the defect, too.
+    return row
+
+
+def _run(
+    tree: pathlib.Path, tests: list[str], ignored: list[str], options: argparse.Namespace
+) -> str:
+    """Run tests until one fails, and return which; "" if none does."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command += [f"--deselect={case}" for case in ignored] + shlex.split(options.pytest)
+    command += ["--numprocesses", "auto", "--dist", "worksteal"] if len(tests) > 1 else []
+    own = {**os.environ, "PYTHONPATH": str(tree)}
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=own, capture_output=True, text=True, timeout=options.secs
+        )
+    except subprocess.TimeoutExpired:
+        return "a run that hangs"
+    if done.returncode in (0, 5):  # 5: nothing was collected.
+        return ""
+    found = _FAILED.search(done.stdout)
+    return found[1] if found else tests[0]
+
+
+def _read(output: pathlib.Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+
+
+def report(rows: list[dict[str, object]]) -> str:
+    """Return the share that is seen in each group and over all, and what is not seen."""
+    seen: collections.Counter[str] = collections.Counter()
+    total: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        for group in (row["group"], "all"):
+            total[group] += 1
+            seen[group] += bool(row["seen_by"]) or bool(row.get("changes_nothing"))
+    lines = [f"{group:<28} {seen[group]:>4} of {total[group]}" for group in total]
+    for row in rows:
+        if not row["seen_by"]:
+            why = row.get("changes_nothing", "NOT SEEN")
+            what = f"{row['kind']}: {row['old']!r} -> {row['new']!r}"
+            lines.append(f"{row['file']}:{row['line']} {what}: {why}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ import xml.etree.ElementTree
 from mtl import versions
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+OLD_PROTOBUF = ROOT / "constraints" / "tensorflow_2.15_to_2.19.txt"
 _ON_ALL_CORES = ("--numprocesses", "auto", "--dist", "worksteal")
 
 
@@ -35,8 +36,10 @@ class Row:
         return f"tf{self.tensorflow}-py{self.python}"
 
     @property
-    def requirement(self) -> str:
-        return f"tensorflow~={self.tensorflow}.0"
+    def requirements(self) -> list[str]:
+        """What pip is told beside the project: the version, and what an older protobuf needs."""
+        constraints = ["-c", str(OLD_PROTOBUF)] if int(self.tensorflow[2:]) < 20 else []
+        return [f"tensorflow~={self.tensorflow}.0", *constraints]
 
 
 def rows(tensorflows: list[str], every_python: bool) -> list[Row]:
@@ -87,7 +90,7 @@ def _install(base: str, folder: pathlib.Path, row: Row, output) -> bool:
     if not folder.exists():
         subprocess.run([base, "-m", "venv", folder], check=True, stdout=output, stderr=output)
     command = [folder / "bin" / "python", "-m", "pip", "install", "-q", f"{ROOT}[dev]"]
-    done = subprocess.run([*command, row.requirement], stdout=output, stderr=output)
+    done = subprocess.run([*command, *row.requirements], stdout=output, stderr=output)
     return done.returncode == 0
 
 

@@ -25,7 +25,11 @@ def test_all_pairs():
 
 def test_a_row_takes_the_newest_patch_release():
     row = matrix.Row(tensorflow="2.15", python="3.10")
-    assert (row.name, row.requirement) == ("tf2.15-py3.10", "tensorflow~=2.15.0")
+    assert row.name == "tf2.15-py3.10"
+    assert row.requirements == ["tensorflow~=2.15.0", "-c", str(matrix.OLD_PROTOBUF)]
+    assert matrix.OLD_PROTOBUF.exists()
+    newest = matrix.Row(tensorflow="2.21", python="3.13")
+    assert newest.requirements == ["tensorflow~=2.21.0"]
 
 
 def test_interpreter():

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import (
     auxiliary,
@@ -43,12 +42,10 @@ from mtl.optimization import (
     transforms,
     update,
 )
-from mtl.serving import settings as serving_settings
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
 from mtl.variables import averaging, freezing
 from tests import tiny
-
-tf1 = tf.compat.v1
+from tests.conformance import auxiliary as teachers
 
 _LATER = 1000  # A step that no run here reaches.
 
@@ -208,7 +205,7 @@ def _loss(kind: Any, **settings: Any) -> dict[str, Callable[[Draft], None]]:
 
 def _teach(kind: Any, **settings: Any) -> dict[str, Callable[[Draft], None]]:
     def add(draft: Draft, weight: float) -> None:
-        draft.losses.append(kind(teacher=_write_teacher(), weight=weight, **settings))
+        draft.losses.append(kind(teacher=teachers.write_teacher(), weight=weight, **settings))
 
     return {"switch": functools.partial(add, weight=1.0), "off": functools.partial(add, weight=0.0)}
 
@@ -247,24 +244,6 @@ def _optimize(optimizer: Any, **others: Any) -> Callable[[Draft], None]:
 def _quantize(kind: Any) -> Callable[[Draft], None]:
     weights = {"^network/.*/kernel$": kind}
     return _set("model", quantization=quantization.Quantization(weights=weights))
-
-
-@functools.cache
-def _write_teacher() -> str:
-    """Return the folder of a SavedModel that predicts `kind` and `size` from `x`."""
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    random = np.random.default_rng(4)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        x = tf1.placeholder(tf.float32, [None, 3])
-        hidden = tf.tanh(x @ random.normal(size=[3, 4]).astype(np.float32), name="hidden")
-        kinds = tf.nn.softmax(hidden @ random.normal(size=[4, 3]).astype(np.float32))
-        outputs = {"kind/probabilities": kinds, "size/value": tf.reduce_sum(hidden, 1)}
-        signature = tf1.saved_model.predict_signature_def({"x": x}, outputs)
-        builder = tf1.saved_model.Builder(f"{folder}/teacher")
-        builder.add_meta_graph_and_variables(session, ["serve"], {serving_settings.RAW: signature})
-        builder.save()
-    return f"{folder}/teacher"
 
 
 _DOMAIN = features.Identity(names=["domain"], size=3, dimension=2)

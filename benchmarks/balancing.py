@@ -124,7 +124,7 @@ DATA = {
         folder=("mnist", "mnist_dir"),
         heads={"left": "@left/heads.MultiClass()", "right": "@right/heads.MultiClass()"},
         metric="accuracy",
-        rate=("Cosine.value", 0.006),
+        rate=("Adam.learning_rate", 0.006),
     ),
 }
 

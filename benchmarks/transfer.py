@@ -38,7 +38,7 @@ _FACTORS = (0.01, 0.03, 0.1)
 
 
 def _rates(*values: float) -> list[tuple[str, ...]]:
-    return [(f"schedules.Cosine.value = {value}",) for value in values]
+    return [(f"LazyAdam.learning_rate = {value}",) for value in values]
 
 
 def _l2(pattern: str) -> list[tuple[str, ...]]:

@@ -69,8 +69,8 @@ class Step:
                     self.by_row = measure()
             assert len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == updates
 
-        def watch(parts, activations):
-            rows = compute(parts, activations)
+        def watch(parts, activations, show=None):
+            rows = compute(parts, activations, show)
             if self.found is None and not hasattr(self, "rows"):
                 self.rows, self.activations = rows, activations
             return rows

@@ -8,8 +8,11 @@ import unicodedata
 
 # Widths of letters of 10.5 units in a wide sans serif font, since a reader's is not known.
 _NARROW, _SLIM, _USUAL, _CAPITAL, _WIDE = 3.6, 4.6, 6.8, 8.4, 10.6
-_KINDS = dict.fromkeys("ijlI.,:;|!' ", _NARROW) | dict.fromkeys("frt()[]/-", _SLIM)
-_KINDS |= dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE)
+_KINDS = {
+    **dict.fromkeys("ijlI.,:;|!' ", _NARROW),
+    **dict.fromkeys("frt()[]/-", _SLIM),
+    **dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE),
+}
 
 
 def measure(text: str) -> float:

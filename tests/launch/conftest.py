@@ -28,8 +28,8 @@ class Result:
         assert self.code == 2, self
         *progress, line = self.err.splitlines()
         assert line.startswith("Error: ") and not self.out, self
-        known = r"Training|Going on|step |Still |Preparing|Frozen|Warm start|Warning: .* replaces "
-        known += r"|\S+ goes on "
+        known = r"Training|Going on|step |Still |Preparing|Frozen|Warm start"
+        known += r"|Warning: (.* replaces |Task .* has classes )|\S+ goes on "
         assert all(re.match(known, said) for said in progress), self
         return line.removeprefix("Error: ")
 

@@ -795,7 +795,7 @@ MISTAKES = [
     ),
     Mistake(
         "unknown builder class",
-        ("Tfds.name must name a dataset or a builder class", "'remote.Rem'"),
+        ("Tfds.name must name a dataset", "or a builder class", "'remote.Rem'"),
         gin=(*TFDS, ("no_such", "remote.Rem")),
         change=file("remote.py", UNREACHABLE),
     ),

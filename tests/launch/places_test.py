@@ -39,7 +39,7 @@ _WORDS = """
 _IN_SOME_PARTS = """
     ClickStream.rows Funnel.rows RelatedTasks.rows Field.name MLflow.experiment MLflow.run_name
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
-    WandB.run_name WandB.tags WarmStart.rename ByTime.starts
+    Subset.draw WandB.run_name WandB.tags WarmStart.rename ByTime.starts
 """
 OTHERS = {*_WORDS.split(), *_IN_SOME_PARTS.split()}
 # A file or a scope of a run is named after these.

@@ -183,7 +183,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
             ("report", "--model_dir", "runs/a", "--output", "data/test.csv/x.html"),
             "--output must be a file that can be written",
         ),
-        (("report", "--model_dr", "runs/a"), "Did you mean: model_dir"),
+        (("report", "--model_dr", "runs/a"), "Did you mean '--model_dir'"),
         ((*PREDICT, "--keep", "agee"), "--keep must be one of age, job, rich, level, got 'agee'"),
         ((*PREDICT, "--keep", "age", "--keep", "age"), "--keep must hold each name once"),
         ((*PREDICT, "--split", "tset"), "Did you mean 'test'?"),

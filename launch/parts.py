@@ -153,13 +153,7 @@ def write_page(package: str) -> str:
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     for kind in sorted(kinds, key=run_settings.gin_name):
         first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        is_equation = " = " in first and "`" not in first
-        lines += [
-            f"## {run_settings.gin_name(kind)}",
-            "",
-            f"`{first}`" if is_equation else _escape(first),
-            "",
-        ]
+        lines += [f"## {run_settings.gin_name(kind)}", "", _escape(first), ""]
         directions = getattr(kind, "directions", None)
         if isinstance(directions, Mapping):
             told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
@@ -185,6 +179,7 @@ def write_index() -> str:
         for kind in kinds:
             told = kind.__doc__ or ""
             first = _escape(next(iter(told.strip().splitlines()), ""))
+            first = re.sub(r"(?<!\\)\|", r"\|", first)  # Of a norm; the others end a cell.
             paper = _PAPER.search(" ".join(told.split()))
             cells = [f"`{run_settings.gin_name(kind)}`", first, paper.group() if paper else ""]
             lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
@@ -197,7 +192,9 @@ def _package(kind: type) -> str:
 
 
 def _escape(text: str) -> str:
-    """Keep Markdown from reading signs outside of code."""
+    """Keep Markdown from reading signs outside of code; an equation alone is code."""
+    if " = " in text and "`" not in text:
+        return f"`{text}`"
     return re.sub(r"([|*_<])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
 
 

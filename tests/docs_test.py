@@ -32,7 +32,8 @@ def _broken_links(page):
     text = re.sub(r"`[^`\n]*`", "", page.read_text())
     for target in _LINK.findall(text):
         path, _, anchor = target.partition("#")
-        if re.match(r"\w+:", target):
+        # The page of a job is the host's, beside the repository.
+        if re.match(r"\w+:|\.\./\.\./actions/", target):
             continue
         found = (page.parent / path).resolve() if path else page
         is_there = found.exists() and (not anchor or anchor in _headings(found))
@@ -49,7 +50,8 @@ def _broken_paths(page):
         if not any((folder / path).exists() for folder in (ROOT, ROOT / "mtl")):
             yield f"path {path}"
     for module in _MODULE.findall(text):
-        if not (ROOT / (module.replace(".", "/") + ".py")).exists():
+        base = ROOT / module.replace(".", "/")
+        if not (base.with_suffix(".py").exists() or (base / "__main__.py").exists()):
             yield f"module {module}"
 
 

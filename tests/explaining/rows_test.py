@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, heads
+from mtl.data import whole_groups
 from mtl.explaining import rows
 
 tf1 = tf.compat.v1
@@ -99,6 +100,7 @@ def test_groups_that_a_head_ranks_are_read_whole(run):
         made.data,
         source=dataclasses.replace(made.data.source, splits={"test": own}),
         spec=dataclasses.replace(made.data.spec, labels=labels),
+        sampler=whole_groups.WholeGroups(group="user"),
     )
     ranked = [*made.model.heads, heads.Ranking(name="grade", group="user")]
     made = dataclasses.replace(made, data=data, model=dataclasses.replace(made.model, heads=ranked))

@@ -137,8 +137,8 @@ def find_groups(experiment: experiment_lib.Experiment) -> str | None:
 def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
     """Yield batches of rows drawn over a split, as large as those of training.
 
-    A lone one may be smaller. Rows come in a random order, as in training, and groups that a head
-    ranks one after the other.
+    A lone one may be smaller. Rows come in a random order, as in training. Groups that a head ranks
+    come one after the other, and the end of a batch may cut one.
 
     Raises:
       UserError: a record is bad.

@@ -317,11 +317,11 @@ def export(
       UserError: there is no such checkpoint, or the export does not predict as it does.
     """
     storage.require_plain("--export_dir", export_dir)
-    run_directory.require_writable("--export_dir", export_dir)
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
     ):
+        run_directory.require_writable("--export_dir", export_dir)
         estimator = estimators.build_estimator(experiment, model_dir, path)
         exporter = estimators.build_exporter(experiment, model_dir)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"

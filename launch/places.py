@@ -26,7 +26,7 @@ _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a setting names, and what that may do beside being read.
+    """The kind of place that a setting names, and its effects beside reading.
 
     Attributes:
       names: what the setting names.

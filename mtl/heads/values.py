@@ -169,7 +169,7 @@ def _lookup(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Ten
 
 
 def class_rule(classes: Sequence[str] | Sequence[int]) -> str:
-    """Return what a class label must be, for errors; `classes` as those of `class_ids`."""
+    """Return the rule for a class label, for errors; `class_ids` explains `classes`."""
     return f"be in [0, {len(classes)})" if isinstance(classes, range) else one_of(classes)
 
 

@@ -1,12 +1,14 @@
 """Holds every pair of features, or triples drawn by a seed, against the claims of all runs.
 
 python -m tests.pairs --output pairs.jsonl              # goes on where it was stopped
-python -m tests.pairs --output pairs.jsonl --shard 3/16 --only mixup
+python -m tests.pairs --output pairs.jsonl --only mixup
 python -m tests.pairs --output triples.jsonl --triples 40
+
+One run has several features, and so it checks a claim for many pairs at once; if the claim does not
+hold, each of its pairs is checked alone. Processes that share an output share the work.
 """
 
 import argparse
-import itertools
 import json
 import logging
 import os
@@ -16,16 +18,17 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 
 def main() -> None:
     """Parse flags, and check what the output does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", required=True, help="a file of JSON lines, gone on with")
-    parser.add_argument("--shard", default="0/1", help="which part of the combinations, as 3/16")
-    parser.add_argument("--only", action="append", help="features, one of which is in each")
+    parser.add_argument("--only", action="append", help="features, one of which is in each pair")
     parser.add_argument("--singles", action="store_true", help="check each feature alone")
     parser.add_argument("--triples", type=int, help="check so many triples in place of pairs")
+    parser.add_argument("--together", type=int, default=5, help="the most features of one run")
     parser.add_argument("--skip", action="append", default=[], help="a claim, such as replicas")
     parser.add_argument("--seed", type=int, default=1, help="of the order, and of triples")
     parser.add_argument("--secs", type=float, default=1e9, help="stop after so many seconds")
@@ -38,53 +41,62 @@ def check_all(options: argparse.Namespace) -> None:
     import tensorflow as tf  # After its log is turned off.
 
     from tests import pairs
+    from tests.pairs import coverage
 
     # Before anything uses TensorFlow: two replicas need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     logging.disable(logging.WARNING)
     output = pathlib.Path(options.output)
-    lines = output.read_text().splitlines() if output.exists() else []
-    done = {tuple(json.loads(line)["features"]) for line in lines}
-    left = [names for names in list_combinations(pairs, options) if names not in done]
-    started = time.monotonic()
-    for number, names in enumerate(left, 1):
-        if time.monotonic() - started > options.secs:
+    drawn = random.Random(options.seed)
+    is_listed = options.singles or options.triples
+    listed = _list_combinations(pairs, options, drawn) if is_listed else iter(())
+    ended = time.monotonic() + options.secs
+    while time.monotonic() < ended:
+        lines = output.read_text().splitlines() if output.exists() else []
+        found = [json.loads(line) for line in lines]
+        if is_listed:
+            done = {tuple(line["features"]) for line in found}
+            names = next((names for names in listed if names not in done), None)
+            skipped, left = options.skip, "?"
+        else:
+            open_pairs = coverage.list_open(pairs.FEATURES, found, options.skip, options.only or ())
+            names, skipped = coverage.choose(open_pairs, found, options.together, drawn)
+            left = str(len(open_pairs))
+        if not names:
             break
-        folder = pathlib.Path(tempfile.mkdtemp())
-        before = time.monotonic()
-        try:
-            found = pairs.check([pairs.BY_NAME[name] for name in names], folder, options.skip)
-            line = {"features": names, "refused": found.refused, "failed": found.failed}
-        except pairs.ClashError as error:
-            line = {"features": names, "clash": str(error)}
-        finally:
-            shutil.rmtree(folder)
-        line["skipped"] = options.skip
-        line["secs"] = round(time.monotonic() - before, 1)
+        line = _check(pairs, names, skipped)
         with output.open("a") as file:
             file.write(json.dumps(line) + "\n")
         told = "; ".join([*line.get("failed", ()), *line.get("refused", {}).values()])
-        print(
-            f"{number} of {len(left)}: {' + '.join(names)}: {told[:150] or 'ok'}", file=sys.stderr
-        )
+        what = line.get("clash") or told[:150] or "ok"
+        print(f"{left} pairs left: {' + '.join(names)}: {what}", file=sys.stderr)
 
 
-def list_combinations(pairs, options: argparse.Namespace) -> list[tuple[str, ...]]:
-    """List the combinations of a shard, in an order that a seed names."""
+def _check(pairs, names: tuple[str, ...], skipped: list[str]) -> dict[str, object]:
+    """Check one combination; return its line of the output."""
+    folder, before = pathlib.Path(tempfile.mkdtemp()), time.monotonic()
+    line: dict[str, object] = {"features": names, "skipped": skipped}
+    try:
+        found = pairs.check([pairs.BY_NAME[name] for name in names], folder, skipped)
+        line |= {"refused": found.refused, "failed": found.failed}
+    except pairs.ClashError as error:
+        line["clash"] = str(error)
+    finally:
+        shutil.rmtree(folder)
+    return line | {"secs": round(time.monotonic() - before, 1)}
+
+
+def _list_combinations(
+    pairs, options: argparse.Namespace, drawn: random.Random
+) -> Iterator[tuple[str, ...]]:
+    """List the features one by one, or triples of them that a seed draws."""
     names = [feature.name for feature in pairs.FEATURES]
-    drawn = random.Random(options.seed)
     if options.singles:
-        found = [(name,) for name in names]
-    elif options.triples:
-        found = [tuple(sorted(drawn.sample(names, 3))) for _ in range(options.triples)]
+        listed = [(name,) for name in names]
     else:
-        found = list(itertools.combinations(names, 2))
-        drawn.shuffle(found)
-    if options.only:
-        found = [combined for combined in found if set(combined) & set(options.only)]
-    shard, shards = map(int, options.shard.split("/"))
-    return found[shard::shards]
+        listed = [tuple(sorted(drawn.sample(names, 3))) for _ in range(options.triples)]
+    return iter([one for one in listed if not options.only or set(one) & set(options.only)])
 
 
 if __name__ == "__main__":

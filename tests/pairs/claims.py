@@ -19,6 +19,7 @@ from mtl.runs import verbs
 from tests import tiny
 from tests.pairs import features
 
+CLAIMS = ("is finite", "resumes", "slices", "replicas", "is served", "off")
 _REPLICAS = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
 
 

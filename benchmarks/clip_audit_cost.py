@@ -20,7 +20,7 @@ import tensorflow as tf
 from benchmarks import rows
 from mtl import clip_audit, compat, features, heads, model, networks
 from mtl.balancing import example_clipping
-from mtl.clip_audit import visits
+from mtl.clip_audit import observing, visits
 from mtl.data import numbered
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting
@@ -69,7 +69,8 @@ class _Steps:
             dataset = tf.data.Dataset.from_tensors(batch).repeat()
             inputs = tf1.data.make_one_shot_iterator(dataset).get_next()
             mode = compat.estimator.ModeKeys.TRAIN
-            made_spec = made.model_fn(*inputs, mode, statistics=statistics_, observe=observe)
+            extensions = [observing.Observing(observe)] if observe else []
+            made_spec = made.model_fn(*inputs, mode, statistics=statistics_, extensions=extensions)
             self._session = tf1.Session()
             self._session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
             self._step = self._session.make_callable(made_spec.train_op)

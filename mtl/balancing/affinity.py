@@ -51,6 +51,7 @@ class TaskAffinity(types.Surgery):
     surgery: types.Surgery = surgery_lib.Sum()
     every_steps: int = 100
     learning_rate: float = 0.1
+    step_extension = moved.ReadMoved
 
     def __post_init__(self):
         checks.require_part("TaskAffinity.surgery", self.surgery, "surgery.Sum", arguments=3)

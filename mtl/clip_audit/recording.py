@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl import features as features_lib
-from mtl.clip_audit import audit, measures, report, visits
+from mtl.clip_audit import audit, measures, observing, report, visits
 from mtl.data import pipeline
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class Recording:
         if self._settings:
             self._record = visits.Record(self._directory, self._settings, step)
 
-    def make_observer(
+    def list_extensions(
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
-    ) -> Callable[..., None] | None:
-        """Return what `MultiTaskModel.model_fn` calls to observe a step."""
+    ) -> list[types.MakeExtension]:
+        """Return the extensions of `MultiTaskModel.model_fn` that record a step."""
         if self._settings is None or self._record is None:
-            return None
-        return self._settings.make_observer(model, statistics, self._record)
+            return []
+        return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
 
     def record_step(self, ids: tf.Tensor, measure: Callable[[], measures.Measured]) -> None:
         """Have UPDATE_OPS record the batch of a step that `measure` measures."""

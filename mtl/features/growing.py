@@ -60,6 +60,13 @@ class Growing(tables.Ids):
     num_unknown: int = 1
     prefix: str = "growing"
 
+    @property
+    def step_extension(self) -> types.MakeExtension:
+        """Grows all tables of the model."""
+        from mtl.features import growth  # It reads the settings of this module.
+
+        return growth.Growth
+
     _of_table = ("capacity", "min_count", "admission_rate", "eviction", "num_unknown")
 
     def __post_init__(self):

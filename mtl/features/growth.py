@@ -27,6 +27,23 @@ _FREE = -1.0
 _SKETCH_FACTOR = 4
 
 
+class Growth(types.StepExtension):
+    """Gives rows to keys of the batch, once a step has moved the weights.
+
+    Args:
+      model: has `columns`.
+      features: {field: [B, ...]} of this replica, before the batch is cut into slices.
+    """
+
+    def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
+        del labels
+        self._columns, self._features = model.columns, features
+
+    def after_update(self, moved: tf.Operation) -> tf.Operation:
+        """Return an op that has also changed who has which row."""
+        return grow_tables(self._columns, self._features, moved)
+
+
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Return {table: keys [N]} of several columns, those of one table together."""
     found: dict[str, list[tf.Tensor]] = {}

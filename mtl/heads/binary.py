@@ -114,6 +114,8 @@ class Binary(base.Base):
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
         """Bend the logits by knots or lines, if there are some: [B, 1] -> [B, 1]."""
+        if not self.knots and not self.calibration_slices:
+            return logits
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, self.knots, self.calibration_slices, features, where)
 

@@ -135,6 +135,8 @@ class MultiClass(classes.Classes):
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
         """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        if not self.calibration_slices:
+            return logits
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 

@@ -201,6 +201,8 @@ class Alike:
 
 def _parts(heads: Sequence[types.Head]) -> list[Any]:
     """Return the groups of equal heads, and the heads that are not in one."""
+    if len(heads) < FROM:
+        return list(heads)
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
         kinds.setdefault(_kind(head), []).append(head)

@@ -6,6 +6,7 @@ model.MultiTaskModel.network = @shared_bottom.SharedBottom()
 model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binary()]
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +23,12 @@ from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
 from mtl.model import passes
-from mtl.monitoring.tensorboard import board as board_lib
-from mtl.monitoring.tensorboard import watch as watch_lib
 from mtl.optimization import schedules
-from mtl.sparsity import pruned_step
 from mtl.step import emitted as emitted_lib
+from mtl.step import extensions as extensions_lib
 from mtl.step import monitors as monitors_lib
 from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
-from mtl.variables import moved, stacks
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -65,10 +64,9 @@ class MultiTaskModel(passes.Passes):
         slices: int = 1,
         precision: precision_lib.Precision = precision_lib.PLAIN,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
-        observe: types.Observe | None = None,
+        extensions: Sequence[types.MakeExtension] | None = None,
         attack: types.Attack | None = None,
         may_stack: bool = False,
-        board: board_lib.Board | None = None,
         evaluation_hooks: EvaluationHooks = lambda *_: (),
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
@@ -83,22 +81,21 @@ class MultiTaskModel(passes.Passes):
           slices: into how many micro-batches a training batch is cut.
           precision: in which numbers the network of a training step computes.
           training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
-          observe: called in training with features, labels and {task: its weight}; what it adds to
-            UPDATE_OPS runs before the weights move.
+          extensions: act in each training step, the first outermost; None for those that the
+            model's parts bring, `step_extensions`.
           attack: moves the inputs of an evaluation, to where the losses of the labels are large.
           may_stack: whether equal tasks may share variables in training and evaluation, where
             nothing else looks for the variables of a task in the graph.
-          board: what TensorBoard shows of training steps beside scalars; None for nothing.
           evaluation_hooks: gives the hooks of an evaluation, to watch its rows.
         """
+        makers = self.step_extensions if extensions is None else extensions
         # An export has a variable for each task. Slices and audits know nothing of stacks.
-        is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1 and observe is None
+        is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1
+        is_plain = is_plain and all(getattr(make, "suits_stacks", False) for make in makers)
         is_plain = is_plain and precision == precision_lib.PLAIN and self.stacks_tasks
         with stacks.stack_tasks(may_stack and is_plain):
             build = functools.partial(self._build_graph, features, labels, mode, statistics)
-            spec = build(
-                loop, slices, precision, training_hooks, observe, attack, board, evaluation_hooks
-            )
+            spec = build(loop, slices, precision, training_hooks, makers, attack, evaluation_hooks)
         stacks.add_saver()
         return spec
 
@@ -112,17 +109,14 @@ class MultiTaskModel(passes.Passes):
         slices: int,
         precision: precision_lib.Precision,
         training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
-        observe: types.Observe | None,
+        makers: Sequence[types.MakeExtension],
         attack: types.Attack | None,
-        board: board_lib.Board | None,
         evaluation_hooks: EvaluationHooks,
     ) -> compat.estimator.EstimatorSpec:
         """Build a graph, as `model_fn` says."""
         if mode == compat.estimator.ModeKeys.TRAIN:
-            plain = functools.partial(self._step, statistics, slices, observe, board)
-            is_watched = observe is not None or not self.adds_losses
-            pruning = pruned_step.wrap_step(self.pruning, plain, is_watched)
-            step = self.held.wrap_step(precision.wrap_step(pruning))
+            plain = functools.partial(self._step, statistics, slices, makers)
+            step = self.held.wrap_step(precision.wrap_step(plain))
             if loop:
                 result = training_loop.run_repeatedly(step, features, **loop)
             else:
@@ -179,36 +173,37 @@ class MultiTaskModel(passes.Passes):
         self,
         statistics: features_lib.Statistics,
         slices: int,
-        observe: types.Observe | None,
-        board: board_lib.Board | None,
+        makers: Sequence[types.MakeExtension],
         features: types.Tensors,
         labels: types.Tensors,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         for head in self.heads_with_loss:
             labels = types.read_member(head, types.Head, "see_batch")(labels)
-        watch = watch_lib.Watch(board, self.adds_losses)
-        # One pass through the network, or one for each slice of the batch on each replica.
-        forward = watch.see_passes(functools.partial(self._pass_forward, statistics))
-        batch = whole_batch.build_batch(
-            forward,
-            self._sum_row_weights,
-            features,
-            labels,
-            slices,
-            are_rows_apart=self.are_rows_apart,
-        )
-        of_network = monitors_lib.take()
-        found = balanced.balance_losses(batch, self.weigh_losses, self.surgery, self.reads_losses)
-        if observe:
-            with summaries.drop_summaries():  # The audit builds the network once more.
-                observe(features, labels, found.weights)
-        set_to_zero = pruned_step.update_masks(found.gradients, found.variables, batch)
-        with watch.see_update(found.gradients, found.variables, found.scaled):
-            train_op, of_update = self.update(found.penalised, found.variables, found.losses)
-        train_op = features_lib.grow_tables(self.columns, features, set_to_zero(train_op))
-        watch.see_moved(train_op)
-        of_network |= monitors_lib.take()
+        made = [make(self, features, labels) for make in makers]
+        with extensions_lib.enter(made) as extensions:
+            forward: types.Forward = functools.partial(self._pass_forward, statistics)
+            for extension in extensions:
+                forward = extension.wrap_forward(forward)
+            # One pass through the network, or one for each slice of the batch on each replica.
+            batch = whole_batch.build_batch(
+                forward,
+                self._sum_row_weights,
+                features,
+                labels,
+                slices,
+                are_rows_apart=self.are_rows_apart,
+            )
+            of_network = monitors_lib.take()
+            parts = self.weigh_losses, self.surgery, self.reads_losses
+            found = balanced.balance_losses(batch, *parts)
+            with contextlib.ExitStack() as stack:
+                for extension in extensions:
+                    stack.enter_context(extension.around_update(found, batch))
+                train_op, of_update = self.update(found.penalised, found.variables, found.losses)
+            for extension in extensions:
+                train_op = extension.after_update(train_op)
+            of_network |= monitors_lib.take()
         if found.penalty is not None:
             of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
         monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
@@ -244,13 +239,21 @@ class MultiTaskModel(passes.Passes):
         training: bool = True,
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
-        watching = pruned_step.watch_inputs()
-        with moved.read_moved() as scope, watching as watched, emitted_lib.collect() as found:
+        scope = tf1.get_variable_scope()
+        watched: dict[str, Any] = {}
+        with contextlib.ExitStack() as stack:
+            around = [one.around_network() for one in extensions_lib.current()]
+            noted = [stack.enter_context(context) for context in around]
+            found = stack.enter_context(emitted_lib.collect()) if self.built_losses else {}
             outputs = self.build_outputs(features, statistics, training)
+        for one in noted:
+            watched |= one
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
         activations = self.gather_activations(features, labels, outputs, scope, found, training)
         show = mixture and self.show_mixed(activations, outputs.encoded)
-        if training:
+        if not self.built_losses:
+            rows = {}
+        elif training:
             rows = row_losses.compute(self.built_losses, activations, show)
         else:
             rows = self._infer_rows(activations)

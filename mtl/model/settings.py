@@ -50,6 +50,8 @@ class Settings:
         None: `@age=30..40`.
       combined_metrics: what evaluations compute from the metrics of several tasks, such as
         `combined.MeanGain`.
+      extensions: act in every training step, beside those that other parts bring; see
+        `types.StepExtension`.
     """
 
     columns: Sequence[types.Column]
@@ -65,6 +67,7 @@ class Settings:
     auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
     slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     combined_metrics: Sequence[types.CombinedMetric] = ()
+    extensions: Sequence[types.MakeExtension] = ()
 
     def __post_init__(self):
         for setting in ("columns", "heads"):
@@ -98,6 +101,10 @@ class Settings:
             checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
         for column in self.columns:
             checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
+        rule = "be a list of parts that make a types.StepExtension"
+        checks.is_a("MultiTaskModel.extensions", self.extensions, (list, tuple), rule)
+        for part in self.extensions:
+            checks.require_part("MultiTaskModel.extensions", part, "your.Extension", arguments=3)
         slices_lib.check("MultiTaskModel.slices", self.slices)
         self._check_combined_metrics()
         self._check_auxiliary_losses()
@@ -298,6 +305,14 @@ class Settings:
             not self.built_losses,
         )
         return all(are_plain)
+
+    @functools.cached_property  # All settings of all parts are looked through.
+    def step_extensions(self) -> Sequence[types.MakeExtension]:
+        """What makes the extensions of a training step: those set, then those that parts bring."""
+        own = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
+        parts = types.walk_parts([*own, self.mixing, self.weighting, self.surgery, self.update])
+        brought = [part.step_extension for part in parts if hasattr(part, "step_extension")]
+        return [*self.extensions, *dict.fromkeys(brought)]
 
     @property
     def reads_losses(self) -> bool:

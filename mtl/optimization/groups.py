@@ -158,9 +158,9 @@ def _tell_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
     """Tell an optimizer whose state of tables has another shape which variables they are."""
-    inner = wrapped.innermost(optimizer)
+    sparse = [variable for own, variable in pairs if isinstance(own, tf.IndexedSlices)]
+    inner = wrapped.innermost(optimizer) if sparse else None
     if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
-        sparse = (variable for own, variable in pairs if isinstance(own, tf.IndexedSlices))
         inner.tables = set(map(patterns.shard_name, sparse))
 
 

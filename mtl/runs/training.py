@@ -33,6 +33,7 @@ from mtl.monitoring import (
     sparsity_picture,
     tracked,
 )
+from mtl.monitoring.tensorboard import watch
 from mtl.runs import (
     board_hooks,
     diagnosis,
@@ -283,8 +284,11 @@ class Training:
             slices=self._run.micro_batches,
             precision=self._run.precision,
             training_hooks=training_hooks,
-            observe=self._audit.make_observer(model, statistics),
-            board=self._board,
+            extensions=[
+                *self._audit.list_extensions(model, statistics),
+                *model.step_extensions,
+                *([watch.Watching(self._board)] if self._board else []),
+            ],
             may_stack=self._place.strategy == distribution.ONE and not is_warm,
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.

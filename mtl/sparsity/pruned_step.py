@@ -1,8 +1,6 @@
 """A training step in which weights are cut, as `Pruning` says.
 
-step = pruned_step.wrap_step(parts, step, is_watched=False)
-set_to_zero = pruned_step.update_masks(gradients, variables)       # within it
-train_op = set_to_zero(update(gradients, variables))
+extension = pruned_step.PrunedStep(model, features, labels)        # brought by `Pruning`
 
 A step goes by the masks that it finds: forward, gradients, update. UPDATE_OPS choose the next ones
 beside it, and what they cut is set to 0 once the step has moved it.
@@ -17,12 +15,12 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from mtl import ambient, checks, types
+from mtl import checks, types
 from mtl.compat import reduced
 from mtl.sparsity import criteria, next_masks, pruning
 from mtl.sparsity import cuts as cuts_lib
+from mtl.step import extensions, monitors, step_state, whole_batch
 from mtl.step import gradients as gradients_lib
-from mtl.step import monitors, step_state, whole_batch
 from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 
 tf1 = tf.compat.v1
@@ -31,65 +29,68 @@ StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
 def wrap_step(parts: Sequence[pruning.Pruning], step_fn: StepFn, is_watched: bool) -> StepFn:
-    """Return `step_fn`, in which variables are pruned that it creates.
+    """Return `step_fn`, in which variables are pruned that it creates, and no mask changes.
 
     Args:
       parts: of several that choose a variable the first prunes it.
       step_fn: builds a step.
       is_watched: whether something looks at gradients before the update does, such as a surgery.
-
-    Raises:
-      UserError: when built, if a pattern has matched nothing that can be cut.
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
-        pruner = _Pruner(parts, is_watched)
-        with (
-            _PRUNER.set(pruner),
-            pruned.hold_masks(pruner.held),
-            views.enter(views.Stage.PRUNED, pruner.find_variable),
-        ):
+        with _Pruner(parts, is_watched).enter():
             return step_fn(features, labels)
 
     return step if parts else step_fn
 
 
-@contextlib.contextmanager
-def watch_inputs() -> Iterator[Mapping[str, Any]]:
-    """Watch the inputs of kernels within it, a part of the batch, where a criterion asks for them.
-
-    Yields:
-      {kernel: the sums of squares of its inputs, and their count}, filled at the end.
-    """
-    found: dict[str, Any] = {}
-    pruner = _PRUNER.get()
-    if pruner is None or not pruner.reads_inputs:
-        yield found
-        return
-    inputs: dict[str, tf.Tensor] = {}
-    with pruned.note_inputs(inputs):
-        yield found
-    names = [name for name in inputs if pruner.reads_inputs_of(name)]
-    found |= {name: criteria.sum_squares(inputs[name]) for name in names}
-
-
-def update_masks(
-    gradients: Sequence[types.Gradient],
-    variables: Sequence[tf.Variable],
-    batch: whole_batch.WholeBatch,
-) -> Callable[[tf.Operation], tf.Operation]:
-    """Have UPDATE_OPS change the masks of the step that is being built.
+class PrunedStep(types.StepExtension):
+    """Prunes the variables of a step, and changes their masks beside its update.
 
     Args:
-      gradients: N, of the whole batch.
-      variables: N.
-      batch: whose parts have the losses of the tasks.
+      model: has `pruning`; of several parts that choose a variable the first prunes it.
 
-    Returns:
-      From the op that moves the variables to one that has also set to 0 what was cut.
+    Raises:
+      UserError: around the update, if a pattern has matched nothing that can be cut.
     """
-    pruner = _PRUNER.get()
-    return pruner.update(gradients, variables, batch) if pruner else lambda moved: moved
+
+    def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
+        del features, labels
+        self._pruner = _Pruner(model.pruning, not model.adds_losses)
+        self._set_to_zero: Callable[[tf.Operation], tf.Operation] = lambda moved: moved
+
+    def enter(self) -> contextlib.AbstractContextManager[object]:
+        """Have `get_variable` give what is left of a variable."""
+        self._pruner.is_watched |= any(one.sees_gradients for one in extensions.current())
+        return self._pruner.enter()
+
+    @contextlib.contextmanager
+    def around_network(self) -> Iterator[Mapping[str, Any]]:
+        """Watch the inputs of kernels, where a criterion asks for them.
+
+        Yields:
+          {kernel: the sums of squares of its inputs, and their count}, filled at the end.
+        """
+        found: dict[str, Any] = {}
+        if not self._pruner.reads_inputs:
+            yield found
+            return
+        inputs: dict[str, tf.Tensor] = {}
+        with pruned.note_inputs(inputs):
+            yield found
+        names = [name for name in inputs if self._pruner.reads_inputs_of(name)]
+        found |= {name: criteria.sum_squares(inputs[name]) for name in names}
+
+    def around_update(
+        self, found: Any, batch: whole_batch.WholeBatch
+    ) -> contextlib.AbstractContextManager[object]:
+        """Have UPDATE_OPS change the masks."""
+        self._set_to_zero = self._pruner.update(found.gradients, found.variables, batch)
+        return contextlib.nullcontext()
+
+    def after_update(self, moved: tf.Operation) -> tf.Operation:
+        """Return an op that has also set to 0 what was cut."""
+        return self._set_to_zero(moved)
 
 
 class _Pruner:
@@ -98,15 +99,22 @@ class _Pruner:
     Attributes:
       held: {variable: its mask, or None where what is cut moves behind it}.
       reads_inputs: whether a criterion asks for the inputs of kernels.
+      is_watched: whether something looks at gradients before the update does.
     """
 
     def __init__(self, parts: Sequence[pruning.Pruning], is_watched: bool):
-        self._parts, self._is_watched = parts, is_watched
+        self._parts, self.is_watched = parts, is_watched
         self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
         self._cuts: dict[str, cuts_lib.Cut] = {}
         self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
         self.held: dict[str, tf.Tensor | None] = {}
         self.reads_inputs = any(part.criterion.reads_inputs for part in parts)
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Prune the variables that are created within it."""
+        with pruned.hold_masks(self.held), views.enter(views.Stage.PRUNED, self.find_variable):
+            yield
 
     def reads_inputs_of(self, kernel: str) -> bool:
         """Return whether the criterion that cuts a kernel asks for its inputs."""
@@ -138,7 +146,7 @@ class _Pruner:
         # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
         # what looks at gradients before has to be given others, which takes a pass of its own; of a
         # table the lookup sees to it.
-        is_seen = self._is_watched and part.gradient == pruning.STOPPED
+        is_seen = self.is_watched and part.gradient == pruning.STOPPED
         if isinstance(value, tf.Variable) and (sharding.is_table() or not is_seen):
             return value
         return value * kept  # Its gradient is 0 where the mask is.
@@ -292,6 +300,3 @@ def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         return weights * mask, lambda upstream: upstream
 
     return masked(weights)
-
-
-_PRUNER: ambient.Ambient[_Pruner | None] = ambient.Ambient("pruner", default=None)

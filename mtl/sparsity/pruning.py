@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, types
 from mtl.sparsity import criteria, densities, granularity, pruning_schedules
 from mtl.sparsity import regrowth as regrowth_lib
 from mtl.variables import patterns
@@ -78,6 +78,13 @@ class Pruning:
         self._check_granularity()
         if self.regrowth is not None:
             self._check_regrowth(self.regrowth)
+
+    @property
+    def step_extension(self) -> types.MakeExtension:
+        """Cuts weights in a training step, together with all other parts of the model."""
+        from mtl.sparsity import pruned_step  # It reads the settings of this module.
+
+        return pruned_step.PrunedStep
 
     def _check_sparsity(self) -> None:
         fixed = self.granularity.fixed_sparsity

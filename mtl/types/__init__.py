@@ -27,6 +27,7 @@ from mtl.types.columns import (
 )
 from mtl.types.data import Reading, Source
 from mtl.types.emitting import Emitting
+from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
     CombinedMetric,
     ComparableHead,
@@ -89,6 +90,7 @@ __all__ = [
     "ExampleHead",
     "FAILED",
     "FINISHED",
+    "Forward",
     "ForwardPass",
     "Gradient",
     "GradientsAndVariables",
@@ -98,6 +100,7 @@ __all__ = [
     "Json",
     "KILLED",
     "LossInputs",
+    "MakeExtension",
     "Metrics",
     "Mixing",
     "Mixture",
@@ -114,6 +117,7 @@ __all__ = [
     "Schedule",
     "Source",
     "Statistics",
+    "StepExtension",
     "Steps",
     "Surgery",
     "Table",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import ambient, checks
+from mtl import ambient, checks, types
 from mtl.variables import patterns, sharding, views
 
 tf1 = tf.compat.v1
@@ -43,6 +43,22 @@ def move(
     missed = sorted(moved.changes.keys() - moved.read)
     rule = "ask for its variables by `tf.compat.v1.get_variable` in every pass"
     checks.require(not missed, "MultiTaskModel.network", rule, missed[:3])
+
+
+class ReadMoved(types.StepExtension):
+    """Has the forward passes of a step read variables where `move` says."""
+
+    def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
+        del model, features, labels
+
+    def wrap_forward(self, forward: types.Forward) -> types.Forward:
+        """Return a forward pass within `read_moved`."""
+
+        def moved(features: types.Tensors, labels: types.Tensors) -> Any:
+            with read_moved():
+                return forward(features, labels)
+
+        return moved
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:

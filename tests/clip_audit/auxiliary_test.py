@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from mtl import auxiliary, compat, heads, networks
 from mtl.auxiliary import row_losses
-from mtl.clip_audit import audit, measures, norms
+from mtl.clip_audit import audit, measures, norms, observing
 from mtl.clip_audit import auxiliary as auxiliary_lib
 from mtl.optimization import optimizers, update
 from mtl.step import emitted
@@ -82,7 +82,7 @@ class Step:
             {name: tf.constant(values) for name, values in images.LABELS.items()},
             compat.estimator.ModeKeys.TRAIN,
             statistics=images.STATISTICS,
-            observe=observe,
+            extensions=[observing.Observing(observe)],
         )
 
     def losses_of(self, row):

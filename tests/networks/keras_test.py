@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mtl import checks, features, heads, model, networks
 from mtl.balancing import example_clipping, surgery
-from mtl.clip_audit import measures
+from mtl.clip_audit import measures, observing
 from mtl.compat import keras
 from mtl.layers import quantization
 from mtl.optimization import optimizers, update
@@ -240,7 +240,7 @@ def _one_step(part, slices, pruned=()):
             "train",
             statistics=nothing,
             slices=slices,
-            observe=None if pruned else observe,
+            extensions=None if pruned else [observing.Observing(observe)],
             training_hooks=hooks,
         )
         session.run(tf1.global_variables_initializer())

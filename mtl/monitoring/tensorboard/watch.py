@@ -1,15 +1,13 @@
 """What a training step shows where it is due: made in a branch, so that other steps pay nothing.
 
-watch = watch_lib.Watch(board)                     # board: `board.Board`, or None for nothing
-forward = watch.see_passes(forward)                # before the batch is built
-with watch.see_update(gradients, variables, batch): ...      # around the update
-watch.see_moved(train_op)                          # after it
+model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
 Gradients that surgery or update compute anyway are read. Others, such as those of single tasks, are
 built within the branch.
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,31 +22,45 @@ from mtl.variables import patterns, stacks
 
 tf1 = tf.compat.v1
 
-Forward = Callable[[Any, Any], whole_batch.ForwardPass]
 Pairs = list[tuple[tf.Variable, types.Gradient]]
 Kept = list[tf.Tensor]
 """Weights as a step found them, one dimension each; of a table the rows that it looks up."""
 
 
-class Watch:
-    """The items that one training step shows; nothing where there is no board.
+@dataclasses.dataclass(frozen=True)
+class Watching:
+    """Makes the watch of each training step.
+
+    Attributes:
+      board: the settings.
+    """
+
+    board: board_lib.Board
+    suits_stacks = True
+
+    def __call__(self, model: Any, features: types.Tensors, labels: types.Tensors) -> "Watch":
+        """Return the watch of the step that is being built."""
+        return Watch(self.board, model.adds_losses)
+
+
+class Watch(types.StepExtension):
+    """The items that one training step shows.
 
     Args:
-      board: the settings; None for nothing.
+      board: the settings.
       adds_losses: whether the surgery is the plain sum.
     """
 
-    def __init__(self, board: board_lib.Board | None, adds_losses: bool = True):
+    def __init__(self, board: board_lib.Board, adds_losses: bool = True):
         self._board, self._adds_losses = board, adds_losses
         # One replica shows what all of them compute.
-        first = board is not None and tf.get_static_value(replicas.replica_index()) in (0, None)
-        self._items = board.due_items if board is not None and first else {}
-        self._is_shown = board is not None and first
+        self._is_shown = tf.get_static_value(replicas.replica_index()) in (0, None)
+        self._items = board.due_items if self._is_shown else {}
         self._outputs: dict[str, tf.Tensor] = {}
         self._has_seen = False
         self._parts: list[_Part] = []
 
-    def see_passes(self, forward: Forward) -> Forward:
+    def wrap_forward(self, forward: types.Forward) -> types.Forward:
         """Return a forward pass, of which the first that is built is shown."""
         if not self._is_shown:
             return forward
@@ -60,22 +72,15 @@ class Watch:
             with noted.note_outputs() as outputs:
                 built = forward(features, labels)
             self._outputs = dict(outputs)
-            if self._board is not None and self._board.settings.graph:
+            if self._board.settings.graph:
                 self._board.graph = step_graph.draw(built.losses, (features, labels))
             return built
 
         return seen
 
     @contextlib.contextmanager
-    def see_update(
-        self, gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable], batch: Any
-    ) -> Iterator[None]:
+    def around_update(self, found: Any, batch: Any) -> Iterator[None]:
         """Show the gradients of the update that is built within it.
-
-        Args:
-          gradients: N, as surgery leaves them.
-          variables: N.
-          batch: a `whole_batch.WholeBatch` of weighted losses.
 
         Raises:
           UserError: the update shows no gradients, a pattern matches no variable, or the network
@@ -84,6 +89,8 @@ class Watch:
         if not self._items:
             yield
             return
+        del batch
+        variables, gradients = found.variables, found.gradients
         self._choose(variables)
         self._require_outputs()
 
@@ -93,7 +100,7 @@ class Watch:
             taken = self._only_chosen(moving, clipped)
             for due, items in self._items.items():
                 part = _Part(due.tell(step), taken if "updates" in items else [])
-                part.look(functools.partial(self._draw, items, combined, taken, batch))
+                part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
                 self._parts.append(part)
 
         with noted.look_at_gradients(look):
@@ -101,13 +108,13 @@ class Watch:
         fix = "Its update does not call `noted.show_gradients`."
         self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
 
-    def see_moved(self, train_op: tf.Operation) -> None:
+    def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Add what is due of a step to its summaries, once it has moved the weights."""
         for part in self._parts:
-            summaries.add_due(part.finish(train_op))
+            summaries.add_due(part.finish(moved))
+        return moved
 
     def _choose(self, variables: Sequence[tf.Variable]) -> None:
-        assert self._board is not None
         for pattern in self._board.settings.variables:
             patterns.select_variables("TensorBoard.variables", pattern, variables)
 
@@ -118,14 +125,12 @@ class Watch:
             self._require(name not in on or bool(self._outputs), name, "network", fix)
 
     def _require(self, fits: bool, item: str, part: str, fix: str) -> None:
-        assert self._board is not None
         got = getattr(self._board.settings, item)
         checks.require(fits, f"TensorBoard.{item}", f"be False with this {part}", got, fix)
 
     def _only_chosen(
         self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]
     ) -> Pairs:
-        assert self._board is not None
         chosen = self._board.settings.variables
         return [
             (variable, gradient)

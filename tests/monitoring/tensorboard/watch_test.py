@@ -214,7 +214,7 @@ def dump(statistics, shown, loop):
             compat.estimator.ModeKeys.TRAIN,
             statistics=statistics,
             loop=every if loop else None,
-            board=watched,
+            extensions=[watch.Watching(watched)] if watched else None,
         )
         proto = graph.as_graph_def()
     bodies = [[(n.name, n.op, len(n.input)) for n in f.node_def] for f in proto.library.function]

@@ -39,6 +39,7 @@ import tensorflow as tf
 from mtl import heads, model, networks, types
 from mtl.balancing import methods, short_gradients, stacked_passes, surgery
 from mtl.layers import precision as precision_lib
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.step import training_loop
 
@@ -109,7 +110,12 @@ class Steps:
             iterator = tf1.data.make_initializable_iterator(batches())
             steps = {"steps_per_call": 10_000, "last_step": self._until, "due_every": (10_000,)}
             hooks: dict[str, Any] = {"training_hooks": self._fetch, "precision": precision}
-            a_model.model_fn(iterator, None, "train", statistics={}, loop=steps, **hooks)
+            a_model.model_fn(
+                iterator,
+                None,
+                "train",
+                options=graph_options.GraphOptions(statistics={}, loop=steps, **hooks),
+            )
             self._session = tf1.Session(
                 config=tf1.ConfigProto(
                     intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads

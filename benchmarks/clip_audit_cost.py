@@ -22,6 +22,7 @@ from mtl import clip_audit, compat, features, heads, model, networks
 from mtl.balancing import example_clipping
 from mtl.clip_audit import observing, visits
 from mtl.data import numbered
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting
 
@@ -70,7 +71,11 @@ class _Steps:
             inputs = tf1.data.make_one_shot_iterator(dataset).get_next()
             mode = compat.estimator.ModeKeys.TRAIN
             extensions = [observing.Observing(observe)] if observe else []
-            made_spec = made.model_fn(*inputs, mode, statistics=statistics_, extensions=extensions)
+            made_spec = made.model_fn(
+                *inputs,
+                mode,
+                options=graph_options.GraphOptions(statistics=statistics_, extensions=extensions),
+            )
             self._session = tf1.Session()
             self._session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
             self._step = self._session.make_callable(made_spec.train_op)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from mtl import compat, features, heads, model, networks
 from mtl.balancing import methods, surgery
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 
 tf1 = tf.compat.v1
@@ -41,8 +42,9 @@ def _step(part: str, batch_size: int, slices: int) -> tuple[tf.Operation, model.
         {"x": tf.random.stateless_normal([batch_size, 128], [1, 2])},
         {"y": tf.random.stateless_normal([batch_size], [3, 4])},
         compat.estimator.ModeKeys.TRAIN,
-        statistics=features.Statistics(directory="", entries={}),
-        slices=slices,
+        options=graph_options.GraphOptions(
+            statistics=features.Statistics(directory="", entries={}), slices=slices
+        ),
     )
     return spec.train_op
 

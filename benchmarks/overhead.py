@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from mtl import compat, experiment, features, heads, model, networks, spec, types
 from mtl.data import pipeline
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 
@@ -143,7 +144,9 @@ def run_bare_loop(units: int, turns: Turns) -> None:
         spec = bare.model.model_fn(
             *iterator.get_next(),
             compat.estimator.ModeKeys.TRAIN,
-            statistics=features.load_statistics(tempfile.mkdtemp()),
+            options=graph_options.GraphOptions(
+                statistics=features.load_statistics(tempfile.mkdtemp())
+            ),
         )
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         train_op = spec.train_op.op
@@ -159,7 +162,8 @@ def train_plain(units: int, steps: int, turns: Turns) -> None:
     plain = an_experiment(units, 1, steps)
     with tempfile.TemporaryDirectory() as model_dir:
         model_fn = functools.partial(
-            plain.model.model_fn, statistics=features.load_statistics(model_dir)
+            plain.model.model_fn,
+            options=graph_options.GraphOptions(statistics=features.load_statistics(model_dir)),
         )
         compat.estimator.Estimator(model_fn, model_dir).train(
             lambda: plain.data.dataset("train", training=True, seed=1),

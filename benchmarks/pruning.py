@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from benchmarks import balancing_speed, rows
 from mtl import checks, heads, model, networks
+from mtl.model import graph_options
 from mtl.optimization import optimizers, regularization, schedules, update
 from mtl.sparsity import (
     criteria,
@@ -149,7 +150,9 @@ def train(
         batches = tf.data.Dataset.from_tensor_slices(order).batch(_BATCH, drop_remainder=True)
         iterator = tf1.data.make_initializable_iterator(batches.map(take).prefetch(2))
         steps = {"steps_per_call": _STEPS, "last_step": _STEPS, "due_every": (_STEPS,)}
-        spec = a_model(parts, layers).model_fn(iterator, None, "train", statistics={}, loop=steps)
+        spec = a_model(parts, layers).model_fn(
+            iterator, None, "train", options=graph_options.GraphOptions(statistics={}, loop=steps)
+        )
         variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
         config = tf1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
         with tf1.Session(graph=graph, config=config) as session:
@@ -268,7 +271,9 @@ def train_tasks(parts: Sequence[pruning.Pruning], seed: int) -> dict[str, float]
         batches = tf.data.Dataset.from_tensor_slices(order).map(take).prefetch(2)
         iterator = tf1.data.make_initializable_iterator(batches)
         loop = {"steps_per_call": _TASK_STEPS, "last_step": _TASK_STEPS, "due_every": ()}
-        spec = made.model_fn(iterator, None, "train", statistics={}, loop=loop)
+        spec = made.model_fn(
+            iterator, None, "train", options=graph_options.GraphOptions(statistics={}, loop=loop)
+        )
         variables = {variable.name[:-2]: variable for variable in tf1.global_variables()}
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         while session.run(spec.train_op) < _TASK_STEPS:

@@ -31,6 +31,7 @@ from launch import cluster as launch_cluster
 from mtl import compat, distribution, experiment, features
 from mtl.distribution import tf_config
 from mtl.files import storage
+from mtl.model import graph_options
 from mtl.runs import verbs
 
 tf1 = tf.compat.v1
@@ -112,7 +113,9 @@ def bare(strategy: str, steps: int) -> tuple[float, float]:
         spec = made.model.model_fn(
             *batch,
             compat.estimator.ModeKeys.TRAIN,
-            statistics=features.load_statistics(tempfile.mkdtemp()),
+            options=graph_options.GraphOptions(
+                statistics=features.load_statistics(tempfile.mkdtemp())
+            ),
         )
         return spec.train_op
 
@@ -180,7 +183,8 @@ def plain_estimator(strategy: str, steps: int) -> tuple[float, float]:
             log_step_count_steps=None,
         )
         model_fn = functools.partial(
-            made.model.model_fn, statistics=features.load_statistics(folder)
+            made.model.model_fn,
+            options=graph_options.GraphOptions(statistics=features.load_statistics(folder)),
         )
         compat.estimator.train_and_evaluate(
             compat.estimator.Estimator(model_fn, folder, config),

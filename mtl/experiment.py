@@ -14,9 +14,7 @@ from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import serving as serving_lib
-from mtl.balancing import affinity
-from mtl.data import files, pipeline, sampling
-from mtl.heads import base
+from mtl.data import files, pipeline
 from mtl.layers import precision as precision_lib
 from mtl.monitoring import tensorboard as tensorboard_lib
 from mtl.transfer import refit as refit_lib
@@ -130,76 +128,20 @@ class Experiment:
     hooks: Sequence[types.Hook] = ()
 
     def __post_init__(self):
-        for name, kind in (
-            ("data", pipeline.Pipeline),
-            ("model", model_lib.MultiTaskModel),
-            ("run", Run),
-            ("best", checkpoints.Best),
-            ("distribution", distribution_lib.Distribution),
-            ("serving", serving_lib.Serving),
-        ):
-            example = f"be built, such as @{kind.__name__}()"
-            checks.is_a(f"Experiment.{name}", getattr(self, name), kind, example)
+        for name, (kind, example) in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                checks.is_a(f"Experiment.{name}", value, kind, f"be built, such as @{example}()")
         if self.refit is not None:
             checks.require_part("Experiment.refit", self.refit, "refit.TauNormalized", arguments=5)
-        if self.warm_start is not None:
-            example = "be built, such as @transfer.WarmStart()"
-            checks.is_a("Experiment.warm_start", self.warm_start, transfer.WarmStart, example)
-        if self.clip_audit is not None:
-            example = "be built, such as @clip_audit.ClipAudit()"
-            checks.is_a("Experiment.clip_audit", self.clip_audit, clip_audit_lib.ClipAudit, example)
-            self.clip_audit.check(self.data.spec)
-            rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
-            is_apart = self.model.mixing is None
-            checks.require(is_apart, "Experiment.clip_audit", rule, self.clip_audit)
         if self.attack is not None:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
-        if isinstance(self.model.surgery, affinity.TaskAffinity):
-            self.model.surgery.check(self.run.train_steps, self.run.summary_steps)
         self._check_trackers()
         self._check_hooks()
-        if self.tensorboard is not None:
-            example = "be built, such as @tensorboard.TensorBoard()"
-            kind = tensorboard_lib.TensorBoard
-            checks.is_a("Experiment.tensorboard", self.tensorboard, kind, example)
-            self.tensorboard.check(self.model.columns, self.model.heads)
-        self.serving.check(self.data.spec, self.model.tasks)
-        for field in self.model.slices:
-            checks.one_of("MultiTaskModel.slices", field, self.data.spec.fields)
-        for head in self.model.heads:
-            where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
-            for field in getattr(head, "calibration_slices", ()):
-                checks.one_of(where, field, self.data.spec.feature_fields)
-        for part in self.model.auxiliary_losses:
-            for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
-                where = f"the label that the auxiliary loss {part.name!r} reads"
-                checks.one_of(where, field, self.data.spec.labels)
-        balanced = self.data.sampler and self.data.sampler.balances
-        for head in self.model.heads:
-            own = types.read_member(head, types.Head, "balances")
-            twice = balanced and own == balanced
-            rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
-            fix = "Together they correct twice: leave out one of the two."
-            checks.require(not twice, "Pipeline.sampler", rule, self.data.sampler, fix)
-            self._check_sampled(head)
-            types.read_member(head, types.Head, "check_fields")(self.data.spec)
-            group = types.read_member(head, types.Head, "whole_groups")
-            rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
-            fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
-            is_whole = getattr(self.data.sampler, "group", None) == group
-            checks.require(not group or is_whole, "Pipeline.sampler", rule, self.data.sampler, fix)
-
-    def _check_sampled(self, head: types.Head) -> None:
-        """Refuse a sampler that takes for missing what a head takes for a class."""
-        sampler = self.data.sampler
-        if not isinstance(sampler, sampling.Power) or not isinstance(head, base.Labelled):
-            return
-        for value in sampler.missing if sampler.label == head.field else ():
-            where, rule = f"{type(sampler).__name__}.missing", f"leave out {value!r}"
-            fix = f"Head {head.name!r} names it as a class."
-            checks.require(value not in head.named_values, where, rule, list(sampler.missing), fix)
+        parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        types.check_parts(parts, "check_experiment", self)
 
     def _check_trackers(self) -> None:
         where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"
@@ -223,3 +165,17 @@ class Experiment:
     def files_read(self) -> list[str]:
         """The data and the other files that the settings name, and no output may replace."""
         return [*files.named_by(self.data.source), *self.model.training_files.values()]
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "data": (pipeline.Pipeline, "pipeline.Pipeline"),
+    "model": (model_lib.MultiTaskModel, "model.MultiTaskModel"),
+    "run": (Run, "experiment.Run"),
+    "best": (checkpoints.Best, "checkpoints.Best"),
+    "distribution": (distribution_lib.Distribution, "distribution.Distribution"),
+    "serving": (serving_lib.Serving, "serving.Serving"),
+    "warm_start": (transfer.WarmStart, "transfer.WarmStart"),
+    "clip_audit": (clip_audit_lib.ClipAudit, "clip_audit.ClipAudit"),
+    "tensorboard": (tensorboard_lib.TensorBoard, "tensorboard.TensorBoard"),
+}
+_OPTIONAL = ("warm_start", "clip_audit", "tensorboard")

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import compat, features, heads, model, networks
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 
 tf1 = tf.compat.v1
@@ -57,9 +58,9 @@ def build_step(made, results=None, slices=1, rows=slice(None), labels=LABELS):
         {name: tf.constant(values[rows]) for name, values in FEATURES.items()},
         {name: tf.constant(values[rows]) for name, values in labels.items()},
         compat.estimator.ModeKeys.TRAIN,
-        statistics=STATISTICS,
-        slices=slices,
-        training_hooks=hooks,
+        options=graph_options.GraphOptions(
+            statistics=STATISTICS, slices=slices, training_hooks=hooks
+        ),
     ).train_op
 
 
@@ -136,7 +137,9 @@ def build_graph(made, mode):
         tf1.train.create_global_step()
         given = {name: tf.constant(values) for name, values in FEATURES.items()}
         labels = {name: tf.constant(values) for name, values in LABELS.items()}
-        made.model_fn(given, labels, mode, statistics=STATISTICS)
+        made.model_fn(
+            given, labels, mode, options=graph_options.GraphOptions(statistics=STATISTICS)
+        )
         definition = graph.as_graph_def()
         branches = sorted(_without_counts(function) for function in definition.library.function)
         definition.ClearField("library")

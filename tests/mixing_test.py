@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from mtl import checks, clip_audit, compat, mixing, types
 from mtl.balancing import example_clipping, methods, monitored, surgery, weighting
+from mtl.model import graph_options
 from mtl.step import draws
 from tests import images, tiny
 
@@ -168,8 +169,10 @@ def test_losses_equal_numpy_and_a_missing_label_counts_for_no_side():
             {name: tf.constant(values) for name, values in images.FEATURES.items()},
             {name: tf.constant(values) for name, values in images.LABELS.items()},
             ModeKeys.TRAIN,
-            statistics=images.STATISTICS,
-            training_hooks=lambda result: results.append(result) or {},
+            options=graph_options.GraphOptions(
+                statistics=images.STATISTICS,
+                training_hooks=lambda result: results.append(result) or {},
+            ),
         )
         session.run(tf1.global_variables_initializer())
         variables = {variable.op.name: variable for variable in tf1.global_variables()}
@@ -241,7 +244,7 @@ def test_gradients_are_those_of_the_mixed_loss():
             {name: tf.constant(values) for name, values in images.FEATURES.items()},
             {name: tf.constant(values) for name, values in images.LABELS.items()},
             ModeKeys.TRAIN,
-            statistics=images.STATISTICS,
+            options=graph_options.GraphOptions(statistics=images.STATISTICS),
         )
         session.run(tf1.global_variables_initializer())
         variables = {v.op.name: v for v in tf1.trainable_variables()}

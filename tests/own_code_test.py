@@ -55,6 +55,27 @@ def test_the_page_trains_shows_and_serves():
 
 
 @pytest.mark.medium
+def test_the_extension_of_its_page_shows_shares(tmp_path, monkeypatch):
+    (tmp_path / "zero_gradients.py").write_text(pages.read_block("extensions.md", "python"))
+    (tmp_path / "zero.gin").write_text(pages.read_block("extensions.md", "gin"))
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = ["Run.train_steps = 20", "Run.checkpoint_steps = 20", "Run.summary_steps = 10"]
+    made = config.load([str(tmp_path / "zero.gin")], steps)
+    tiny.train(made, tmp_path / "run")
+    shown = {
+        (event.step, value.tag): value.simple_value
+        for event in tiny.events(tmp_path / "run")
+        for value in event.summary.value
+        if value.tag.startswith("zero_gradients/")
+    }
+    kernels = [name for name in tiny.variables(tmp_path / "run") if name.endswith("/kernel")]
+    own = {f"zero_gradients/{name}" for name in kernels if name.startswith("network/")}
+    assert len(own) > 3
+    assert shown.keys() == {(step, tag) for step in (10, 20) for tag in own}
+    assert all(0 <= share < 1 for share in shown.values())
+
+
+@pytest.mark.medium
 def test_a_hook_is_checked():
     with pytest.raises(checks.UserError, match="LossLines.every_steps must be .*, got 0"):
         config.load(["winds.gin"], ["my_parts.LossLines.every_steps = 0"])

@@ -10,7 +10,7 @@ affinity.TaskAffinity.every_steps = 100
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -64,8 +64,9 @@ class TaskAffinity(types.Surgery):
         """Whether the values of the losses decide in its surgery."""
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
-    def check(self, train_steps: int, summary_steps: int) -> None:
-        """Fail unless a run of so many steps measures, and writes what it measured."""
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail unless the run measures, and writes what it measured."""
+        train_steps, summary_steps = experiment.run.train_steps, experiment.run.summary_steps
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"
         checks.require(self.every_steps <= train_steps, where, rule, self.every_steps)

@@ -8,7 +8,7 @@ clip_audit.ClipAudit.percentile = 95.0
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -63,8 +63,14 @@ class ClipAudit:
         if self.max_norm is not None:
             checks.bound("ClipAudit.max_norm", self.max_norm)
 
-    def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the key is a field that tells samples apart."""
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail unless the rows stay apart, and the key is a field that tells them apart."""
+        rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
+        checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
+        self.check_key(experiment.data.spec)
+
+    def check_key(self, spec: spec_lib.Spec) -> None:
+        """Fail unless the key, if there is one, is a field that tells samples apart."""
         if self.key is None:
             return
         checks.one_of("ClipAudit.key", self.key, spec.fields)

@@ -52,6 +52,15 @@ class Power:
         in_range = 0 <= self.exponent <= 1
         checks.require(in_range, "Power.exponent", "be in [0, 1]", self.exponent)
 
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail if it takes for missing what a head takes for a class."""
+        for head in experiment.model.heads:
+            named = getattr(head, "named_values", ())
+            for value in self.missing if named and self.label == head.field else ():
+                where, rule = f"{type(self).__name__}.missing", f"leave out {value!r}"
+                fix = f"Head {head.name!r} names it as a class."
+                checks.require(value not in named, where, rule, list(self.missing), fix)
+
     @property
     def balances(self) -> str | None:
         """The label whose classes come up more evenly than they are."""

@@ -11,7 +11,7 @@ import dataclasses
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.features import column, key_table, tables
+from mtl.features import column, growth, key_table, tables
 
 tf1 = tf.compat.v1
 
@@ -60,12 +60,7 @@ class Growing(tables.Ids):
     num_unknown: int = 1
     prefix: str = "growing"
 
-    @property
-    def step_extension(self) -> types.MakeExtension:
-        """Grows all tables of the model."""
-        from mtl.features import growth  # It reads the settings of this module.
-
-        return growth.Growth
+    step_extension = growth.Growth
 
     _of_table = ("capacity", "min_count", "admission_rate", "eviction", "num_unknown")
 

@@ -9,15 +9,18 @@ does not depend on how a batch is cut.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl.compat import reduced, shards
-from mtl.features import growing, key_table
+from mtl.features import key_table
 from mtl.step import draws, monitors, replicas
 from mtl.variables import averaging, freezing, patterns, pruned, slots
+
+if TYPE_CHECKING:
+    from mtl import features as features_lib
 
 tf1 = tf.compat.v1
 
@@ -75,12 +78,12 @@ def grow_tables(
     return moved
 
 
-def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, growing.Growing]:
+def list_growing_tables(columns: Sequence[types.Column]) -> "dict[str, features_lib.Growing]":
     """Return {table, or column: its settings} of all tables that grow."""
-    found: dict[str, growing.Growing] = {}
+    found: dict[str, features_lib.Growing] = {}
     for column in columns:
         for part in (column, *types.read_member(column, types.Column, "parts")):
-            if isinstance(part, growing.Growing):
+            if getattr(part, "step_extension", None) is Growth:
                 found |= part.tables
     return found
 
@@ -128,7 +131,7 @@ class _Table:
       scope: the name of the variable scope.
     """
 
-    part: growing.Growing
+    part: "features_lib.Growing"
     scope: str
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:

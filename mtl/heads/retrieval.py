@@ -15,10 +15,11 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, compat, types
+from mtl import checks, compat, networks, types
 from mtl import spec as spec_lib
 from mtl.data import drawn_items
 from mtl.heads import base, buffers, groups, item_frequency, metrics, objectives, values
+from mtl.networks import fields as fields_lib
 from mtl.spec import literals
 
 tf1 = tf.compat.v1
@@ -146,10 +147,39 @@ class Retrieval(base.Labelled):
             found["negatives"] = self.negatives.fitted(self.name, statistics)
         return dataclasses.replace(self, **found)
 
-    def check_fields(self, spec: spec_lib.Spec) -> None:
+    def check_model(self, model: Any) -> None:
+        """Fail if a network of ours mixes the columns of the queries and items to compare."""
+        if not type(model.network).__module__.startswith("mtl."):
+            return
+        trunk, tower = (getattr(model.network, name, None) for name in ("trunk", "tower"))
+        fits = isinstance(model.network, networks.SharedBottom) and tower is None
+        fits = fits and isinstance(trunk, networks.TwoTower)
+        rule = "be a SharedBottom of a TwoTower, without a tower, for the head Retrieval "
+        rule += repr(self.name)
+        fix = "Else the vector of a query would know the item that it is compared with."
+        got = type(model.network).__name__
+        checks.require(fits, "MultiTaskModel.network", rule, got, fix)
+        if self.negatives is not None:
+            columns = {name: of for part in model.columns for name, of in part.columns.items()}
+            self._check_drawn(self.negatives, cast(networks.TwoTower, trunk), columns)
+
+    def _check_drawn(
+        self,
+        negatives: drawn_items.DrawnItems,
+        trunk: networks.TwoTower,
+        columns: Mapping[str, Sequence[str]],
+    ) -> None:
+        """Fail unless every feature of an item is drawn with it."""
+        of_item = fields_lib.choose_columns("TwoTower.item_columns", trunk.item_columns, columns)
+        where, drawn = f"DrawnItems.features of task {self.name!r}", list(negatives.features)
+        for field in (field for fields in of_item.values() for field in fields):
+            rule = f"name {field!r}, which a column of TwoTower.item_columns reads"
+            checks.require(field in drawn, where, rule, drawn)
+
+    def check_experiment(self, experiment: Any) -> None:
         """Fail unless there are the features of the items that are drawn."""
         if self.negatives is not None:
-            self.negatives.check(spec)
+            self.negatives.check(experiment.data.spec)
 
     @property
     def rows_added(self) -> int:

@@ -9,7 +9,6 @@ model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binar
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -22,7 +21,7 @@ from mtl.balancing import balanced
 from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
-from mtl.model import passes
+from mtl.model import graph_options, passes
 from mtl.optimization import schedules
 from mtl.step import emitted as emitted_lib
 from mtl.step import extensions as extensions_lib
@@ -31,9 +30,6 @@ from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import stacks
 
 tf1 = tf.compat.v1
-
-EvaluationHooks = Callable[[Any, Any, types.Tensors], Sequence[tf.compat.v1.train.SessionRunHook]]
-"""(features, labels, {task: logits}) -> what watches an evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,93 +55,70 @@ class MultiTaskModel(passes.Passes):
         labels: types.Tensors | None,
         mode: str,
         *,
-        statistics: features_lib.Statistics,
-        loop: Mapping[str, Any] | None = None,
-        slices: int = 1,
-        precision: precision_lib.Precision = precision_lib.PLAIN,
-        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {},
-        extensions: Sequence[types.MakeExtension] | None = None,
-        attack: types.Attack | None = None,
-        may_stack: bool = False,
-        evaluation_hooks: EvaluationHooks = lambda *_: (),
+        options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
         """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
 
         Args:
-          features: {field: [B, ...]}; with `loop`, in training, an iterator of
+          features: {field: [B, ...]}; with `GraphOptions.loop`, in training, an iterator of
             (features, labels) instead.
           labels: {field: [B, ...]}; None in prediction.
           mode: a `tf.estimator.ModeKeys`.
-          statistics: what the columns learned of the training split.
-          loop: the arguments of `training_loop.run_repeatedly`, for several steps per session call.
-          slices: into how many micro-batches a training batch is cut.
-          precision: in which numbers the network of a training step computes.
-          training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
-          extensions: act in each training step, the first outermost; None for those that the
-            model's parts bring, `step_extensions`.
-          attack: moves the inputs of an evaluation, to where the losses of the labels are large.
-          may_stack: whether equal tasks may share variables in training and evaluation, where
-            nothing else looks for the variables of a task in the graph.
-          evaluation_hooks: gives the hooks of an evaluation, to watch its rows.
+          options: what else the graph depends on.
         """
-        makers = self.step_extensions if extensions is None else extensions
-        # An export has a variable for each task. Slices and audits know nothing of stacks.
-        is_plain = mode != compat.estimator.ModeKeys.PREDICT and slices == 1
-        is_plain = is_plain and all(getattr(make, "suits_stacks", False) for make in makers)
-        is_plain = is_plain and precision == precision_lib.PLAIN and self.stacks_tasks
-        with stacks.stack_tasks(may_stack and is_plain):
-            build = functools.partial(self._build_graph, features, labels, mode, statistics)
-            spec = build(loop, slices, precision, training_hooks, makers, attack, evaluation_hooks)
+        if options.extensions is None:
+            options = dataclasses.replace(options, extensions=self.step_extensions)
+        with stacks.stack_tasks(options.may_stack and self._can_stack(mode, options)):
+            spec = self._build_graph(features, labels, mode, options)
         stacks.add_saver()
         return spec
+
+    def _can_stack(self, mode: str, options: graph_options.GraphOptions) -> bool:
+        """Tell whether equal tasks may share variables in a graph."""
+        # An export has a variable for each task. Slices and audits know nothing of stacks.
+        is_plain = mode != compat.estimator.ModeKeys.PREDICT and options.slices == 1
+        suits = [getattr(make, "suits_stacks", False) for make in options.extensions or ()]
+        is_plain = is_plain and options.precision == precision_lib.PLAIN and all(suits)
+        return is_plain and self.stacks_tasks
 
     def _build_graph(
         self,
         features: Any,
         labels: types.Tensors | None,
         mode: str,
-        statistics: features_lib.Statistics,
-        loop: Mapping[str, Any] | None,
-        slices: int,
-        precision: precision_lib.Precision,
-        training_hooks: Callable[[training_loop.StepResult], dict[str, Any]],
-        makers: Sequence[types.MakeExtension],
-        attack: types.Attack | None,
-        evaluation_hooks: EvaluationHooks,
+        options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
         """Build a graph, as `model_fn` says."""
         if mode == compat.estimator.ModeKeys.TRAIN:
-            plain = functools.partial(self._step, statistics, slices, makers)
-            step = self.held.wrap_step(precision.wrap_step(plain))
-            if loop:
-                result = training_loop.run_repeatedly(step, features, **loop)
+            plain = functools.partial(self._step, options)
+            step = self.held.wrap_step(options.precision.wrap_step(plain))
+            if options.loop:
+                result = training_loop.run_repeatedly(step, features, **options.loop)
             else:
                 result = training_loop.run_once(step, features, labels)
             loss = balanced.hide_nan(result["loss"])
             return compat.estimator.EstimatorSpec(
-                mode, loss=loss, train_op=result.step, **training_hooks(result)
+                mode, loss=loss, train_op=result.step, **options.training_hooks(result)
             )
 
         with summaries.drop_summaries():  # They are written in training alone.
-            return self._infer(features, labels, mode, statistics, attack, evaluation_hooks)
+            return self._infer(features, labels, mode, options)
 
     def _infer(
         self,
         features: Any,
         labels: Any,
         mode: str,
-        statistics: features_lib.Statistics,
-        attack: types.Attack | None,
-        evaluation_hooks: EvaluationHooks,
+        options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
         """Build the graph of evaluation or of prediction."""
         scope = tf1.get_variable_scope()
         with row_draws.know_rows(features):
-            outputs = self.build_outputs(features, statistics, training=False)
+            outputs = self.build_outputs(features, options.statistics, training=False)
         logits = outputs.logits
-        if attack is not None and mode == compat.estimator.ModeKeys.EVAL:
+        if options.attack is not None and mode == compat.estimator.ModeKeys.EVAL:
             plain = self.gather_activations(features, labels, outputs, scope, {}, training=False)
-            logits = attack.attack(plain).logits
+            logits = options.attack.attack(plain).logits
         scaffold = self.build_scaffold()
         if mode == compat.estimator.ModeKeys.PREDICT:
             predictions = self.name_predictions(logits)
@@ -165,24 +138,19 @@ class MultiTaskModel(passes.Passes):
             mode,
             loss=tf.add_n(list(losses.values())),
             eval_metric_ops=metrics,
-            evaluation_hooks=evaluation_hooks(features, labels, logits),
+            evaluation_hooks=options.evaluation_hooks(features, labels, logits),
             scaffold=scaffold,
         )
 
     def _step(
-        self,
-        statistics: features_lib.Statistics,
-        slices: int,
-        makers: Sequence[types.MakeExtension],
-        features: types.Tensors,
-        labels: types.Tensors,
+        self, options: graph_options.GraphOptions, features: types.Tensors, labels: types.Tensors
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         for head in self.heads_with_loss:
             labels = types.read_member(head, types.Head, "see_batch")(labels)
-        made = [make(self, features, labels) for make in makers]
+        made = [make(self, features, labels) for make in options.extensions or ()]
         with extensions_lib.enter(made) as extensions:
-            forward: types.Forward = functools.partial(self._pass_forward, statistics)
+            forward: types.Forward = functools.partial(self._pass_forward, options.statistics)
             for extension in extensions:
                 forward = extension.wrap_forward(forward)
             # One pass through the network, or one for each slice of the batch on each replica.
@@ -191,7 +159,7 @@ class MultiTaskModel(passes.Passes):
                 self._sum_row_weights,
                 features,
                 labels,
-                slices,
+                options.slices,
                 are_rows_apart=self.are_rows_apart,
             )
             of_network = monitors_lib.take()

@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from mtl import checks, networks, types
 from mtl import features as features_lib
-from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
@@ -15,7 +14,6 @@ from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import slices as slices_lib
 from mtl.layers import quantization as quantization_lib
-from mtl.networks import fields as fields_lib
 from mtl.optimization import update as update_lib
 from mtl.sparsity import pruning as pruning_lib
 from mtl.variables import freezing as freezing_lib
@@ -70,10 +68,49 @@ class Settings:
     extensions: Sequence[types.MakeExtension] = ()
 
     def __post_init__(self):
+        for setting, (arguments, example) in _CALLED.items():
+            where, value = f"MultiTaskModel.{setting}", getattr(self, setting)
+            checks.require_part(where, value, example, arguments)
+        for setting, (kind, example) in _BUILT.items():
+            where, rule = f"MultiTaskModel.{setting}", f"be built, such as @{example}()"
+            checks.is_a(where, getattr(self, setting), kind, rule)
+        for setting, (arguments, example) in _LISTS.items():
+            where, given = f"MultiTaskModel.{setting}", getattr(self, setting)
+            checks.is_a(where, given, (list, tuple), f"be a list, such as [@{example}()]")
+            for part in given:
+                checks.require_part(where, part, example, arguments)
+        self._check_heads()
+        example = "be a list, such as [@pruning.Pruning()]"
+        checks.is_a("MultiTaskModel.pruning", self.pruning, (list, tuple), example)
+        for part in self.pruning:
+            checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
+        slices_lib.check("MultiTaskModel.slices", self.slices)
+        self._check_combined_metrics()
+        self._check_auxiliary_losses()
+        self._check_taught()
+        if self.mixing is not None:
+            self._check_mixing()
+        for head in self.heads:
+            if types.read_member(head, types.Head, "is_dense"):
+                self._check_places(head)
+        types.check_parts(self._parts, "check_model", self)
+
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail unless the fields of slices, and labels of auxiliary losses, are there."""
+        spec = experiment.data.spec
+        for field in self.slices:
+            checks.one_of("MultiTaskModel.slices", field, spec.fields)
+        for part in self.auxiliary_losses:
+            for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
+                where = f"the label that the auxiliary loss {part.name!r} reads"
+                checks.one_of(where, field, spec.labels)
+
+    def _check_heads(self) -> None:
+        """Fail unless there are columns and heads, and each task has a name of its own."""
         for setting in ("columns", "heads"):
-            value = getattr(self, setting)
-            checks.is_a(f"MultiTaskModel.{setting}", value, (list, tuple), "be a list")
-            checks.require(bool(value), f"MultiTaskModel.{setting}", "not be empty", value)
+            where, value = f"MultiTaskModel.{setting}", getattr(self, setting)
+            checks.is_a(where, value, (list, tuple), "be a list")
+            checks.require(bool(value), where, "not be empty", value)
         for head in self.heads:
             is_head = hasattr(head, "logits") and hasattr(head, "metrics")
             rule = "hold heads such as @heads.Binary()"
@@ -82,41 +119,6 @@ class Settings:
                 where = f"directions[{name!r}] of head {head.name!r}"
                 checks.is_a(where, higher, bool, "be True or False")
         checks.unique("MultiTaskModel.heads", self.tasks)
-        checks.require_part(
-            "MultiTaskModel.network", self.network, "networks.SharedBottom", arguments=3
-        )
-        checks.require_part("MultiTaskModel.update", self.update, "update.Update", arguments=3)
-        checks.require_part(
-            "MultiTaskModel.weighting", self.weighting, "weighting.Equal", arguments=2
-        )
-        checks.require_part("MultiTaskModel.surgery", self.surgery, "surgery.Sum", arguments=3)
-        example = "be built, such as @freezing.Freezing()"
-        checks.is_a("MultiTaskModel.freezing", self.freezing, freezing_lib.Freezing, example)
-        example = "be built, such as @quantization.Quantization()"
-        kind = quantization_lib.Quantization
-        checks.is_a("MultiTaskModel.quantization", self.quantization, kind, example)
-        example = "be a list, such as [@pruning.Pruning()]"
-        checks.is_a("MultiTaskModel.pruning", self.pruning, (list, tuple), example)
-        for part in self.pruning:
-            checks.is_a("MultiTaskModel.pruning", part, pruning_lib.Pruning, example)
-        for column in self.columns:
-            checks.require_part("MultiTaskModel.columns", column, "features.Numeric", arguments=2)
-        rule = "be a list of parts that make a types.StepExtension"
-        checks.is_a("MultiTaskModel.extensions", self.extensions, (list, tuple), rule)
-        for part in self.extensions:
-            checks.require_part("MultiTaskModel.extensions", part, "your.Extension", arguments=3)
-        slices_lib.check("MultiTaskModel.slices", self.slices)
-        self._check_combined_metrics()
-        self._check_auxiliary_losses()
-        self._check_composed()
-        for head in self.heads:
-            if isinstance(head, heads_lib.Retrieval):
-                self._check_two_vectors(head)
-        if self.mixing is not None:
-            self._check_mixing()
-        for head in self.heads:
-            if types.read_member(head, types.Head, "is_dense"):
-                self._check_places(head)
 
     def _check_combined_metrics(self) -> None:
         """Fail unless each is one, with a name of its own."""
@@ -142,46 +144,16 @@ class Settings:
         names = [*self.tasks, *(part.name for part in self._all_losses)]
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
-    def _check_two_vectors(self, head: heads_lib.Retrieval) -> None:
-        """Fail if a network of ours mixes the columns of queries and items that a task compares."""
-        network, task = self.network, head.name
-        if not type(network).__module__.startswith("mtl."):
-            return
-        trunk, tower = getattr(network, "trunk", None), getattr(network, "tower", None)
-        fits = isinstance(network, networks.SharedBottom) and tower is None
-        fits = fits and isinstance(trunk, networks.TwoTower)
-        rule = f"be a SharedBottom of a TwoTower, without a tower, for the head Retrieval {task!r}"
-        fix = "Else the vector of a query would know the item that it is compared with."
-        checks.require(fits, "MultiTaskModel.network", rule, type(network).__name__, fix)
-        if head.negatives is None:
-            return
-        patterns = cast(networks.TwoTower, trunk).item_columns
-        columns = {name: of for part in self.columns for name, of in part.columns.items()}
-        of_item = fields_lib.choose_columns("TwoTower.item_columns", patterns, columns)
-        where, drawn = f"DrawnItems.features of task {task!r}", list(head.negatives.features)
-        for field in (field for fields in of_item.values() for field in fields):
-            rule = f"name {field!r}, which a column of TwoTower.item_columns reads"
-            checks.require(field in drawn, where, rule, drawn)
-
-    def _check_composed(self) -> None:
-        """Fail unless heads without a tower can be composed, and those without a loss learn."""
-        where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
-        for head in self.heads:
-            for task in types.read_member(head, types.Head, "composes"):
-                here = f"{where}: a task of {head.name!r}"
-                checks.one_of(here, task, tower_tasks)
-                kind = type(self.heads_by_task[task])
-                is_binary = issubclass(kind, heads_lib.Binary)
-                checks.require(
-                    is_binary, here, "have a head Binary", task, f"It is {kind.__name__}."
-                )
+    def _check_taught(self) -> None:
+        """Fail unless every task learns by a loss, its own or another one's."""
+        where = "MultiTaskModel.heads"
         checks.require(bool(self.heads_with_loss), where, "hold a task with a loss", self.tasks)
         teachers = (
             *((head, types.Head, "composes") for head in self.heads_with_loss),
             *((part, types.AuxiliaryLoss, "teaches") for part in self.built_losses),
         )
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}
-        for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
+        for task in sorted(set(self.tower_tasks) - set(self.loss_names) - taught):
             rule = f"hold what the task {task!r} learns by, which has no loss of its own"
             fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)
@@ -306,11 +278,17 @@ class Settings:
         )
         return all(are_plain)
 
+    @property
+    def _parts(self) -> list[Any]:
+        """All parts; what those bring that come first is outermost in a step."""
+        first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
+        last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
+        return [*first, *last, self.freezing, self.quantization]
+
     @functools.cached_property  # All settings of all parts are looked through.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
         """What makes the extensions of a training step: those set, then those that parts bring."""
-        own = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
-        parts = types.walk_parts([*own, self.mixing, self.weighting, self.surgery, self.update])
+        parts = types.walk_parts(self._parts)
         brought = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(brought)]
 
@@ -381,3 +359,21 @@ class Settings:
             of_head = types.read_member(head, types.Head, "row_names")
             named |= {f"head/{head.name}/": of_head} if of_head else {}
         return named
+
+
+# {setting: (how many arguments its part takes, an example)}.
+_CALLED: dict[str, tuple[int, str]] = {
+    "network": (3, "networks.SharedBottom"),
+    "update": (3, "update.Update"),
+    "weighting": (2, "weighting.Equal"),
+    "surgery": (3, "surgery.Sum"),
+}
+_LISTS: dict[str, tuple[int, str]] = {
+    "columns": (2, "features.Numeric"),
+    "extensions": (3, "your_package.YourExtension"),
+}
+# {setting: (its class, an example)}.
+_BUILT: dict[str, tuple[type, str]] = {
+    "freezing": (freezing_lib.Freezing, "freezing.Freezing"),
+    "quantization": (quantization_lib.Quantization, "quantization.Quantization"),
+}

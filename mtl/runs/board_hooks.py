@@ -16,7 +16,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.compat import shards
 from mtl.distribution import settings as places
-from mtl.model import multi_task_model
+from mtl.model import graph_options
 from mtl.monitoring import curves, hooks
 from mtl.monitoring.tensorboard import (
     board as board_lib,
@@ -93,7 +93,7 @@ def build_last_hooks(
 
 def watch_evaluation(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
-) -> multi_task_model.EvaluationHooks:
+) -> graph_options.EvaluationHooks:
     """Return what makes the hooks of an evaluation, for the items that are due at its step."""
     settings = experiment.tensorboard
     if settings is None:

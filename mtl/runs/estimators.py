@@ -12,7 +12,7 @@ from mtl import compat, scoring, serving
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
-from mtl.model import multi_task_model as model_lib
+from mtl.model import graph_options
 from mtl.runs import fitting, unknown_values
 
 
@@ -23,7 +23,7 @@ def build_estimator(
     keep: Sequence[str] = (),
     events: str | None = None,
     is_attacked: bool = False,
-    evaluation_hooks: model_lib.EvaluationHooks = lambda *_: (),
+    evaluation_hooks: graph_options.EvaluationHooks = lambda *_: (),
     tell_unknown: unknown_values.Tell | None = None,
 ) -> compat.estimator.Estimator:
     """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
@@ -39,10 +39,12 @@ def build_estimator(
     statistics = fitting.load_statistics(model_dir)
     model_fn: Callable[..., Any] = functools.partial(
         experiment.model.fitted(statistics).model_fn,
-        statistics=statistics,
-        may_stack=not is_attacked,
-        attack=experiment.attack if is_attacked else None,
-        evaluation_hooks=evaluation_hooks,
+        options=graph_options.GraphOptions(
+            statistics=statistics,
+            may_stack=not is_attacked,
+            attack=experiment.attack if is_attacked else None,
+            evaluation_hooks=evaluation_hooks,
+        ),
     )
     model_fn = serving.add_signatures(model_fn, experiment.serving)
     config = build_config(experiment, events or model_dir)

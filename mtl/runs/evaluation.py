@@ -20,7 +20,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.heads import slice_metrics
-from mtl.model import multi_task_model
+from mtl.model import graph_options
 from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
 from mtl.runs import (
     board_hooks,
@@ -98,7 +98,7 @@ class Evaluator:
     def _measure(
         self,
         checkpoint: str,
-        watch: multi_task_model.EvaluationHooks = board_hooks.watch_nothing,
+        watch: graph_options.EvaluationHooks = board_hooks.watch_nothing,
         events: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metrics of a checkpoint, and what describes their rows and settings."""
@@ -329,7 +329,7 @@ def evaluate(
 
 def watch_curves(
     experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
-) -> multi_task_model.EvaluationHooks:
+) -> graph_options.EvaluationHooks:
     """Return what makes the hook that writes curves.
 
     Raises:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
-from mtl.model import multi_task_model
+from mtl.model import graph_options
 from mtl.runs import estimators
 from mtl.variables import stacks
 
@@ -40,7 +40,7 @@ class EvaluationGraph:
         self,
         experiment: experiment_lib.Experiment,
         model_dir: str,
-        watch: multi_task_model.EvaluationHooks = lambda *_: (),
+        watch: graph_options.EvaluationHooks = lambda *_: (),
     ):
         self._model, self._model_dir = experiment.model, model_dir
         self._estimator = estimators.build_estimator(experiment, model_dir, evaluation_hooks=watch)

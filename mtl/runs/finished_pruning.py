@@ -15,6 +15,7 @@ import tensorflow as tf
 from mtl import checks, compat
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import input_state, mismatch, run_directory
+from mtl.model import graph_options
 from mtl.runs import diagnosis, fitting
 from mtl.sparsity import criteria, cuts, densities, granularity, pruning, sparse_gpt
 from mtl.transfer import checkpoint as checkpoint_lib
@@ -195,7 +196,12 @@ def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arr
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
         mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
         features, labels = batches.get_next()
-        model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
+        model.model_fn(
+            features,
+            labels,
+            mode,
+            options=graph_options.GraphOptions(statistics=statistics, precision=precision),
+        )
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         return session.run({patterns.variable_name(v): v for v in tf1.global_variables()})
 
@@ -269,7 +275,12 @@ class _Network:
                 self._gradients = dict(zip(names, found.gradients, strict=True))
             else:
                 mode = compat.estimator.ModeKeys.EVAL
-                model.model_fn(features, labels, mode, statistics=statistics)
+                model.model_fn(
+                    features,
+                    labels,
+                    mode,
+                    options=graph_options.GraphOptions(statistics=statistics),
+                )
         self.inputs, self._session = inputs, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         self.order = [name for name in inputs if name in self.variables]

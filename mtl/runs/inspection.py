@@ -23,6 +23,7 @@ from mtl import spec as spec_lib
 from mtl.checkpoints import run_directory
 from mtl.data import source as source_lib
 from mtl.debugging import layers
+from mtl.model import graph_options
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import readers
 from mtl.step import training_loop
@@ -221,7 +222,9 @@ def read_layers(
         features = {name: _input(name, value, fed) for name, value in batch.features.items()}
         model = experiment.model.fitted(statistics)
         mode = compat.estimator.ModeKeys.PREDICT
-        made = model.model_fn(features, None, mode, statistics=statistics)
+        made = model.model_fn(
+            features, None, mode, options=graph_options.GraphOptions(statistics=statistics)
+        )
         outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
         for name, tensor in made.predictions.items():
             if name.partition("/")[0] in outputs:
@@ -252,9 +255,9 @@ def _build(
             features,
             labels,
             mode,
-            statistics=statistics,
-            precision=experiment.run.precision,
-            training_hooks=watch,
+            options=graph_options.GraphOptions(
+                statistics=statistics, precision=experiment.run.precision, training_hooks=watch
+            ),
         )
         return made, fed, watched
     key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT

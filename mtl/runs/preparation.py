@@ -20,6 +20,7 @@ from mtl import model as model_lib
 from mtl.checkpoints import given_files, mismatch, run_directory, training_files
 from mtl.data import field_splits, pipeline
 from mtl.data import files as files_lib
+from mtl.model import graph_options
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
@@ -183,7 +184,12 @@ def _build_training(
     batches = data.one_pass(data.train_split)
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
     mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
-    model.model_fn(features, labels, mode, statistics=statistics, precision=precision)
+    model.model_fn(
+        features,
+        labels,
+        mode,
+        options=graph_options.GraphOptions(statistics=statistics, precision=precision),
+    )
 
 
 def _check_best(

@@ -25,6 +25,7 @@ from mtl.checkpoints import run_directory
 from mtl.debugging import layers
 from mtl.distribution import memory, tf_config
 from mtl.files import storage
+from mtl.model import graph_options
 from mtl.runs import (
     board_hooks,
     diagnosis,
@@ -201,7 +202,12 @@ class _Rehearsal(training.Training):
             chosen, some = tf1.placeholder(tf.string, []), next(iter(passes.values()))
             structure = (some.output_types, some.output_shapes, some.output_classes)
             features, labels = tf1.data.Iterator.from_string_handle(chosen, *structure).get_next()
-            made = model.model_fn(features, labels, mode, statistics=statistics, may_stack=True)
+            made = model.model_fn(
+                features,
+                labels,
+                mode,
+                options=graph_options.GraphOptions(statistics=statistics, may_stack=True),
+            )
             updates = [update for _, update in made.eval_metric_ops.values()]
             with tf.control_dependencies([made.loss, *updates]):
                 count = tf.identity(types.count_rows(features))

@@ -23,6 +23,7 @@ from mtl.debugging import numerics
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
+from mtl.model import graph_options
 from mtl.monitoring import (
     affinity_picture,
     balancing_picture,
@@ -279,17 +280,19 @@ class Training:
         is_warm = experiment.warm_start is not None and not checkpoint
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
-            statistics=statistics,
-            loop=self._loop_settings,
-            slices=self._run.micro_batches,
-            precision=self._run.precision,
-            training_hooks=training_hooks,
-            extensions=[
-                *self._audit.list_extensions(model, statistics),
-                *model.step_extensions,
-                *([watch.Watching(self._board)] if self._board else []),
-            ],
-            may_stack=self._place.strategy == distribution.ONE and not is_warm,
+            options=graph_options.GraphOptions(
+                statistics=statistics,
+                loop=self._loop_settings,
+                slices=self._run.micro_batches,
+                precision=self._run.precision,
+                training_hooks=training_hooks,
+                extensions=[
+                    *self._audit.list_extensions(model, statistics),
+                    *model.step_extensions,
+                    *([watch.Watching(self._board)] if self._board else []),
+                ],
+                may_stack=self._place.strategy == distribution.ONE and not is_warm,
+            ),
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.
         if self._run.check_numerics:

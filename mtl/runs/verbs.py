@@ -202,7 +202,7 @@ def audit_clipping(
     """
     settings = experiment.clip_audit or clip_audit.ClipAudit()
     settings = dataclasses.replace(settings, key=key or settings.key)
-    settings.check(experiment.data.spec)
+    settings.check_key(experiment.data.spec)
     for other in others:
         report.read_samples(other)
     output = output or os.path.join(model_dir, "clip_audit", "checkpoints")

@@ -7,10 +7,9 @@ serving.Serving.passthrough = ["row_id"]                 # comes back with the p
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mtl import checks
-from mtl import spec as spec_lib
 from mtl.variables import patterns
 
 DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
@@ -74,8 +73,9 @@ class Serving:
             example, needed = "serving.Optimized", ["allowed"]
             checks.require_part("Serving.optimized", self.optimized, example, 1, needed)
 
-    def check(self, spec: spec_lib.Spec, tasks: Sequence[str]) -> None:
-        """Fail unless the settings fit this data and these tasks."""
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail unless the settings fit the data and the tasks."""
+        spec, tasks = experiment.data.spec, experiment.model.tasks
         for task in self.units:
             checks.one_of("Serving.units", task, tasks)
         for output in self.outputs:

@@ -5,17 +5,21 @@ cut = cuts.create(part, name, variable, getter, settings)       # with its mask
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from mtl import checks
 from mtl.compat import shards
-from mtl.sparsity import pruning
 from mtl.variables import freezing, patterns, pruned, sharding
+
+if TYPE_CHECKING:
+    from mtl import sparsity
 
 tf1 = tf.compat.v1
 
+# What becomes of the gradient of a weight that is cut: see `Pruning.gradient`.
+STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
 HEADS = "head/"
 # What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
 BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
@@ -33,7 +37,7 @@ class Cut(NamedTuple):
       total: what the criterion gathers; None where it gathers nothing.
     """
 
-    part: pruning.Pruning
+    part: "sparsity.Pruning"
     variable: tf.Variable
     mask: tf.Variable
     kept: tf.Tensor
@@ -50,7 +54,7 @@ def share_name(index: int) -> str:
     return f"{SHARE}{index}"
 
 
-def find_part(parts: Sequence[pruning.Pruning], name: str) -> pruning.Pruning:
+def find_part(parts: "Sequence[sparsity.Pruning]", name: str) -> "sparsity.Pruning":
     """Return the part of several that cuts a variable, which one of them does."""
     return next(part for part in parts if chooses(part, name))
 
@@ -60,17 +64,17 @@ def list_beside(kernel: str) -> list[str]:
     return [f"{kernel.removesuffix('/kernel')}{own}" for own in BESIDE]
 
 
-def may_cut(part: pruning.Pruning, name: str) -> bool:
+def may_cut(part: "sparsity.Pruning", name: str) -> bool:
     """Return whether a part may cut a variable if its patterns choose it."""
     return part.cuts_heads or not name.startswith(HEADS)
 
 
-def chooses(part: pruning.Pruning, name: str) -> bool:
+def chooses(part: "sparsity.Pruning", name: str) -> bool:
     """Return whether a part cuts a variable, unless one before it does."""
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
 
 
-def check_kind(part: pruning.Pruning, name: str, is_table: bool) -> None:
+def check_kind(part: "sparsity.Pruning", name: str, is_table: bool) -> None:
     """Fail unless a part can cut a variable, which may be a table, when it does."""
     rule = f"choose tables alone where rows are cut, and {name!r} is none"
     fits = is_table or not part.granularity.is_of_tables
@@ -79,13 +83,13 @@ def check_kind(part: pruning.Pruning, name: str, is_table: bool) -> None:
     rule = f"cut first at step {first} or later, up to which Freezing.until holds {name!r}"
     fits = part.schedule.first_step >= first
     checks.require(fits, "Pruning.schedule", rule, part.schedule.first_step)
-    fits = not is_table or part.gradient == pruning.STOPPED
-    rule = f"be {pruning.STOPPED!r} for the table {name!r}"
+    fits = not is_table or part.gradient == STOPPED
+    rule = f"be {STOPPED!r} for the table {name!r}"
     checks.require(fits, "Pruning.gradient", rule, part.gradient)
 
 
 def create(
-    part: pruning.Pruning,
+    part: "sparsity.Pruning",
     name: str,
     variable: tf.Variable,
     getter: Callable[..., Any],

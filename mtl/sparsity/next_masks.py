@@ -6,16 +6,19 @@ masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS k
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl.sparsity import criteria, pruning
+from mtl.sparsity import criteria
 from mtl.sparsity import cuts as cuts_lib
 from mtl.step import monitors, replicas, step_state, whole_batch
 from mtl.variables import freezing
+
+if TYPE_CHECKING:
+    from mtl import sparsity
 
 tf1 = tf.compat.v1
 
@@ -25,14 +28,14 @@ _OVERLAP = "pruning/overlap_"
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
     """Return the gradient that scores may be made of; None of a table."""
     is_dense = isinstance(gradient, tf.Tensor)
-    if cut.part.criterion.reads_gradients or cut.part.gradient == pruning.DENSE:
+    if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:
         rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
         checks.require(is_dense, "Pruning.patterns", rule, name, fix)
     return gradient if is_dense else None
 
 
 def average_inputs(
-    part: pruning.Pruning, names: Iterable[str], squares: Mapping[str, Any]
+    part: "sparsity.Pruning", names: Iterable[str], squares: Mapping[str, Any]
 ) -> Sequence[tf.Tensor] | Sequence[None]:
     """Return the mean squares of the inputs of kernels, by {kernel: sums, and their count}."""
     if not part.criterion.reads_inputs:
@@ -55,7 +58,7 @@ class Change(NamedTuple):
       step: the global step.
     """
 
-    part: pruning.Pruning
+    part: "sparsity.Pruning"
     cuts: Mapping[str, cuts_lib.Cut]
     gradients: Sequence[tf.Tensor | None]
     inputs: Sequence[tf.Tensor | None]

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from mtl import checks, types
-from mtl.sparsity import criteria, densities, granularity, pruning_schedules
+from mtl import checks
+from mtl.sparsity import criteria, cuts, densities, granularity, pruned_step, pruning_schedules
 from mtl.sparsity import regrowth as regrowth_lib
 from mtl.variables import patterns
 
-STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
+STOPPED, DENSE, STRAIGHT_THROUGH = cuts.STOPPED, cuts.DENSE, cuts.STRAIGHT_THROUGH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Pruning:
     granularity: Any = granularity.Entries()
     regrowth: regrowth_lib.Regrowth | None = None
     gradient: str = STOPPED
+    step_extension = pruned_step.PrunedStep
 
     def __post_init__(self):
         for setting, names, example in (
@@ -78,13 +79,6 @@ class Pruning:
         self._check_granularity()
         if self.regrowth is not None:
             self._check_regrowth(self.regrowth)
-
-    @property
-    def step_extension(self) -> types.MakeExtension:
-        """Cuts weights in a training step, together with all other parts of the model."""
-        from mtl.sparsity import pruned_step  # It reads the settings of this module.
-
-        return pruned_step.PrunedStep
 
     def _check_sparsity(self) -> None:
         fixed = self.granularity.fixed_sparsity

@@ -40,7 +40,7 @@ from mtl.types.heads import (
 )
 from mtl.types.hooks import Hook, Steps
 from mtl.types.networks import Mixing, Mixture, Network, Towers
-from mtl.types.parts import count_rows, read_member, walk_parts
+from mtl.types.parts import check_parts, count_rows, read_member, walk_parts
 from mtl.types.tracking import (
     FAILED,
     FINISHED,
@@ -131,6 +131,7 @@ __all__ = [
     "Update",
     "WeighingHead",
     "Weighting",
+    "check_parts",
     "count_rows",
     "read_member",
     "walk_parts",

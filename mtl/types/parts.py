@@ -30,6 +30,21 @@ def walk_parts(part: object) -> Iterator[Any]:
             yield from walk_parts(getattr(part, field.name, None))
 
 
+def check_parts(parts: object, member: str, owner: object) -> None:
+    """Have each part check whether it suits its owner, if it has such a member.
+
+    Args:
+      parts: a part, or a list or map of parts, with all that their settings hold.
+      member: "check_model", which takes the model, or "check_experiment", which takes the
+        experiment. A part raises a UserError if another part does not go with it.
+      owner: the model or the experiment.
+    """
+    for part in walk_parts(parts):
+        check = getattr(part, member, None)
+        if check is not None:
+            check(owner)
+
+
 def count_rows(fields: values.Tensors) -> tf.Tensor:
     """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; there has to be one."""
     first = next(iter(fields.values()))

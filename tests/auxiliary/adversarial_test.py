@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, features, heads, model, networks
 from mtl.auxiliary import perturbations
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from tests import images
 from tests.auxiliary import probe
@@ -163,7 +164,9 @@ def test_vectors_of_ids_are_moved_and_their_table_stays_sparse():
         given = {"item": tf.range(8, dtype=tf.int64), "x": tf.ones([8, 2])}
         labels = {"size": tf.constant(np.arange(8, dtype=np.float32))}
         mode = compat.estimator.ModeKeys.TRAIN
-        made.model_fn(given, labels, mode, statistics=images.STATISTICS)
+        made.model_fn(
+            given, labels, mode, options=graph_options.GraphOptions(statistics=images.STATISTICS)
+        )
         (activations,) = seen.seen
         with tf1.variable_scope("auxiliary/it"):
             points = list(part._ascend(activations))

@@ -13,6 +13,7 @@ import tensorflow as tf
 from mtl import auxiliary, checks, compat, heads, mixing
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import distillation
+from mtl.model import graph_options
 from mtl.runs import fitting, verbs
 from mtl.sparsity import pruning, pruning_schedules
 from tests import tiny
@@ -44,7 +45,9 @@ def _open_step(model_dir, part):
         features = {n: tf.constant(rows[n]) for n in ("x", "word")}
         labels = {n: tf.constant(rows[n]) for n in tiny.LABELS}
         mode = compat.estimator.ModeKeys.TRAIN
-        model.model_fn(features, labels, mode, statistics=statistics)
+        model.model_fn(
+            features, labels, mode, options=graph_options.GraphOptions(statistics=statistics)
+        )
         (activations,) = seen.seen
         with tf1.variable_scope("auxiliary/again"):
             losses = part(activations)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from mtl import compat, features, heads, model, networks
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.example_gradients import gradient_forms
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from tests import tiny
 from tests.balancing import surgery_methods
@@ -81,8 +82,9 @@ def _step(part, slices, chosen=slice(None), network=MLP):
             inputs,
             {name: rows[name] for name in ("sign", "size")},
             compat.estimator.ModeKeys.TRAIN,
-            statistics=features.Statistics(directory="", entries={}),
-            slices=slices,
+            options=graph_options.GraphOptions(
+                statistics=features.Statistics(directory="", entries={}), slices=slices
+            ),
         )
         names = {variable.op.name: variable for variable in tf1.trainable_variables()}
         session.run(tf1.global_variables_initializer())

@@ -11,6 +11,7 @@ from mtl import auxiliary, compat, heads, networks
 from mtl.auxiliary import row_losses
 from mtl.clip_audit import audit, measures, norms, observing
 from mtl.clip_audit import auxiliary as auxiliary_lib
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.step import emitted
 from mtl.variables import averaging
@@ -81,8 +82,9 @@ class Step:
             {name: tf.constant(values) for name, values in images.FEATURES.items()},
             {name: tf.constant(values) for name, values in images.LABELS.items()},
             compat.estimator.ModeKeys.TRAIN,
-            statistics=images.STATISTICS,
-            extensions=[observing.Observing(observe)],
+            options=graph_options.GraphOptions(
+                statistics=images.STATISTICS, extensions=[observing.Observing(observe)]
+            ),
         )
 
     def losses_of(self, row):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from mtl import features, heads, model, networks
 from mtl.balancing import example_clipping, surgery
 from mtl.features import embeddings
+from mtl.model import graph_options
 from mtl.optimization import clipping, update
 
 tf1 = tf.compat.v1
@@ -55,7 +56,12 @@ def _gradients(rows, part):
         )
         batch = {"x": tf.constant([X[row] for row in rows], tf.int64), "lists": lists}
         labels = {"y": tf.constant([LABELS[row] for row in rows], tf.int64)}
-        made.model_fn(batch, labels, "train", statistics=features.load_statistics(""))
+        made.model_fn(
+            batch,
+            labels,
+            "train",
+            options=graph_options.GraphOptions(statistics=features.load_statistics("")),
+        )
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         rng = np.random.default_rng(0)
         for variable in sorted(tf1.trainable_variables(), key=lambda own: own.name):

@@ -10,6 +10,7 @@ from mtl import auxiliary, checks, features, heads, mixing, model, networks
 from mtl.balancing import methods, surgery
 from mtl.features import augmentations
 from mtl.heads import softmax
+from mtl.model import graph_options
 from mtl.optimization import update
 from tests.heads import harness
 
@@ -233,7 +234,12 @@ def build(made, label=(4, 6)):
         tf1.train.get_or_create_global_step()
         statistics = features.Statistics(directory="", entries={})
         rows = {"x": tf.zeros([2, 4, 6, 1])}
-        made.model_fn(rows, {"far": tf.zeros([2, *label])}, "eval", statistics=statistics)
+        made.model_fn(
+            rows,
+            {"far": tf.zeros([2, *label])},
+            "eval",
+            options=graph_options.GraphOptions(statistics=statistics),
+        )
 
 
 TRUNK = networks.MLP(layers=[3])
@@ -339,7 +345,9 @@ def test_a_step_moves_all_weights(settings):
         statistics = features.Statistics(directory="", entries={})
         pixels, maps = RANDOM.random((6, 4, 6, 1)), RANDOM.normal(size=(6, 4, 6, 3))
         rows = {"x": tf.constant(255 * pixels, tf.float32)}, {"far": tf.constant(maps, tf.float32)}
-        built = made.model_fn(*rows, "train", statistics=statistics)
+        built = made.model_fn(
+            *rows, "train", options=graph_options.GraphOptions(statistics=statistics)
+        )
         session.run(tf1.global_variables_initializer())
         variables = tf1.trainable_variables()
         before = session.run(variables)

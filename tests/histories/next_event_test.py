@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import compat, features, heads, histories, model, networks
 from mtl.histories import recurrent
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.step import emitted
 
@@ -71,8 +72,10 @@ def _take_step(weight, names=("clicks",)):
             given,
             {"y": tf.constant(np.arange(8) % 2)},
             compat.estimator.ModeKeys.TRAIN,
-            statistics=features.Statistics(directory="", entries={}),
-            training_hooks=lambda result: results.append(result) or {},
+            options=graph_options.GraphOptions(
+                statistics=features.Statistics(directory="", entries={}),
+                training_hooks=lambda result: results.append(result) or {},
+            ),
         )
         session.run(tf1.global_variables_initializer())
         _, values = session.run([spec.train_op, results[0].values])

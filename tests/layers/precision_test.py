@@ -14,6 +14,7 @@ from mtl import checks, distribution, features, networks, transfer
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.compat import keras
 from mtl.layers import precision
+from mtl.model import graph_options
 from mtl.optimization import lookahead, optimizers, update
 from mtl.runs import verbs
 from mtl.variables import averaging, freezing, masks
@@ -230,10 +231,9 @@ def _step_of(name, settings, size=1.0):
     spec = model.model_fn(
         *given,
         "train",
-        statistics=nothing,
-        slices=SLICES.get(name, 1),
-        precision=settings,
-        training_hooks=hooks,
+        options=graph_options.GraphOptions(
+            statistics=nothing, slices=SLICES.get(name, 1), precision=settings, training_hooks=hooks
+        ),
     )
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())

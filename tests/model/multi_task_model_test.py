@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mtl import checks, compat, features, heads, model, networks
 from mtl.balancing import methods, monitored, surgery, weighting
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from tests import tiny
 
@@ -46,7 +47,11 @@ def _train(made, batches, loop=None):
         dataset = dataset.map(lambda row: ({"x": row.pop("x")}, row)).repeat()
         iterator = tf1.data.make_initializable_iterator(dataset)
         inputs = (iterator, None) if loop else iterator.get_next()
-        spec = made.model_fn(*inputs, ModeKeys.TRAIN, statistics=STATISTICS, loop=loop)
+        spec = made.model_fn(
+            *inputs,
+            ModeKeys.TRAIN,
+            options=graph_options.GraphOptions(statistics=STATISTICS, loop=loop),
+        )
         names = {variable.op.name: variable for variable in tf1.global_variables()}
         session.run([tf1.global_variables_initializer(), iterator.initializer])
         yield session.run(names), None
@@ -125,7 +130,12 @@ def _loss(made, mode, batch):
         tf1.set_random_seed(5)
         tf1.train.get_or_create_global_step()
         inputs = {name: tf.constant(value) for name, value in batch.items()}
-        spec = made.model_fn({"x": inputs.pop("x")}, inputs, mode, statistics=STATISTICS)
+        spec = made.model_fn(
+            {"x": inputs.pop("x")},
+            inputs,
+            mode,
+            options=graph_options.GraphOptions(statistics=STATISTICS),
+        )
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
         updates = [op for _, op in spec.eval_metric_ops.values()]
         loss, _ = session.run([spec.loss, updates])
@@ -257,7 +267,10 @@ def test_the_signatures_of_every_head():
         tf1.train.get_or_create_global_step()
         x = tf1.placeholder(tf.float32, [None, 3])
         spec = _model(networks.MLP(layers=[5])).model_fn(
-            {"x": x}, None, ModeKeys.PREDICT, statistics=STATISTICS
+            {"x": x},
+            None,
+            ModeKeys.PREDICT,
+            options=graph_options.GraphOptions(statistics=STATISTICS),
         )
     assert set(spec.export_outputs) == {
         *("serving_default", "sign", "sign/classify", "sign/regress", "size", "size/regress")

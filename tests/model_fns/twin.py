@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import compat, features, heads, model, model_fns, networks
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.runs import estimators
 from tests import tiny
@@ -130,7 +131,7 @@ def estimator(model_dir, **params):
 def our_estimator(model_dir, **settings):
     """The Estimator of our model, without what a run of ours adds to it."""
     made = ours(**settings).model.fill_schedules(STEPS)
-    own = functools.partial(made.model_fn, statistics=NOTHING)
+    own = functools.partial(made.model_fn, options=graph_options.GraphOptions(statistics=NOTHING))
     return compat.estimator.Estimator(own, config=configure(model_dir))
 
 

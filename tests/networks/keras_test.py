@@ -9,6 +9,7 @@ from mtl.balancing import example_clipping, surgery
 from mtl.clip_audit import measures, observing
 from mtl.compat import keras
 from mtl.layers import quantization
+from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.sparsity import pruning, pruning_schedules
 from mtl.variables import freezing
@@ -238,10 +239,12 @@ def _one_step(part, slices, pruned=()):
             {"x": tf.constant(rows)},
             {"y": tf.constant(rows.sum(1))},
             "train",
-            statistics=nothing,
-            slices=slices,
-            extensions=None if pruned else [observing.Observing(observe)],
-            training_hooks=hooks,
+            options=graph_options.GraphOptions(
+                statistics=nothing,
+                slices=slices,
+                extensions=None if pruned else [observing.Observing(observe)],
+                training_hooks=hooks,
+            ),
         )
         session.run(tf1.global_variables_initializer())
         norms, _ = session.run([monitors, spec.train_op])

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from mtl import compat, heads, networks, transfer
 from mtl.layers import precision
+from mtl.model import graph_options
 from mtl.networks import rbm
 from mtl.runs import verbs
 from mtl.step import draws, emitted
@@ -248,8 +249,9 @@ def test_a_network_of_16_bits_has_energies_of_32(dtype):
                 {name: tf.constant(value) for name, value in images.FEATURES.items()},
                 {name: tf.constant(value) for name, value in images.LABELS.items()},
                 compat.estimator.ModeKeys.TRAIN,
-                statistics=images.STATISTICS,
-                precision=precision.Precision(dtype=kind),
+                options=graph_options.GraphOptions(
+                    statistics=images.STATISTICS, precision=precision.Precision(dtype=kind)
+                ),
             )
             session.run(tf1.global_variables_initializer())
             session.run(spec.train_op)

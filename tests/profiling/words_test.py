@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from mtl.compat import estimator
+from mtl.model import graph_options
 from mtl.profiling import words
 from mtl.runs import fitting
 from tests import tiny
@@ -29,7 +30,9 @@ def test_nearly_all_ops_of_a_step_have_a_word(steps_per_call, tmp_path):
             given = (iterator, None)
         tf1.train.get_or_create_global_step()
         made.model.fitted(statistics).model_fn(
-            *given, estimator.ModeKeys.TRAIN, statistics=statistics, loop=loop
+            *given,
+            estimator.ModeKeys.TRAIN,
+            options=graph_options.GraphOptions(statistics=statistics, loop=loop),
         )
         names = [operation.name for operation in graph.get_operations()]
         if loop:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mtl import compat, features, model, serving, types
 from mtl import spec as spec_lib
+from mtl.model import graph_options
 from mtl.optimization import update
 from tests.optimization import training
 
@@ -57,7 +58,9 @@ class Untrained:
             columns=self.columns, network=self.network, heads=self.heads, update=update.Update()
         )
         statistics = features.Statistics(directory=self.directory, entries={})
-        model_fn = functools.partial(made.model_fn, statistics=statistics)
+        model_fn = functools.partial(
+            made.model_fn, options=graph_options.GraphOptions(statistics=statistics)
+        )
         return compat.estimator.Estimator(
             serving.add_signatures(model_fn, self.settings), self.directory
         )

@@ -30,6 +30,7 @@ from mtl.clip_audit import visits
 from mtl.compat import saved_model
 from mtl.files import checksums
 from mtl.layers import quantization
+from mtl.model import graph_options
 from mtl.monitoring import doubts, sparsity_picture, summary
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
 from mtl.runs import finished_pruning, verbs
@@ -153,9 +154,9 @@ def _train(made, calls, steps_per_call, start=None, slices=1):
         spec = made.model_fn(
             *inputs,
             compat.estimator.ModeKeys.TRAIN,
-            statistics=STATISTICS,
-            slices=slices,
-            loop=loop if steps_per_call else None,
+            options=graph_options.GraphOptions(
+                statistics=STATISTICS, slices=slices, loop=loop if steps_per_call else None
+            ),
         )
         names = {variable.op.name: variable for variable in tf1.global_variables()}
         session.run([tf1.global_variables_initializer(), iterator.initializer])
@@ -397,7 +398,9 @@ def test_balancing_sees_no_gradient_of_what_is_cut():
         tf1.train.create_global_step()
         batch = {"x": tf.random.normal([BATCH, 3], seed=1), "word": tf.fill([BATCH], "a")}
         labels = {"sign": tf.constant([0, 1] * 4, tf.int64), "size": tf.range(8.0)}
-        spec = made.model_fn(batch, labels, "train", statistics=STATISTICS)
+        spec = made.model_fn(
+            batch, labels, "train", options=graph_options.GraphOptions(statistics=STATISTICS)
+        )
         session.run(tf1.global_variables_initializer())
         session.run(spec.train_op)
         held = {variable.op.name: variable for variable in tf1.global_variables()}
@@ -502,7 +505,9 @@ def test_a_step_never_reads_a_table_whole(part):
             batch = {"word": tf.fill([BATCH], "a")}
             labels = {"sign": tf.ones([BATCH], tf.int64), "size": tf.ones([BATCH])}
             made = dataclasses.replace(made, columns=columns)
-            made.model_fn(batch, labels, "train", statistics=STATISTICS)
+            made.model_fn(
+                batch, labels, "train", options=graph_options.GraphOptions(statistics=STATISTICS)
+            )
             return {
                 name: {
                     (op.type, op.name.rpartition("/")[0])
@@ -533,7 +538,9 @@ def test_a_step_that_cuts_nothing_passes_few_ops():
             _part(patterns=["/trunk/"], density=densities.ErdosRenyiKernel()),
             _part(patterns=["/tower_"], density=densities.Global()),
         ]
-        _model(parts=parts, part=SUM).model_fn(batch, labels, "train", statistics=STATISTICS)
+        _model(parts=parts, part=SUM).model_fn(
+            batch, labels, "train", options=graph_options.GraphOptions(statistics=STATISTICS)
+        )
         library = {
             one.signature.name: one.node_def for one in graph.as_graph_def().library.function
         }

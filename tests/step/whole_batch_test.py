@@ -7,6 +7,7 @@ import tensorflow as tf
 from mtl import checks, compat, features, heads, layers, model, networks, types
 from mtl.balancing import example_clipping, methods, monitored, short_gradients, surgery
 from mtl.compat import keras
+from mtl.model import graph_options
 from mtl.networks import gates
 from mtl.optimization import clipping, optimizers, update
 from mtl.step import draws, penalties, whole_batch
@@ -80,9 +81,11 @@ def _train_op(results, row, slices, labels, rows, network=None):
         {name: tf.constant(values[rows]) for name, values in FEATURES.items()},
         {name: tf.constant(values[rows]) for name, values in labels.items()},
         compat.estimator.ModeKeys.TRAIN,
-        statistics=features.Statistics(directory="", entries={}),
-        slices=slices,
-        training_hooks=hooks,
+        options=graph_options.GraphOptions(
+            statistics=features.Statistics(directory="", entries={}),
+            slices=slices,
+            training_hooks=hooks,
+        ),
     )
     return spec.train_op
 

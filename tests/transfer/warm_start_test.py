@@ -14,6 +14,7 @@ import tensorflow as tf
 from mtl import checks, compat, features, heads, networks, transfer
 from mtl.checkpoints import run_directory
 from mtl.features import embeddings
+from mtl.model import graph_options
 from mtl.optimization import optimizers
 from mtl.runs import verbs
 from mtl.transfer import source as source_lib
@@ -70,7 +71,9 @@ def _building(made, directory):
             made.data.dataset("train", training=True, seed=1)
         )
         mode = compat.estimator.ModeKeys.TRAIN
-        made.model.model_fn(iterator, None, mode, statistics=fitted, loop=loop)
+        made.model.model_fn(
+            iterator, None, mode, options=graph_options.GraphOptions(statistics=fitted, loop=loop)
+        )
         yield made.model.row_names(fitted)
 
 

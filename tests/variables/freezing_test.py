@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import checks, compat, features, heads, layers, model, networks
 from mtl.balancing import methods, surgery
 from mtl.compat import keras
+from mtl.model import graph_options
 from mtl.optimization import optimizers, regularization, update
 from mtl.variables import freezing
 from tests import tiny
@@ -64,8 +65,9 @@ def _train(made, calls, steps_per_call):
         spec = made.model_fn(
             *inputs,
             compat.estimator.ModeKeys.TRAIN,
-            statistics=STATISTICS,
-            loop=loop if steps_per_call else None,
+            options=graph_options.GraphOptions(
+                statistics=STATISTICS, loop=loop if steps_per_call else None
+            ),
         )
         names = {variable.op.name: variable for variable in tf1.global_variables()}
         session.run([tf1.global_variables_initializer(), iterator.initializer])
@@ -211,7 +213,10 @@ def test_no_gradient_is_computed_for_what_is_frozen():
             batch = {"x": tf.ones([BATCH, 3]), "word": tf.constant(["a"] * BATCH)}
             labels = {"sign": tf.ones([BATCH], tf.int64), "size": tf.ones([BATCH])}
             _model(optimizers.SGD(), frozen, part=surgery.Sum()).model_fn(
-                batch, labels, compat.estimator.ModeKeys.TRAIN, statistics=STATISTICS
+                batch,
+                labels,
+                compat.estimator.ModeKeys.TRAIN,
+                options=graph_options.GraphOptions(statistics=STATISTICS),
             )
             return [
                 op.name

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mtl import compat, features, networks, transfer
 from mtl.balancing import methods, surgery
+from mtl.model import graph_options
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
 from mtl.step import gradients as gradients_lib
 from mtl.variables import averaging, freezing, masks, sharding
@@ -47,7 +48,9 @@ class Trained:
 
     def __init__(self, model, cut, path, steps=3, start=None, warm_start=None):
         statistics = features.Statistics(directory="", entries={})
-        model_fn = functools.partial(model.model_fn, statistics=statistics)
+        model_fn = functools.partial(
+            model.model_fn, options=graph_options.GraphOptions(statistics=statistics)
+        )
         if warm_start:
             model_fn = warm_start.warm_model_fn(model_fn, {}, str(path.parent))
         with tf.Graph().as_default(), tf1.Session() as session, cut.cut_tables():

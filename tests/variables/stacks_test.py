@@ -12,6 +12,7 @@ from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.checkpoints import mismatch
 from mtl.heads import together
 from mtl.layers import quantization
+from mtl.model import graph_options
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
 from mtl.runs import verbs
 from mtl.sparsity import pruning, pruning_schedules
@@ -58,7 +59,9 @@ def _build(made, mode=ModeKeys.TRAIN, **settings):
     labels = {name: tf.constant(values) for name, values in _rows().items()}
     inputs = {"x": labels.pop("x")}
     labels = None if mode == ModeKeys.PREDICT else labels
-    return made.model_fn(inputs, labels, mode, statistics=STATISTICS, **settings)
+    return made.model_fn(
+        inputs, labels, mode, options=graph_options.GraphOptions(statistics=STATISTICS, **settings)
+    )
 
 
 def _members(session):

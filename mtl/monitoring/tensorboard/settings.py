@@ -119,8 +119,9 @@ class TensorBoard:
         assert found is not None
         return found
 
-    def check(self, columns: Sequence[types.Column], heads: Sequence[types.Head]) -> None:
+    def check_experiment(self, experiment: Any) -> None:
         """Fail unless the model has what the items show."""
+        columns, heads = experiment.model.columns, experiment.model.heads
         has_image = any(isinstance(column, features.Image) for column in columns)
         fix = "The model has no column @features.Image()."
         if self.predictions is not False:

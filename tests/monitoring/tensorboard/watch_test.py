@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import compat, distribution, heads, networks
 from mtl.balancing import methods, surgery
 from mtl.layers import precision
+from mtl.model import graph_options
 from mtl.monitoring import tensorboard
 from mtl.monitoring.tensorboard import board as board_lib
 from mtl.monitoring.tensorboard import histograms, settings, watch
@@ -212,9 +213,11 @@ def dump(statistics, shown, loop):
             features,
             labels,
             compat.estimator.ModeKeys.TRAIN,
-            statistics=statistics,
-            loop=every if loop else None,
-            extensions=[watch.Watching(watched)] if watched else None,
+            options=graph_options.GraphOptions(
+                statistics=statistics,
+                loop=every if loop else None,
+                extensions=[watch.Watching(watched)] if watched else None,
+            ),
         )
         proto = graph.as_graph_def()
     bodies = [[(n.name, n.op, len(n.input)) for n in f.node_def] for f in proto.library.function]

@@ -3,6 +3,8 @@
 path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
 in_work.is_abandoned(path)               # whether the process that wrote it is gone
 in_work.remove_abandoned(path)
+with in_work.take_turns("runs/digits"):  # where several processes read a file and write it anew
+    ...
 
 The operating system's lock on a file tells whether its writer is alive, whatever the clock says.
 Some file systems have no locks: there nobody knows.
@@ -13,7 +15,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 TOKEN = "[0-9a-f]{16}"
 _IN_FOLDER = "in_work"
@@ -77,6 +79,21 @@ def is_abandoned(path: str) -> bool | None:
 def remove_abandoned(path: str) -> bool | None:
     """Remove a file that no process holds, and return `is_abandoned`; any other stays."""
     return _look(path, lambda: os.remove(path))
+
+
+@contextlib.contextmanager
+def take_turns(folder: str) -> Iterator[None]:
+    """Wait until no other process or thread is within this for a folder, and keep the next out.
+
+    The lock is on the folder itself, whose files may be replaced. Without locks nobody waits.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # The file system knows no locks.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def lock_folder(folder: str) -> int:

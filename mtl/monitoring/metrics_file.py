@@ -8,6 +8,7 @@ A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metr
 undefined or infinite is null, which pandas reads as NaN.
 """
 
+import contextlib
 import datetime
 import json
 import logging
@@ -18,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mtl.files import atomic, storage
+from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def add_row(
         row[name] = value if math.isfinite(value) else None
     path = os.path.join(model_dir, NAME)
     try:
-        _write(path, row)
+        with _alone(model_dir):
+            _write(path, row)
     except (tf.errors.OpError, OSError) as error:
         _log.warning("Metrics cannot be added to %s: %s.", path, str(error).rpartition("; ")[2])
 
@@ -59,10 +61,11 @@ def add_row(
 def forget_from(model_dir: str, step: int) -> None:
     """Drop the evaluations of this step and later ones, which a run that goes on makes anew."""
     path = os.path.join(model_dir, NAME)
-    rows = read_rows(path)
-    kept = [row for row in rows if row["step"] < step]
-    if len(kept) < len(rows):
-        atomic.write(path, "".join(map(_spell, kept)))
+    with _alone(model_dir):
+        rows = read_rows(path)
+        kept = [row for row in rows if row["step"] < step]
+        if len(kept) < len(rows):
+            atomic.write(path, "".join(map(_spell, kept)))
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -71,6 +74,13 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     None where there is no such file.
     """
     return _parse_rows(_read(path))
+
+
+def _alone(model_dir: str) -> contextlib.AbstractContextManager[None]:
+    """Keep a training and evaluations beside it from losing each other's lines."""
+    return (
+        in_work.take_turns(model_dir) if storage.is_local(model_dir) else contextlib.nullcontext()
+    )
 
 
 def _write(path: str, row: Mapping[str, Any]) -> None:

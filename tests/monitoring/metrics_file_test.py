@@ -1,10 +1,14 @@
 """The file of all metrics: a line for each evaluation, whatever happens on the way."""
 
+import errno
+import fcntl
 import json
 import math
+import os
 
 import pytest
 
+from mtl.files import atomic
 from mtl.monitoring import metrics_file
 
 
@@ -83,3 +87,45 @@ def test_pandas_reads_it_in_one_call(run):
     frame = pandas.read_json(run.path, lines=True)
     assert frame["step"].tolist() == [10, 20]
     assert frame["sign/auc"].iloc[0] == 0.5 and frame["sign/auc"].isna().tolist() == [False, True]
+
+
+def _is_taken(folder):
+    """Whether somebody changes files of a folder in turns."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def test_a_line_of_an_evaluation_beside_is_not_lost(run, monkeypatch):
+    """From before the file is read until it is written, others wait."""
+    run(10, 0.5)
+    folder, seen = run.path.parent, []
+
+    def noting(name, call):
+        def noted(*given):
+            seen.append((name, _is_taken(folder)))
+            return call(*given)
+
+        return noted
+
+    monkeypatch.setattr(metrics_file, "_read", noting("read", metrics_file._read))
+    monkeypatch.setattr(atomic, "write", noting("write", atomic.write))
+    run(10, 0.625)
+    metrics_file.forget_from(str(folder), 5)
+    assert seen == [("read", True), ("write", True)] * 2
+    assert not _is_taken(folder)
+
+
+def test_lines_are_added_on_a_file_system_without_locks(run, monkeypatch):
+    def refuse(*given):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    run(10, 0.5)
+    run(20, 0.75)
+    assert told(run.rows()) == [(10, "test", 0.5), (20, "test", 0.75)]

@@ -97,6 +97,7 @@ def test_damage_is_one_line_of_every_verb(copy, file, how, verbs):
         line = str(error.value)
         assert str(path) in line and "\n" not in line, verb
         assert "damaged" in line or "has changed: put the old file back" in line, (verb, line)
+    assert not (copy / "export").exists()
 
 
 def test_a_file_that_is_gone(copy):

@@ -348,15 +348,22 @@ def lock_run(model_dir: str) -> Iterator[None]:
 
     A folder made for a run that left nothing is removed.
     """
-    is_new = not tf.io.gfile.isdir(model_dir)
-    require_writable("--model_dir", model_dir)
-    require_regular(model_dir)
-    try:
+    with dropping_empty(model_dir):
+        require_writable("--model_dir", model_dir)
+        require_regular(model_dir)
         with lock.hold_lock(model_dir):
             yield
+
+
+@contextlib.contextmanager
+def dropping_empty(folder: str) -> Iterator[None]:
+    """Remove a folder that is made within this and that nothing is left in."""
+    is_new = not tf.io.gfile.isdir(folder)
+    try:
+        yield
     finally:
         if is_new:
-            _remove_empty(model_dir)
+            _remove_empty(folder)
 
 
 @contextlib.contextmanager

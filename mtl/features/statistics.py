@@ -36,7 +36,10 @@ class Statistics(types.Statistics):
 
     def for_column(self, column: str) -> Mapping[str, Any]:
         """Return what was fitted for `column`."""
-        fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
+        if tf.io.gfile.exists(self.path(_FILE)):
+            fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
+        else:
+            fix = f"There is no {self.path(_FILE)}: it is gone, or the run is of other columns."
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
         return self.entries[column]
 

@@ -320,6 +320,7 @@ def export(
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+        run_directory.dropping_empty(export_dir),
     ):
         run_directory.require_writable("--export_dir", export_dir)
         estimator = estimators.build_estimator(experiment, model_dir, path)

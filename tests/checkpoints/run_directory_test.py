@@ -43,6 +43,19 @@ def test_a_folder_made_for_a_start_that_fails_is_removed_if_empty(tmp_path, writ
     assert _files(run) == set(left)
 
 
+@pytest.mark.parametrize(("was_there", "is_filled"), [(0, 0), (0, 1), (1, 0)])
+def test_an_empty_folder_is_dropped_if_it_was_made_for_what_failed(tmp_path, was_there, is_filled):
+    folder = tmp_path / "served"
+    if was_there:
+        folder.mkdir()
+    with pytest.raises(checks.UserError), run_directory.dropping_empty(str(folder)):
+        run_directory.require_writable("--export_dir", str(folder))
+        if is_filled:
+            (folder / "1").mkdir()
+        raise checks.UserError("a mistake")
+    assert folder.exists() == bool(was_there or is_filled)
+
+
 def test_a_start_that_has_something_to_keep_keeps_all(tmp_path):
     with pytest.raises(KeyboardInterrupt), run_directory.claim_run(str(tmp_path)) as keep:
         _write(tmp_path, OWN)

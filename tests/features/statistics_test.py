@@ -93,3 +93,9 @@ def test_nothing_fitted_is_nothing(tmp_path):
     features.seal_statistics(str(tmp_path))
     assert features.load_statistics(str(tmp_path)).entries == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_statistics_that_are_gone_are_named(directory):
+    (directory / "statistics.json").unlink()
+    with pytest.raises(checks.UserError, match="There is no .*/statistics.json: it is gone, or"):
+        features.load_statistics(str(directory)).for_column("age")

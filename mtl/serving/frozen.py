@@ -1,9 +1,11 @@
 """The signature of an export that other runtimes can take over: features as tensors, no variables.
 
-with loaded.load_export(directory) as model:
-    frozen = frozen_lib.freeze(model, frozen_lib.find_signature(directory))
+with frozen_lib.load_intact(directory) as (model, name, requests):
+    frozen = frozen_lib.freeze(model, name)
 """
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,9 +13,20 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import checks
-from mtl.serving import folding, graphs, loaded, settings, verification, warm_up
+from mtl.serving import (
+    folding,
+    graphs,
+    loaded,
+    metadata,
+    settings,
+    verification,
+    warm_up,
+)
 
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
+
+# Lines of TensorFlow's errors that say where in the graph it reads.
+_NOT_TOLD = ("Graph execution error", "Detected at node", "Node:", "[[")
 
 Requests = list[dict[str, np.ndarray]]
 
@@ -49,6 +62,33 @@ def find_requests(directory: str) -> tuple[str, Requests]:
     if name is None:
         checks.fail("the export", rule, sorted(requests))
     return name, requests[name]
+
+
+@contextlib.contextmanager
+def load_intact(directory: str) -> Iterator[tuple[loaded.Loaded, str, Requests]]:
+    """Load an export, and yield it with what `find_requests` finds; close it in the end.
+
+    Raises:
+      UserError: a file is gone or damaged, or there are no such requests.
+    """
+    metadata.require_intact(directory)
+    try:
+        name, requests = find_requests(directory)
+        model = loaded.open_export(directory)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        fix = "Export it again with launch.export."
+        raise checks.UserError(
+            f"{directory} cannot be read: {_describe_damage(error)}. {fix}"
+        ) from error
+    with model.session.graph.as_default(), model.session:
+        yield model, name, requests
+
+
+def _describe_damage(error: Exception) -> str:
+    """Return what is wrong with a file, without where in the graph it is read."""
+    lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
+    told = [line for line in lines if line and not line.startswith(_NOT_TOLD)]
+    return (told or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
 
 
 def freeze(model: loaded.Loaded, name: str) -> Frozen:

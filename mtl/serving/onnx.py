@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from mtl import checks
 from mtl.files import atomic, storage
-from mtl.serving import frozen, graphs, loaded
+from mtl.serving import frozen, graphs
 
 _OPSET = 17
 
@@ -35,13 +35,13 @@ def write_onnx(directory: str, path: str) -> float:
       How far its outputs are from those of the export, at most.
 
     Raises:
-      UserError: tf2onnx is not installed or cannot convert an operation of the model, or the file
-        cannot be written.
+      UserError: a file of the export is damaged, tf2onnx is not installed or cannot convert an
+        operation of the model, or the file cannot be written.
       RefusedError: an output is not what the export gives.
     """
     converter, runtime = require()
-    name, requests = frozen.find_requests(directory)
-    with loaded.load_export(directory) as model, tempfile.TemporaryDirectory() as scratch:
+    intact = frozen.load_intact(directory)
+    with intact as (model, name, requests), tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
         _convert(converter, frozen.freeze(model, name), converted)
         with _one_line():

@@ -18,7 +18,7 @@ import tensorflow as tf
 from mtl import checks
 from mtl.compat import eager
 from mtl.files import atomic, storage
-from mtl.serving import frozen, loaded, verification
+from mtl.serving import frozen, verification
 
 tf1 = tf.compat.v1
 
@@ -46,13 +46,13 @@ def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
       How far its outputs are from those of the export, at most.
 
     Raises:
-      UserError: TensorFlow Lite has no such operation, or the file cannot be written.
+      UserError: a file of the export is damaged, TensorFlow Lite has no such operation, or the
+        file cannot be written.
       RefusedError: an output is not what the export gives.
     """
     checks.one_of("--tflite_weights", weights, KINDS)
-    name, requests = frozen.find_requests(directory)
     allowed = _TOLERANCES[weights]
-    with loaded.load_export(directory) as model:
+    with frozen.load_intact(directory) as (model, name, requests):
         converted = _convert(frozen.freeze(model, name), weights)
         run = make_runner(converted)
         differences = [

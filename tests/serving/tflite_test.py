@@ -1,5 +1,8 @@
 """Exports as TensorFlow Lite: what they give, what they weigh, and what they cannot hold."""
 
+import pathlib
+import shutil
+
 import numpy as np
 import pytest
 
@@ -31,6 +34,25 @@ def test_predicts_what_the_estimator_does(made, tmp_path, weights):
     for name, value in found.items():
         if value.dtype.kind == "f" or weights != "int8":
             np.testing.assert_allclose(value, predicted[name], rtol=allowed, atol=allowed)
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("saved_model.pb", "saved_model.pb is damaged: its checksum is another one"),
+        ("assets.extra/model.json", "model.json is damaged"),
+        ("assets.extra/tf_serving_warmup_requests", "cannot be read: corrupted record at 0"),
+        ("variables/variables.index", "cannot be read: "),
+        ("variables/variables.data-00000-of-00001", "cannot be read: .*Checksum does not match"),
+    ],
+)
+def test_a_damaged_export_is_one_line(made, tmp_path, file, told):
+    export = pathlib.Path(shutil.copytree(made[1], tmp_path / "export"))
+    (export / file).write_bytes(b"\0" * (export / file).stat().st_size)
+    with pytest.raises(checks.UserError, match=f"{told}.*Export it again") as error:
+        tflite.write_tflite(str(export), str(tmp_path / "model.tflite"))
+    assert "\n" not in str(error.value) and "Graph execution" not in str(error.value)
+    assert not (tmp_path / "model.tflite").exists()
 
 
 def wide(directory, zeros):

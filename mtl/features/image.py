@@ -140,7 +140,7 @@ class Image(column.PerField):
         checks.require(channels in (1, 3, 4), where, "have 1, 3 or 4 channels", tuple(self.shape))
 
         def decode(one: tf.Tensor) -> tf.Tensor:
-            image = tf.io.decode_image(one, channels=channels, expand_animations=False)
+            image = images.decode(one, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
         if tf.executing_eagerly():  # An image that ends the loop would leave words about its ops.

@@ -10,6 +10,7 @@ that watch it: they say so and end as well, with the code that says "start again
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from mtl.distribution import interruption
+
+_log = logging.getLogger(__name__)
 
 _FOLDER = "cluster"
 DONE, FAILED, STOPPED = "done", "failed", "was stopped"
@@ -36,13 +39,23 @@ class Heartbeat:
       name: of this process.
       watched: the names of others.
       timeout_secs: after how long without a sign one is given up.
+      beside: the names of others that this process goes on without; a line says so.
     """
 
-    def __init__(self, model_dir: str, name: str, watched: Sequence[str], timeout_secs: float):
+    def __init__(
+        self,
+        model_dir: str,
+        name: str,
+        watched: Sequence[str],
+        timeout_secs: float,
+        beside: Sequence[str] = (),
+    ):
         self._folder, self._name = os.path.join(model_dir, _FOLDER), name
         self._timeout, self._interval = timeout_secs, min(1.0, timeout_secs / 10)
-        self._signs = {other: self._read(other) for other in watched}
-        self._silent = dict.fromkeys(watched, 0.0)
+        self._watched, self._beside = tuple(watched), tuple(beside)
+        self._signs = {other: self._read(other) for other in (*watched, *beside)}
+        self._silent = dict.fromkeys(self._signs, 0.0)
+        self._lost: set[str] = set()
         self._fresh: set[str] = set()
         self._said: dict[str, Any] = {"phase": "starting"}
         self._beats, self._writing, self._ended = 0, threading.Lock(), threading.Event()
@@ -79,7 +92,7 @@ class Heartbeat:
 
     def find_stopped(self) -> str | None:
         """Return who of those watched was asked to stop; None where nobody was."""
-        return next((other for other in self._signs if self.read_phase(other) == STOPPED), None)
+        return next((other for other in self._watched if self.read_phase(other) == STOPPED), None)
 
     def end_process(self, phase: str) -> NoReturn:
         """End this process, wherever it waits: as one that is DONE, or to be started again."""
@@ -107,12 +120,25 @@ class Heartbeat:
             self._signs[other], self._silent[other] = sign, 0.0
             self._fresh.add(other)
         phase, silent = self.read_phase(other), self._silent[other]
-        if phase == FAILED:
+        if other in self._beside:
+            self._tell_if_lost(other, phase, silent)
+        elif phase == FAILED:
             self._give_up(f"{other} {FAILED}")
         elif silent > self._timeout and phase == STOPPED:  # Time to save the same step, and leave.
             self._give_up(f"{other} {STOPPED}")
         elif silent > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent:.0f} s")
+
+    def _tell_if_lost(self, other: str, phase: str | None, silent: float) -> None:
+        """Say once that a process beside is gone; anew if it was there again in between."""
+        has_said = phase in (FAILED, STOPPED)
+        if not has_said and (silent <= self._timeout or phase == DONE):
+            self._lost.discard(other)
+        elif other not in self._lost:
+            self._lost.add(other)
+            what = phase if has_said else f"has given no sign of life for {silent:.0f} s"
+            message = "Warning: %s %s: %s goes on without it. Start it again."
+            _log.warning(message, other, what, self._name)
 
     def _give_up(self, why: str) -> NoReturn:
         print(f"Error: {why}: {self._name} ends. Start all again to go on.", file=sys.stderr)

@@ -208,10 +208,11 @@ class Evaluator:
         why = f"{what[0].upper()}{what[1:]} have changed since the best value was measured"
         return f"{why}: {had} and {now}. Patience starts anew."
 
-    def catch_up(self) -> None:
+    def catch_up(self, is_evaluated_beside: bool = False) -> None:
         """Take back the best of what a run does not know that goes on from the latest checkpoint.
 
-        Evaluates that checkpoint if a run was interrupted before that was done.
+        Evaluates that checkpoint if a run was interrupted before that was done. A process beside it
+        that evaluates has others to evaluate before, and does it itself.
         """
         path, step = (
             run_directory.find_latest(self._model_dir),
@@ -220,7 +221,7 @@ class Evaluator:
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
         self._unknown_from = step + 1 if path and is_done else step
-        if not is_done:
+        if not is_done and not is_evaluated_beside:
             self(cast(str, path))  # Without a checkpoint step 0 is done.
 
     def forget_later(self) -> None:

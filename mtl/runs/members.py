@@ -25,7 +25,7 @@ from mtl.runs import evaluation
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-CHIEF = "chief-0"
+CHIEF, EVALUATOR = "chief-0", "evaluator-0"
 TRAINING, SERVING = "training", "serving"
 # How long a worker has to end by itself once the chief is done.
 _GRACE_SECS = 5.0
@@ -42,12 +42,17 @@ class NoHeartbeat(contextlib.AbstractContextManager):
 
 
 def open_heartbeat(
-    cluster: tf_config.Cluster | None, model_dir: str, timeout_secs: float
+    cluster: tf_config.Cluster | None,
+    model_dir: str,
+    timeout_secs: float,
+    is_evaluated_beside: bool,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
     """Return the signs of life of this process, and its watch over others."""
     if cluster is None:
         return NoHeartbeat()
-    return heartbeat_lib.Heartbeat(model_dir, cluster.name, cluster.watched_processes, timeout_secs)
+    beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
+    watched = cluster.watched_processes
+    return heartbeat_lib.Heartbeat(model_dir, cluster.name, watched, timeout_secs, beside)
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
@@ -100,6 +105,15 @@ def evaluate_all(
         if is_last:
             return evaluator.metrics or {}
         time.sleep(0.5)
+
+
+def tell_what_waits(evaluated: int, last: int) -> None:
+    """Say which checkpoints of a run that ends wait for the process that evaluates."""
+    if evaluated < last:
+        message = (
+            "Checkpoints after step %d, up to %d, wait for %s. If it has ended, start all again."
+        )
+        _log.info(message, evaluated, last, EVALUATOR)
 
 
 @contextlib.contextmanager

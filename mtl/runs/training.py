@@ -109,7 +109,8 @@ class Training:
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
         timeout_secs = self._experiment.distribution.timeout_secs
-        with members.open_heartbeat(self._place.cluster, self._model_dir, timeout_secs) as beat:
+        watch = (self._place.cluster, self._model_dir, timeout_secs, self._is_evaluated_beside)
+        with members.open_heartbeat(*watch) as beat:
             evaluator = evaluation.Evaluator(
                 self._experiment, self._model_dir, interruption, report.reporters.log
             )
@@ -149,13 +150,13 @@ class Training:
                 keep()
             # A run that was killed between a checkpoint and its evaluation would never know whether
             # that one is the best.
-            context.evaluator.catch_up()
+            context.evaluator.catch_up(self._is_evaluated_beside)
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
             context.report.prepare(is_new=checkpoint is None)
             why = self._why_done(step, evaluator.keeper)
             if why:
-                metrics = evaluator.metrics or evaluator.evaluate_again()
+                metrics = self._measure_last(evaluator, step)
                 # On rows that have changed, patience has started anew.
                 why = self._why_done(step, evaluator.keeper)
             if why:
@@ -169,11 +170,19 @@ class Training:
             start = functools.partial(self._announce_start, context, step)
             with failures.keep_failure(self._model_dir, keep, self._place):
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
+            if self._is_evaluated_beside:
+                members.tell_what_waits(evaluator.keeper.last_step, step + steps)
             with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
                 self._draw_pictures()
             with progress.tell_while(lambda: "writing the report of the clip audit"):
                 self._audit.write()
             return context.evaluator.metrics or {}, steps
+
+    def _measure_last(self, evaluator: evaluation.Evaluator, step: int) -> dict[str, Any]:
+        """Return the metrics of a run that is done; {} if another process has yet to find them."""
+        if self._is_evaluated_beside and evaluator.keeper.last_step < step:
+            return {}
+        return evaluator.metrics or evaluator.evaluate_again()
 
     def _draw_pictures(self) -> None:
         scalars = event_files.read_record(self._model_dir).curves

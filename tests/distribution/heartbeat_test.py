@@ -88,3 +88,31 @@ def test_a_worker_that_waits_for_servers_ends_after_the_chief(watch, tmp_path):
     code, _, errors = process.wait(timeout_secs=30)
     assert (code, "Error" in errors) == (0, False)
     assert json.loads((tmp_path / "cluster" / "worker-0").read_text())["phase"] == heartbeat.DONE
+
+
+def test_a_process_beside_that_is_gone_is_told_once_and_ends_nothing(tmp_path, caplog):
+    beat = heartbeat.Heartbeat(str(tmp_path), "chief-0", [], 10, beside=["evaluator-0"])
+    evaluator = heartbeat.Heartbeat(str(tmp_path), "evaluator-0", [], 10)
+    evaluator.__enter__()
+
+    def look(passed):
+        caplog.clear()
+        beat._look_at("evaluator-0", passed)
+        return [record.getMessage() for record in caplog.records]
+
+    evaluator.publish_phase("evaluating")
+    assert look(1) == []
+    evaluator._ended.set()
+    evaluator._thread.join()
+    look(0)
+    assert look(9) == []
+    lost = "Warning: evaluator-0 has given no sign of life for 11 s: chief-0 goes on without it. "
+    assert look(2) == [f"{lost}Start it again."] and look(2) == []
+    evaluator.publish_phase("evaluating once more")
+    assert look(1) == []
+    evaluator.__exit__(SystemExit, SystemExit(), None)
+    assert "evaluator-0 was stopped: chief-0 goes on" in look(1)[0]
+    # The others do not stop with it.
+    assert beat.find_stopped() is None
+    evaluator.publish_phase(heartbeat.DONE)
+    assert look(20) == look(20) == []

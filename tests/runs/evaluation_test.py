@@ -1,14 +1,19 @@
 """What an evaluator doubts before it evaluates."""
 
 import dataclasses
+import types
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from mtl import checkpoints, heads
+from mtl.checkpoints import run_directory
+from mtl.distribution import heartbeat
 from mtl.monitoring import doubts
-from mtl.runs import evaluation, verbs
+from mtl.runs import evaluation, members, training, verbs
 from tests import tiny
+from tests.checkpoints import leftovers_test
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,36 @@ def test_an_empty_slice_and_a_metric_that_is_no_number_are_told_once(tmp_path, c
     assert ends.startswith("Best.metric 'sign/auc' is not a number at step 10 on split 'test'")
     assert ends.endswith("and Best.patience ends the run after 2 of them in a row.")
     assert caplog.text.count("Best.metric 'sign/auc' is not") == 1
+
+
+def test_a_chief_that_goes_on_leaves_what_waits_to_the_process_that_evaluates(tmp_path, caplog):
+    """It would evaluate the last checkpoint alone, which then is the best of one."""
+    caplog.set_level("INFO")
+    paths = [str(tmp_path / f"model.ckpt-{step}") for step in (8, 9, 10)]
+    for path in paths:
+        leftovers_test.write(path)
+        run_directory.add_checkpoint(path, keep=1, evaluated=0)
+    evaluator = evaluation.Evaluator(tiny.make(), str(tmp_path), None)
+    done = types.SimpleNamespace(
+        wait_for=lambda *given: None, read_phase=lambda other: heartbeat.DONE
+    )
+    found, chief = [], types.SimpleNamespace(_is_evaluated_beside=True)
+
+    def note(self, path):
+        found.append(path)
+        evaluator.keeper._write({**evaluator.keeper._goal, "last_step": int(path[-2:].strip("-"))})
+
+    with mock.patch.object(evaluation.Evaluator, "__call__", note):
+        evaluator.catch_up(is_evaluated_beside=True)
+        assert training.Training._measure_last(chief, evaluator, 10) == {}
+        members.tell_what_waits(evaluator.keeper.last_step, 10)
+        assert "Checkpoints after step 0, up to 10, wait for evaluator-0." in caplog.text
+        assert found == []
+        members.evaluate_all(evaluator, str(tmp_path), done, None)
+        assert found == paths
+        caplog.clear()
+        members.tell_what_waits(evaluator.keeper.last_step, 10)
+        assert not caplog.text
+        evaluator.keeper._write({**evaluator.keeper._goal, "last_step": 9})
+        evaluator.catch_up()
+        assert found[3:] == paths[-1:]

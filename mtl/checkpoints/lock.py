@@ -2,6 +2,8 @@
 
 with lock.hold_lock("runs/digits"):       # UserError: process 4711 on host a trains there since ...
     ...
+with lock.hold_lock("runs/digits", lock.EVALUATOR):   # the process of a cluster that evaluates
+    ...
 lock.require_free("runs/digits")        # before processes are started that would take it
 
 It is the operating system's lock on a file there, which ends with its process, however that ends.
@@ -18,12 +20,30 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from mtl import checks
 from mtl.files import in_work, storage
 
 FILE = "train.lock"
+
+
+class Role(NamedTuple):
+    """What one process at a time does in a folder.
+
+    Attributes:
+      file: that is locked.
+      name: of it.
+      does: what the process that holds the lock does there.
+    """
+
+    file: str
+    name: str
+    does: str
+
+
+TRAINING = Role(FILE, "training", "trains")
+EVALUATOR = Role("evaluate.lock", "evaluator", "evaluates")
 
 _log = logging.getLogger(__name__)
 
@@ -32,16 +52,17 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextlib.contextmanager
-def hold_lock(model_dir: str) -> Iterator[None]:
+def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
     """Hold the lock of a folder that can be written.
 
     Raises:
-      UserError: another training holds it.
+      UserError: another process of this role holds it.
     """
-    path = os.path.join(model_dir, FILE)
-    descriptor = _taken(path) if storage.is_local(path) else None
+    path = os.path.join(model_dir, role.file)
+    descriptor = _taken(path, role) if storage.is_local(path) else None
     if descriptor is None:
-        _log.info("%s cannot be locked: make sure that nothing else trains there.", model_dir)
+        message = "%s cannot be locked: make sure that nothing else %s there."
+        _log.info(message, model_dir, role.does)
         yield
         return
     try:
@@ -63,18 +84,18 @@ def require_free(model_dir: str) -> None:
             descriptor = _open(path, os.O_RDONLY)
             try:
                 # Shared, so that two that look do not refuse each other.
-                _is_locked(descriptor, path, fcntl.LOCK_SH)
+                _is_locked(descriptor, path, fcntl.LOCK_SH, TRAINING)
             finally:
                 os.close(descriptor)
 
 
-def _taken(path: str) -> int | None:
+def _taken(path: str, role: Role) -> int | None:
     """Return the locked file; None where the file system knows no locks."""
     while True:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, descriptor)
-            if not _is_locked(descriptor, path, fcntl.LOCK_EX):
+            if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
                 return None
             if in_work.is_at(descriptor, path):  # Else whoever held it removed it in between.
                 opened.pop_all()
@@ -88,12 +109,13 @@ def _open(path: str, flags: int) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        rule = f"hold no {FILE} that cannot be opened"
+        folder, name = os.path.split(path)
+        rule = f"hold no {name} that cannot be opened"
         fix = f"{error.strerror}: if nobody trains there, delete it."
-        checks.fail("--model_dir", rule, os.path.dirname(path), fix)
+        checks.fail("--model_dir", rule, folder, fix)
 
 
-def _is_locked(descriptor: int, path: str, kind: int) -> bool:
+def _is_locked(descriptor: int, path: str, kind: int, role: Role) -> bool:
     """Locks an open file; False where the file system knows no locks."""
     # Whoever only looks holds it for an instant.
     until = time.monotonic() + _PATIENCE_SECS
@@ -105,7 +127,7 @@ def _is_locked(descriptor: int, path: str, kind: int) -> bool:
             if error.errno not in _TAKEN:
                 return False
         if time.monotonic() > until:
-            _refuse(path, os.pread(descriptor, 4096, 0))
+            _refuse(path, os.pread(descriptor, 4096, 0), role)
         time.sleep(_PATIENCE_SECS / 10)
 
 
@@ -114,10 +136,12 @@ def _holder() -> bytes:
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode()
 
 
-def _refuse(path: str, told: bytes) -> NoReturn:
+def _refuse(path: str, told: bytes, role: Role) -> NoReturn:
     try:
-        who = "process {pid} on {host} trains there since {since}".format(**json.loads(told))
+        holder = "process {pid} on {host} {does} there since {since}"
+        who = holder.format(**{**json.loads(told), "does": role.does})
     except (ValueError, KeyError, TypeError):  # It has not written it yet.
-        who = "another process trains there"
+        who = f"another process {role.does} there"
     fix = f"{who[0].upper()}{who[1:]}: wait for it, stop it, or choose another folder."
-    checks.fail("--model_dir", "be of one training at a time", os.path.dirname(path), fix)
+    rule = f"be of one {role.name} at a time"
+    checks.fail("--model_dir", rule, os.path.dirname(path), fix)

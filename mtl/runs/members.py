@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import compat
-from mtl.checkpoints import run_directory
+from mtl.checkpoints import lock, run_directory
 from mtl.distribution import heartbeat as heartbeat_lib
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
@@ -71,6 +71,18 @@ def train_estimator(
     else:
         unused = compat.estimator.EvalSpec(spec.input_fn)
         compat.estimator.train_and_evaluate(estimator, spec, unused)
+
+
+@contextlib.contextmanager
+def lock_evaluator(model_dir: str) -> Iterator[None]:
+    """Make sure that no other process of a cluster evaluates there; it may come before the chief.
+
+    Raises:
+      UserError: one does.
+    """
+    run_directory.require_writable("--model_dir", model_dir)
+    with lock.hold_lock(model_dir, lock.EVALUATOR):
+        yield
 
 
 def serve_parameters(

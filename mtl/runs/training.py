@@ -93,8 +93,13 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
-        # Two chiefs in one folder would delete each other's checkpoints. Workers share the chief's.
-        alone = run_directory.lock_run if self._place.is_chief else contextlib.nullcontext
+        # Two chiefs in one folder would delete each other's checkpoints, and two evaluators keep
+        # each other's best. Workers share the chief's.
+        alone: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        if self._place.is_chief:
+            alone = run_directory.lock_run
+        elif self._place.job == tf_config.EVALUATOR:
+            alone = members.lock_evaluator
         settings = (self._experiment, self._model_dir, self._place, self._part)
         with (
             alone(self._model_dir),

@@ -10,6 +10,7 @@ import pytest
 
 from mtl import checks
 from mtl.checkpoints import lock
+from mtl.runs import members
 
 HOLDS = """
 import fcntl, json, sys
@@ -57,6 +58,19 @@ def test_one_at_a_time_and_nothing_is_left(tmp_path):
     assert not list(tmp_path.iterdir())
     with lock.hold_lock(str(tmp_path)):
         pass
+
+
+def test_one_evaluator_at_a_time_beside_a_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE_SECS", 0)
+    folder = str(tmp_path)
+    line = (
+        f"be of one evaluator at a time, got .* Process {os.getpid()} on .* evaluates there since"
+    )
+    with lock.hold_lock(folder), members.lock_evaluator(folder):
+        other = members.lock_evaluator(folder)
+        with pytest.raises(checks.UserError, match=line):
+            other.__enter__()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.medium

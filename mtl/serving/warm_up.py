@@ -8,17 +8,22 @@ tensorflow-serving-api. Fields whose content is of no interest here are bytes, w
 the wire as the message itself.
 """
 
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from mtl.serving import inputs, rows, signatures
+from mtl.serving import inputs, rows, settings, signatures
 
 FILE = "tf_serving_warmup_requests"
+MOST = 1000
+"""A server loads no version that has more requests."""
+
+_log = logging.getLogger(__name__)
 
 _STRING, _BYTES, _MESSAGE = 9, 12, 11
 # {message: {field: (number, type)}}; numbers and names are those of tensorflow_serving/apis.
@@ -56,20 +61,40 @@ def _message() -> Any:
 
 
 PredictionLog = _message()
+_RAW_LEAN = f"{settings.RAW}/{settings.LEAN}"
+_OF_ALL_TASKS = (settings.DEFAULT, settings.LEAN, settings.RAW, _RAW_LEAN)
 _TENSOR = type(tf.make_tensor_proto(0))
 
 
 def write(
     directory: str, model_name: str, signature_defs: Mapping[str, Any], held_out: rows.Rows
 ) -> None:
-    """Write, for each signature, one request of a single row and one of all rows given."""
+    """Write, for each signature, one request of a single row and one of all rows given.
+
+    Of more signatures than `MOST` leaves room for, those of all tasks come first, and then the
+    others by name.
+    """
+    names = _choose(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
     few = (held_out.first(1), held_out)
     with tf.io.TFRecordWriter(path) as writer:
-        for name, signature in sorted(signature_defs.items()):
+        for name in names:
             for some in few:
-                writer.write(_request(model_name, name, signature, some).SerializeToString())
+                request = _request(model_name, name, signature_defs[name], some)
+                writer.write(request.SerializeToString())
+
+
+def _choose(names: Iterable[str]) -> list[str]:
+    """Return the signatures, in the order of their requests, that a server may be warmed up by."""
+    names, room = sorted(names), MOST // 2
+    if len(names) <= room:
+        return names
+    chosen = [name for name in _OF_ALL_TASKS if name in names]
+    chosen += [name for name in names if name not in chosen][: room - len(chosen)]
+    told = "Warm-up requests for %d of %d signatures: a server takes %d requests, two for each."
+    _log.info(told, room, len(names), MOST)
+    return chosen
 
 
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:

@@ -57,6 +57,17 @@ def test_serving_messages_are_not_needed_to_write_them(export):
     assert first.predict_log.request.model_spec.signature_name == "kind"
 
 
+def test_no_more_requests_are_written_than_a_server_takes(export, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(warm_up, "MOST", 11)
+    held_out = rows.read_rows(made.dataset, made.spec, 2)
+    warm_up.write(str(tmp_path), "shop", saved_model.read(export).signature_def, held_out)
+    logs = [warm_up.PredictionLog.FromString(record) for record in requests(tmp_path)]
+    names = [log.predict_log.request.model_spec.signature_name for log in logs]
+    # Those of all tasks, of which others are a part.
+    assert names[::2] == ["serving_default", "lean", "raw", "raw/lean", "kind"]
+    assert names[1::2] == names[::2]
+
+
 @pytest.fixture(scope="session")
 def replay(tmp_path_factory):
     """The program, built against the headers and libraries of the TensorFlow that is installed."""

@@ -33,7 +33,10 @@ def normalise(
     Otherwise, and where they are frozen, the moments are moving averages [N, D] of those that
     normalised the group in training. They start as those of the first batch with a row of the
     group, then UPDATE_OPS move them as those of `layers.batch_norm`. A group without a row in the
-    batch keeps its averages.
+    batch keeps its averages. Every other batch counts alike, also one with a single row of the
+    group: its moments are those of all rows, so that one row more or less hardly changes them.
+    Counted by rows, the averages of a rare group would stay behind for thousands of steps while
+    the columns learn.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]

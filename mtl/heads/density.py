@@ -37,7 +37,8 @@ class Density(unlabelled.Unlabelled):
     Like EM it ends in one of many local optima, so that the first values decide. With several
     starts, so many mixtures train at once, each as if it were alone; what is reported, predicted
     and exported is the one whose loss in training is the least, on a moving average of about 100
-    steps. Of several replicas the first one's rows decide.
+    steps, or of about 100 slices (`Run.micro_batches`). Of several replicas the first one's rows
+    decide.
 
     Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
     the density of the row, and `component` [B], the one with the largest share; and `samples`

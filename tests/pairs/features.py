@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from mtl import (
     auxiliary,
     clip_audit,
+    distribution,
     experiment,
     features,
     heads,
@@ -28,12 +30,15 @@ from mtl import (
     spec,
     transfer,
 )
-from mtl.balancing import example_clipping, methods, monitored, surgery, weighting
-from mtl.data import pipeline, sampling
+from mtl.balancing import affinity, example_clipping, methods, monitored, surgery, weighting
+from mtl.data import drawn_items, pipeline, sampling, whole_groups
+from mtl.features import augmentations, tokenizers
+from mtl.heads import classifiers, softmax
 from mtl.layers import precision, quantization
 from mtl.monitoring import tensorboard
 from mtl.networks import gates
 from mtl.optimization import (
+    adaptive_clipping,
     clipping,
     lookahead,
     optimizers,
@@ -43,7 +48,7 @@ from mtl.optimization import (
     update,
 )
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
-from mtl.variables import averaging, freezing
+from mtl.variables import averaging, freezing, sharding
 from tests import tiny
 from tests.conformance import auxiliary as teachers
 
@@ -156,6 +161,10 @@ def _rows(num: int, seed: int) -> dict[str, np.ndarray]:
         "domain": random.integers(0, 3, num),
         "user": random.integers(0, 20, num),
         "events": random.integers(0, 10, [num, 4]),
+        "photo": random.integers(0, 256, [num, 4, 4, 1]).astype(np.float32),
+        # An item has a word; four rows that follow each other are a group.
+        "item": np.unique(rows["word"], return_inverse=True)[1].astype(np.int64),
+        "group": np.arange(num) // 4,
     }
 
 
@@ -167,8 +176,15 @@ SPEC = spec.Spec(
         "domain": "int64",
         "user": "int64",
         "events": ("int64", (4,)),
+        "photo": ("float32", (4, 4, 1)),
     },
-    labels={"sign": "int64", "kind": "int64", "size": "float32"},
+    labels={
+        "sign": "int64",
+        "kind": "int64",
+        "size": "float32",
+        "item": "int64",
+        "group": "int64",
+    },
 )
 
 
@@ -246,8 +262,14 @@ def _quantize(kind: Any) -> Callable[[Draft], None]:
     return _set("model", quantization=quantization.Quantization(weights=weights))
 
 
+_TASKS = ["sign", "kind", "size"]
 _DOMAIN = features.Identity(names=["domain"], size=3, dimension=2)
 _EVENTS = features.Identity(names=["events"], size=10, dimension=4)
+
+
+def _trunk(make_trunk: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a network with a trunk, which gets the settings of MLPs."""
+    return lambda mlp: networks.SharedBottom(trunk=make_trunk(mlp), tower=mlp(layers=[4]))
 
 
 def _divide(why: str) -> dict[str, str]:
@@ -260,15 +282,10 @@ def _watch(part: str, **settings: Any) -> dict[str, Callable[[Draft], None]]:
     return {"switch": _set(part, **settings), "off": _set(part, **settings)}
 
 
-def _star(draft: Draft) -> None:
+def _star(draft: Draft, norm: bool = False) -> None:
     draft.columns.append(_DOMAIN)
-    draft.set(
-        "network",
-        make=lambda mlp: networks.SharedBottom(
-            trunk=networks.STAR(domain="identity_domain", layers=[8], norm=False),
-            tower=mlp(layers=[4]),
-        ),
-    )
+    star = networks.STAR(domain="identity_domain", layers=[8], norm=norm)
+    draft.set("network", make=_trunk(lambda mlp: star))
 
 
 def _pepnet(draft: Draft) -> None:
@@ -298,6 +315,100 @@ def _train_source() -> str:
     return f"{folder}/run"
 
 
+def _pack(draft: Draft) -> None:
+    draft.wrappers.append(lambda network: networks.PackNet(network=network, order=_TASKS))
+    draft.set("experiment", warm_start=transfer.WarmStart(source=_train_packed()))
+
+
+@functools.cache
+def _train_packed() -> str:
+    """Return the folder of the last run of two that leave weights free for a third task."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, sparsity in ((1, 0.6), (2, 0.3)):
+        made, own = make([BY_NAME["pruning"]]), _TASKS[:number]
+        packed = dataclasses.replace(
+            made.model,
+            network=networks.PackNet(network=made.model.network, order=own),
+            heads=[head for head in made.model.heads if head.name in own],
+            pruning=[dataclasses.replace(made.model.pruning[0], sparsity=sparsity)],
+        )
+        source = transfer.WarmStart(source=f"{folder}/1") if number > 1 else None
+        made = dataclasses.replace(made, model=packed, warm_start=source)
+        tiny.train(made, pathlib.Path(folder, str(number)))
+    return f"{folder}/2"
+
+
+def _mask_added_task(draft: Draft) -> None:
+    draft.wrappers.append(lambda network: networks.Piggyback(network=network, added=["size"]))
+    draft.set("experiment", warm_start=transfer.WarmStart(source=_train_source()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _InShards(distribution.Distribution):
+    """One process that cuts tables as one of several servers would."""
+
+    def _sharding(self, place: Any) -> sharding.Sharding:
+        del place
+        return sharding.Sharding(servers=2, min_bytes=16)
+
+
+def _rank_groups(draft: Draft) -> None:
+    draft.heads.append(heads.Ranking(name="order", label="sign", group="group"))
+    draft.set("data", sampler=whole_groups.WholeGroups(group="group"))
+
+
+def _retrieve(draft: Draft) -> None:
+    negatives = drawn_items.DrawnItems(num=8, features=["word"])
+    draft.heads.append(
+        heads.Retrieval(name="found", label="sign", item="item", negatives=negatives)
+    )
+    draft.set(
+        "network",
+        make=lambda mlp: networks.SharedBottom(
+            trunk=networks.TwoTower(
+                query=mlp(layers=[6]), item=mlp(layers=[6]), item_columns=["categorical_*"]
+            )
+        ),
+    )
+
+
+def _cut_and_mix(draft: Draft) -> None:
+    draft.columns.append(features.Image(names=["photo"]))
+    draft.set("model", mixing=mixing.CutMix(columns=["image_photo"]))
+
+
+def _add_funnel(draft: Draft) -> None:
+    draft.heads += [
+        heads.Binary(name="shown", label="kind", positive=[1, 2], negative=[0]),
+        heads.Binary(
+            name="bought", label="kind", positive=[2], negative=[0, 1], within={"kind": [1, 2]}
+        ),
+    ]
+    loss = auxiliary.DoublyRobust(task="bought", propensity="shown", layers=[3])
+    draft.losses.append(loss)
+
+
+def _build_keras() -> Any:
+    """Make a model of Keras of vectors, one or several."""
+    start = tf.keras.initializers.GlorotUniform(seed=3)
+    dense = tf.keras.layers.Dense(8, activation="relu", kernel_initializer=start)
+
+    class Joined(tf.keras.Model):
+        """Joins its inputs before a layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = dense
+
+        def call(self, inputs: Any) -> tf.Tensor:
+            """Run the layer, [B, D] or {column: [B, D]} -> [B, 8]."""
+            given = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
+            return self.dense(tf.concat(given, 1))
+
+    return Joined()
+
+
 def _add_tasks(draft: Draft) -> None:
     draft.heads.extend(heads.Binary(name=f"sign_{n}", label="sign") for n in range(64))
 
@@ -313,7 +424,56 @@ FEATURES = (
         name="history",
         switch=_column(features.History(name="clicks", events=[_EVENTS], encoder=histories.GRU())),
     ),
+    Feature(
+        name="history of interests",
+        switch=_column(
+            features.History(
+                name="clicks",
+                events=[_EVENTS],
+                encoder=histories.InterestEvolution(units=4, next_event_weight=1.0),
+                target=["categorical_word"],
+            )
+        ),
+        exempt=_divide("events are told from those of other rows of the slice"),
+    ),
+    Feature(
+        name="text",
+        switch=_column(
+            features.Text(
+                names=["word"],
+                tokenizer=tokenizers.Bytes(),
+                encoder=histories.Convolution(filters=4),
+                dimension=4,
+            )
+        ),
+    ),
+    Feature(
+        name="unified table",
+        switch=_column(
+            _table(features.Unified, num_buckets=8), _table(features.Unified, "user", num_buckets=8)
+        ),
+    ),
+    Feature(
+        name="images moved at random",
+        switch=_column(
+            features.Image(
+                names=["photo"], augmentations=[augmentations.Crop(padding=1), augmentations.Flip()]
+            )
+        ),
+    ),
+    # TensorFlow draws the first values of each shard apart.
+    Feature(name="shards", switch=_set("experiment", distribution=_InShards())),
     Feature(name="sampler", switch=_set("data", sampler=sampling.Power(label="sign"))),
+    Feature(
+        name="progressive sampler",
+        switch=_set("data", sampler=sampling.Progressive(label="sign", epochs=2)),
+    ),
+    Feature(name="ranked groups", switch=_rank_groups),
+    Feature(
+        name="retrieval with drawn items",
+        switch=_retrieve,
+        exempt=_divide("rows are compared within a slice"),
+    ),
     Feature(name="cache", **_watch("data", cache=True)),
     # Networks.
     Feature(
@@ -350,7 +510,60 @@ FEATURES = (
         ),
     ),
     Feature(name="star", switch=_star),
+    Feature(
+        name="star with its norm",
+        switch=functools.partial(_star, norm=True),
+        exempt={"slices": "it sees each slice alone"},
+    ),
     Feature(name="pepnet", switch=_pepnet),
+    Feature(name="packnet", switch=_pack),
+    Feature(name="piggyback", switch=_mask_added_task),
+    Feature(
+        name="ple",
+        switch=_network(
+            lambda mlp: networks.PLE(experts=[mlp(layers=[6]), mlp(layers=[6])], num_shared=2)
+        ),
+    ),
+    Feature(
+        name="codes",
+        switch=_network(
+            _trunk(lambda mlp: networks.Codes(trunk=mlp(layers=[8]), num_codes=4, num_groups=2))
+        ),
+    ),
+    Feature(
+        name="rbm with chains",
+        switch=_network(_trunk(lambda mlp: networks.RBM(units=6, visible="gaussian", chains=4))),
+    ),
+    Feature(
+        name="learned branches",
+        switch=_network(
+            lambda mlp: networks.LTB(
+                levels=[mlp(layers=[6]), mlp(layers=[6])], num_nodes=[2, 2], tower=mlp(layers=[4])
+            )
+        ),
+    ),
+    Feature(
+        name="mtan", switch=_network(lambda mlp: networks.MTAN(layers=[6, 6], batch_norm=False))
+    ),
+    Feature(
+        name="transformer of columns",
+        switch=_network(
+            _trunk(
+                lambda mlp: networks.FTTransformer(
+                    dimension=4,
+                    num_blocks=1,
+                    num_heads=2,
+                    attention_dropout=0.0,
+                    feed_forward_dropout=0.0,
+                )
+            )
+        ),
+    ),
+    Feature(
+        name="keras",
+        switch=_network(_trunk(lambda mlp: networks.KerasModel(build=_build_keras))),
+    ),
+    Feature(name="layer norm and residuals", switch=_set("trunk", layer_norm=True, residual=True)),
     Feature(
         name="aitm",
         switch=_wrap(lambda network: networks.AITM(network=network, after={"kind": ["sign"]})),
@@ -362,6 +575,28 @@ FEATURES = (
     ),
     # Their variables are stacked unless another feature has to see each one alone.
     Feature(name="64 equal tasks", switch=_add_tasks, rounding={"off": 1e-5}),
+    Feature(
+        name="cosine and margins",
+        switch=_set(
+            "kind",
+            classifier=classifiers.Cosine(scale=10.0),
+            objective=softmax.CrossEntropy(margin=softmax.LDAM(scale=10.0)),
+        ),
+    ),
+    Feature(
+        name="mixture of densities",
+        switch=lambda draft: draft.heads.append(
+            heads.MixtureDensity(name="spread", label="size", num_components=2)
+        ),
+    ),
+    Feature(
+        name="gaussian mixture",
+        switch=lambda draft: draft.heads.append(
+            heads.GaussianMixture(name="density", num_components=2, num_starts=2)
+        ),
+        exempt=_divide("the averages that choose a start move by slice, those of one replica"),
+    ),
+    Feature(name="funnel, doubly robust", switch=_add_funnel),
     Feature(name="class prior", switch=_set("kind", class_counts=[10, 20, 30])),
     Feature(
         name="calibration by slice",
@@ -382,6 +617,23 @@ FEATURES = (
         name="uncertainty",
         switch=_set("model", weighting=weighting.UncertaintyWeighting()),
     ),
+    Feature(
+        name="weights by schedule",
+        switch=_set(
+            "model",
+            weighting=weighting.Scheduled(
+                weights={
+                    "sign": schedules.Polynomial(value=1.0, end_value=0.2, decay_steps=4),
+                    "kind": 1.0,
+                    "size": 0.1,
+                }
+            ),
+        ),
+    ),
+    Feature(name="random weights", switch=_set("model", weighting=weighting.RandomLossWeighting())),
+    Feature(
+        name="dynamic weights", switch=_set("model", weighting=weighting.DynamicWeightAverage())
+    ),
     Feature(name="famo", switch=_set("model", weighting=weighting.FAMO())),
     Feature(name="pcgrad", switch=_surgery(methods.PCGrad())),
     Feature(
@@ -389,6 +641,19 @@ FEATURES = (
         switch=_surgery(methods.MGDA(normalizer="l2"), on="representation"),
     ),
     Feature(name="cagrad in some steps", switch=_surgery(methods.CAGrad(), every_steps=2)),
+    Feature(
+        name="modo of three samples",
+        switch=_surgery(methods.MoDo()),
+        exempt=_divide("its samples are parts of each slice"),
+    ),
+    Feature(name="moco", switch=_surgery(methods.MoCo(), scopes=["^network/"])),
+    Feature(name="trimmed mean", switch=_surgery(methods.TrimmedMean())),
+    Feature(name="clipped tasks", switch=_surgery(methods.Clipped(max_norm=0.5))),
+    Feature(
+        name="task affinity",
+        **_watch("model", surgery=affinity.TaskAffinity(every_steps=2)),
+        rounding={"off": 1e-6},
+    ),
     Feature(name="grad drop", switch=_surgery(methods.GradDrop(leak=0.2))),
     Feature(name="grad norm", switch=_surgery(methods.GradNorm(), scopes=["^network/"])),
     # What is watched is an output of its op, which TensorFlow then fuses with no other.
@@ -403,6 +668,20 @@ FEATURES = (
     ),
     # Losses without a head.
     Feature(name="adversarial", **_loss(auxiliary.Adversarial, epsilon=0.1)),
+    Feature(name="virtual adversarial", **_loss(auxiliary.VirtualAdversarial)),
+    Feature(
+        name="gradient reversal",
+        switch=lambda draft: draft.losses.append(
+            auxiliary.GradientReversal(
+                head=heads.MultiClass(name="of_item", label="item", classes=3), layers=[4]
+            )
+        ),
+    ),
+    Feature(
+        name="contrastive",
+        **_loss(auxiliary.Contrastive, layers=[4]),
+        exempt=_divide("rows are compared within a slice"),
+    ),
     Feature(
         name="mean teacher",
         switch=_average_and_teach,
@@ -431,6 +710,7 @@ FEATURES = (
         switch=_set("model", mixing=mixing.Mixup(alpha=0.5)),
         exempt=_divide("each slice mixes its own rows"),
     ),
+    Feature(name="cutmix", switch=_cut_and_mix, exempt=_divide("each slice mixes its own rows")),
     # The update.
     Feature(name="lazy adam", switch=_optimize(optimizers.LazyAdam(learning_rate=0.01))),
     Feature(
@@ -457,6 +737,30 @@ FEATURES = (
         switch=_set("update", clipping=clipping.GlobalNorm(max_norm=0.5)),
         off=_set("update", clipping=clipping.GlobalNorm(max_norm=1e9)),
     ),
+    Feature(name="clipped by weights", switch=_set("update", clipping=adaptive_clipping.AGC())),
+    Feature(
+        name="clipped by past norms",
+        switch=_set("update", clipping=adaptive_clipping.AutoClip(percentile=50.0, window=3)),
+    ),
+    Feature(
+        name="clipped by pattern",
+        switch=_set(
+            "update",
+            clipping=clipping.ByPattern(
+                parts={
+                    "^features/": clipping.AverageNorm(max_norm=0.01),
+                    "^network/": clipping.Norm(max_norm=0.1),
+                    "^head/": clipping.Value(max_value=0.05),
+                }
+            ),
+        ),
+    ),
+    Feature(name="rates by pattern", switch=_set("update", rates={"^network/": 0.1})),
+    Feature(
+        name="row-wise adagrad",
+        switch=_optimize(optimizers.RowWiseAdagrad(learning_rate=0.05)),
+    ),
+    Feature(name="steps skipped", **_watch("update", if_not_finite="skip")),
     Feature(
         name="penalties",
         switch=_set(
@@ -499,12 +803,50 @@ FEATURES = (
             density=densities.Global(),
         ),
     ),
+    Feature(
+        name="two of four weights",
+        **_prune(patterns=["hidden_1/kernel$"], sparsity=None, granularity=granularity.NOfM()),
+    ),
+    Feature(
+        name="pruned blocks",
+        **_prune(
+            patterns=["hidden_1/kernel$"],
+            granularity=granularity.Blocks(shape=(4, 4)),
+            criterion=criteria.Taylor(),
+        ),
+    ),
+    Feature(name="wanda", **_prune(criterion=criteria.Wanda(), density=densities.Uniform())),
+    Feature(
+        name="pruning by task",
+        **_prune(criterion=criteria.TaskSaliency(), density=densities.Global()),
+    ),
+    Feature(
+        name="inputs of four bits",
+        switch=_set(
+            "model",
+            quantization=quantization.Quantization(
+                activations={"^network/trunk/hidden_1": quantization.Uniform(bits=4)}
+            ),
+        ),
+        exempt=_divide("a small difference may round to another of few values"),
+    ),
+    Feature(name="ternary", switch=_quantize(quantization.Ternary())),
     Feature(name="four bits", switch=_quantize(quantization.Uniform(bits=4))),
     # How a step is computed and watched.
     Feature(
         name="bfloat16",
         switch=_set("run", precision=precision.Precision(dtype="bfloat16")),
         exempt=_divide("sums of 16 bits round by slice, and what is cut or moved may follow"),
+    ),
+    Feature(
+        name="float16",
+        switch=_set("run", precision=precision.Precision(dtype="float16", growth_steps=2)),
+        exempt=_divide("sums of 16 bits round by slice, and what is cut or moved may follow"),
+    ),
+    Feature(
+        name="xla",
+        **_watch("run", precision=precision.Precision(xla=True)),
+        rounding={"off": 1e-5},
     ),
     Feature(name="one step a call", **_watch("run", steps_per_call=1)),
     Feature(name="slices", switch=_set("run", micro_batches=2)),

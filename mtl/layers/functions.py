@@ -277,8 +277,7 @@ def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Ten
     """
     if not training or rate == 0:
         return inputs
-    with draws.draw_without_xla():
-        drawn = tf.random.stateless_uniform(tf.shape(inputs), draws.make_step_seed(name))
+    drawn = draws.draw_uniform(tf.shape(inputs), draws.make_step_seed(name))
     return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
 
@@ -296,8 +295,7 @@ def gumbel_softmax(
     scores = tf.cast(logits, tf.float32)
     if training:
         count = math.prod(logits.shape[1:])
-        with draws.draw_without_xla():
-            drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
+        drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
         # Numbers in [0, 1) have steps of 2^-23: from the middle of one a logarithm is finite.
         gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))

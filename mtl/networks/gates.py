@@ -69,9 +69,7 @@ class Softmax:
         return tf.cast(weights, inputs.dtype)
 
     def _drop(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
-        drawn = tf.random.stateless_uniform(
-            tf.shape(weights), draws.make_step_seed(f"{scope}/drop")
-        )
+        drawn = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         kept = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(kept, axis=-1, keepdims=True)
         # Divided where the sum is 0, both branches of the `where` would have a NaN in the gradient.

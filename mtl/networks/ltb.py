@@ -118,10 +118,10 @@ class LTB(types.Network):
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
         least = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
         # Another slice or replica would draw other numbers.
-        with draws.draw_without_xla(), draws.draw_for_slice(0):
+        with draws.draw_for_slice(0):
             drawn = tf.stack(
                 [
-                    tf.random.stateless_uniform(
+                    draws.draw_uniform(
                         logarithms.shape[1:], draws.make_step_seed(f"{scope}/draw"), minval=least
                     )
                     for scope in scopes

@@ -166,7 +166,7 @@ class RBM:
         with draws.draw_for_slice(0):
             seed = draws.make_step_seed("chains")
         shape = [self.steps, self.chains, machine.count_draws()]
-        for drawn in tf.unstack(tf.random.stateless_uniform(shape, seed)):
+        for drawn in tf.unstack(draws.draw_uniform(shape, seed)):
             chains = machine.resample(chains, drawn)
         new = tf.where(is_odd, tf.stack([chains, both[1]]), tf.stack([both[0], chains]))
         step_state.assign_with_update(kept, tf.stop_gradient(new))

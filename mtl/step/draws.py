@@ -1,6 +1,6 @@
 """Seeds of random draws: of the run and the step alone, so that a restored run repeats them.
 
-keep = tf.random.stateless_uniform(shape, draws.make_step_seed("dropout"))
+keep = draws.draw_uniform(shape, draws.make_step_seed("dropout"))
 with draws.draw_for_slice(index):               # another slice of the batch draws other numbers
     layers.dropout(hidden, 0.1, "dropout", training=True)
 offsets = draws.draw_rows("crop", num_rows, 2)  # a row draws the same ones in whatever slice it is
@@ -9,7 +9,7 @@ with draws.draw_again(1): ...                   # another pass over these rows d
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -62,6 +62,14 @@ def draw_without_xla() -> contextlib.AbstractContextManager[None]:
     return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
+def draw_uniform(
+    shape: tf.Tensor | Sequence[int], seed: tf.Tensor, minval: float = 0.0
+) -> tf.Tensor:
+    """Draw float32 numbers in [minval, 1), the same whether XLA compiles what reads them or not."""
+    with draw_without_xla():
+        return tf.random.stateless_uniform(shape, seed, minval=minval)
+
+
 def make_step_seed(name: str) -> tf.Tensor:
     """Make a seed [2] int32 of the run, the scope with `name`, the slice and the step.
 
@@ -90,7 +98,7 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     with draw_for_slice(0):
         seed = make_step_seed(name)
     # Drawn for all rows at once, as no generator of TensorFlow's takes a seed for each row.
-    drawn = tf.random.stateless_uniform([own.total * num_rows, size], seed)
+    drawn = draw_uniform([own.total * num_rows, size], seed)
     if isinstance(own.total, int) and own.total == 1:
         return drawn
     return tf.slice(drawn, [own.number * num_rows, 0], [num_rows, size])

@@ -1,4 +1,8 @@
+import pathlib
+import re
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from mtl.step import draws
@@ -27,3 +31,30 @@ def test_a_row_draws_the_same_numbers_however_the_batch_is_cut():
         np.testing.assert_array_equal(np.concatenate(values), expected)
     assert len(np.unique([expected, later, apart])) == 3 * 12 * 5
     assert expected.min() >= 0 and expected.max() < 1
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(not tf.test.is_built_with_xla(), reason="TensorFlow is built without XLA")
+def test_xla_draws_no_other_numbers():
+    def draw():
+        drawn = [draws.draw_rows("gibbs", 12, 5), draws.draw_uniform([12, 5], tf.constant([1, 2]))]
+        return [2 * tf.tanh(numbers) + 1 for numbers in drawn]
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.create_global_step()
+        plain = draw()
+        with tf.xla.experimental.jit_scope():
+            compiled = draw()
+        session.run(tf1.global_variables_initializer())
+        options, ran = tf1.RunOptions(output_partition_graphs=True), tf1.RunMetadata()
+        found = session.run([plain, compiled], options=options, run_metadata=ran)
+        ops = {node.op for graph in ran.partition_graphs for node in graph.node}
+    assert "_XlaRun" in ops
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_networks_draw_by_functions_that_xla_leaves_alone():
+    root = pathlib.Path(draws.__file__).parents[1]
+    files = [*(root / "networks").glob("*.py"), root / "layers" / "functions.py"]
+    own = [p.name for p in files if re.search(r"tf\.random\.(stateless_)?\w+\(", p.read_text())]
+    assert len(files) > 20 and own == []

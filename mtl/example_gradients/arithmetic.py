@@ -1,5 +1,7 @@
 """Where examples lie in what is computed of them: entry by entry, in products, sums and images."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from mtl.example_gradients import layouts, lists, sizes
@@ -100,9 +102,7 @@ def _reduced(given: Given) -> list[State] | None:
     if axes is None or given.states[0] is not layout:
         return None
     if layout.axis in axes:
-        # The gradient of a sum of losses is that of each example; a maximum or product mixes them.
-        is_sum = given.op.type in ("Mean", "Sum") and given.is_moved and not layout.owner
-        return [TOTAL] if is_sum else None
+        return _added_up(given)
     attributes = given.op.node_def.attr
     keeps = "keep_dims" in attributes and given.op.get_attr("keep_dims")
     left = [n for n in range(rank) if keeps or n not in axes]
@@ -110,17 +110,24 @@ def _reduced(given: Given) -> list[State] | None:
     return given.to(left.index(layout.axis), dims)
 
 
+def _added_up(given: Given) -> list[State] | None:
+    """Treat what is reduced over the examples."""
+    # The gradient of a sum of losses is that of each example; a maximum or product mixes them.
+    is_sum = given.op.type in ("Mean", "Sum") and given.is_moved and not given.layout.owner
+    return [TOTAL] if is_sum else None
+
+
 def _matmul(given: Given) -> list[State] | None:
     """Treat [..., M, K] by [..., K, N]; examples along K would be added up."""
     op, rank = given.op, given.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [op.get_attr(name) for name in names]
+    kept = (2 - turned[0], 1 + turned[1])  # The axes of M and N, counted from the end.
     found = set()
     for place, layout in given.placed:
         from_end = op.inputs[place].shape.rank - layout.axis
-        own = {0: 1 if turned[0] else 2, 1: 2 if turned[1] else 1}[place]
         if from_end <= 2:
-            if from_end != own or len(given.placed) > 1:
+            if from_end != kept[place] or len(given.placed) > 1:
                 return None
             return given.to(rank - 2 + place)
         if len(given.placed) == 1 and not given.fits(1 - place, from_end):
@@ -135,19 +142,26 @@ def _einsum(given: Given) -> list[State] | None:
     if "." in equation or "->" not in equation:
         return None
     terms = terms.split(",")
-    letters = {(terms[n][layout.axis], layout.key) for n, layout in given.placed}
-    letter = terms[given.placed[0][0]][given.layout.axis]
-    shared = [n for n, term in enumerate(terms) if letter in term]
-    is_shared = all(
-        isinstance(given.states[n], Layout) or given.is_even(given.op.inputs[n]) for n in shared
-    )
-    once = all(term.count(letter) <= 1 for term in [*terms, result]) and letter in result
-    if len(letters) > 1 or not is_shared or not once:
+    letter = _find_letter(given, terms)
+    if letter is None or result.count(letter) != 1:
         return None
     dims: dict[str, sizes.Size | None] = {}
     for term, tensor in zip(terms, given.op.inputs, strict=True):
         dims.update(zip(term, given.known.dims(tensor) or [], strict=False))
     return given.to(result.index(letter), [dims.get(name) for name in result])
+
+
+def _find_letter(given: Given, terms: Sequence[str]) -> str | None:
+    """Return the letter that examples lie along, once in a term; None if they lie otherwise."""
+    found = {(terms[n][layout.axis], layout.key) for n, layout in given.placed}
+    letter = terms[given.placed[0][0]][given.layout.axis]
+    fit = all(
+        isinstance(given.states[n], Layout) or given.is_even(given.op.inputs[n])
+        for n, term in enumerate(terms)
+        if letter in term
+    )
+    once = all(term.count(letter) <= 1 for term in terms)
+    return letter if len(found) == 1 and fit and once else None
 
 
 def _segments(given: Given) -> list[State] | None:

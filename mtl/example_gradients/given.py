@@ -130,14 +130,17 @@ class Given:
             return self.known.state(tensor) == EVEN
         op = tensor.op
         if op.type == "Const":
-            value = tf.get_static_value(tensor)
-            return value is not None and (value.size < 2 or bool(np.all(value == value.flat[0])))
+            return _are_equal(tf.get_static_value(tensor))
         if op.type in ("Fill", "OnesLike", "ZerosLike", *DRAWS):
             return True
         if op.type in ("BroadcastTo", "ExpandDims", "Reshape", "Tile"):
             return self.is_even(op.inputs[0])
         is_made = op.type in ENTRY_BY_ENTRY and tensor.shape.rank is not None
         return is_made and all(own.shape.rank == 0 or self.is_even(own) for own in op.inputs)
+
+
+def _are_equal(values: np.ndarray | None) -> bool:
+    return values is not None and (values.size < 2 or bool(np.all(values == values.flat[0])))
 
 
 Rule = Callable[[Given], list[State] | None]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from mtl.example_gradients import sizes
 from mtl.example_gradients.given import Given, Rule
@@ -132,11 +133,26 @@ def _sliced(given: Given) -> list[State] | None:
     steps = given.static(3)
     if steps is None or given.states[0] is not layout:
         return None
-    masks = {
-        name: given.op.get_attr(f"{name}_mask")
-        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-    }
-    left: list[int | None] = []  # The axis that each one of the output comes from; None of a new.
+    left, cut = _trace_axes(given.op, steps, rank)
+    if layout.axis in cut:
+        return None
+    dims = [sizes.ONE if n is None else None if n in cut else layout.dims[n] for n in left]
+    return given.to(left.index(layout.axis), dims)
+
+
+def _trace_axes(
+    op: tf.Operation, steps: np.ndarray, rank: int
+) -> tuple[list[int | None], list[int]]:
+    """Return where each axis of a slice comes from, None for a new one; and the axes that are cut.
+
+    Args:
+      op: the slice.
+      steps: one for each of its terms.
+      rank: how many axes its input has.
+    """
+    names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    masks = {name: op.get_attr(f"{name}_mask") for name in names}
+    left: list[int | None] = []
     cut: list[int] = []
     axis = 0
     for n, step in enumerate(steps):
@@ -152,11 +168,7 @@ def _sliced(given: Given) -> list[State] | None:
             cut += [] if is_whole else [axis]
             left += [] if masks["shrink_axis"] & bit else [axis]
             axis += 1
-    left += range(axis, rank)
-    if layout.axis in cut:
-        return None
-    dims = [sizes.ONE if n is None else None if n in cut else layout.dims[n] for n in left]
-    return given.to(left.index(layout.axis), dims)
+    return [*left, *range(axis, rank)], cut
 
 
 def _slice(given: Given) -> list[State] | None:
@@ -187,19 +199,25 @@ def _gathered(given: Given) -> list[State] | None:
     """Treat GatherV2: rows by indices of examples, or the same indices of every example."""
     table, indices = given.states[:2]
     ranks = [tensor.shape.rank for tensor in given.op.inputs[:2]]
-    axes, batch_dims = given.axes(2, ranks[0]), given.op.get_attr("batch_dims")
+    axes = given.axes(2, ranks[0])
     if axes is None:
         return None
-    if isinstance(table, Layout) and isinstance(indices, Layout):
-        are_first = table.axis == indices.axis == 0 and table.key == indices.key
-        return given.to(0) if are_first and batch_dims >= 1 else None
-    if batch_dims:
-        return None
+    if given.op.get_attr("batch_dims"):
+        return _gathered_apart(given)
     if isinstance(indices, Layout) and table is None:
         return given.to(axes[0] + indices.axis)
     if isinstance(table, Layout) and indices is None and table.axis != axes[0]:
         return given.to(table.axis + (ranks[1] - 1) * (table.axis > axes[0]))
     return None
+
+
+def _gathered_apart(given: Given) -> list[State] | None:
+    """Treat a GatherV2 that looks rows up in a table of each example."""
+    table, indices = given.states[:2]
+    if not isinstance(table, Layout) or not isinstance(indices, Layout):
+        return None
+    are_first = table.axis == indices.axis == 0 and table.key == indices.key
+    return given.to(0) if are_first and given.op.get_attr("batch_dims") >= 1 else None
 
 
 def _looked_up(given: Given) -> list[State] | None:

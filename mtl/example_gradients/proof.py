@@ -121,27 +121,31 @@ class Proof:
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
             return False
         gap = self.gap
-        # These ops are never run: it only counts where the entries of cotangents end up.
-        upstream = [tf.zeros_like(output) for output, _ in pairs]
-        for tensor, (_, state) in zip(upstream, pairs, strict=True):
-            self._states[tensor.name] = state
-            self._moved.add(tensor.name)
+        upstream = self._make_cotangents(pairs)
         first, inputs = len(op.graph.get_operations()), list(op.inputs)
         outputs = [output for output, _ in pairs]
         found = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
         ops = op.graph.get_operations()[first:]
         for made in ops:
             self._pass(made)
-        is_apart = _are_linear(ops, upstream) and all(
-            back is None or self._lie_alike(back, own)
-            for back, own in zip(found, inputs, strict=True)
-            if self.state(own) is not None
-        )
+        is_apart = _are_linear(ops, upstream) and all(map(self._lies_like_input, found, inputs))
         self.gap = gap if is_apart else self.gap
         return is_apart
 
-    def _lie_alike(self, one: tf.Tensor, other: tf.Tensor) -> bool:
-        pair = sizes.all_known([self.find_layout(one), self.find_layout(other)])
+    def _make_cotangents(self, pairs: Sequence[tuple[tf.Tensor, layouts.State]]) -> list[tf.Tensor]:
+        """Return a tensor in the place of the gradient of each output, with the output's state."""
+        # These ops are never run: it only counts where the entries of cotangents end up.
+        upstream = [tf.zeros_like(output) for output, _ in pairs]
+        for tensor, (_, state) in zip(upstream, pairs, strict=True):
+            self._states[tensor.name] = state
+            self._moved.add(tensor.name)
+        return upstream
+
+    def _lies_like_input(self, gradient: tf.Tensor | None, given: tf.Tensor) -> bool:
+        """Return whether the gradient of an input, if there is one, lies like that input."""
+        if gradient is None or self.state(given) is None:
+            return True
+        pair = sizes.all_known([self.find_layout(gradient), self.find_layout(given)])
         return pair is not None and len({(of.axis, of.key) for of in pair}) == 1
 
     def _enter(self, values: tf.Tensor | tf.RaggedTensor) -> None:
@@ -162,28 +166,37 @@ class Proof:
     def _pass(self, op: tf.Operation) -> None:
         """Find the states of what comes out of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
-        # The shape of what a variable has moved depends on no value of the variable.
-        is_value = op.type not in _SIZES
-        is_moved = is_value and self._moves(op)
+        is_moved = self._moves(op)
         if is_moved:
             self._moved.update(tensor.name for tensor in op.outputs)
-        if not any(states):
-            return
-        found: list[layouts.State] | None = None
+        if any(states):
+            found = self._find_states(op, states, is_moved)
+            self._states.update(
+                (tensor.name, state) for tensor, state in zip(op.outputs, found, strict=True)
+            )
+
+    def _find_states(
+        self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
+    ) -> list[layouts.State]:
+        """Return the states of the outputs by those of the inputs; keep the op if it is a gap."""
         if any(tensor.name in self._declared for tensor in op.outputs):
-            found = [self.examples(0, layouts.own_dims(op.outputs[0]))]
-        elif layouts.UNKNOWN not in states:
-            found = rules.outputs(op, self, is_moved)
-        if found is None:
+            return [self.examples(0, layouts.own_dims(op.outputs[0]))]
+        is_known = layouts.UNKNOWN not in states
+        found = rules.outputs(op, self, is_moved) if is_known else None
+        if found is not None:
+            return found
+        if not is_moved:
             # Without a variable in it there is no gradient that could mix examples: it is data.
-            found = [layouts.UNKNOWN if is_moved else layouts.DATA] * len(op.outputs)
-            if is_moved and layouts.UNKNOWN not in states:
-                self.gap = self.gap or op
-        for tensor, state in zip(op.outputs, found, strict=True):
-            self._states[tensor.name] = state
+            return [layouts.DATA] * len(op.outputs)
+        if is_known:
+            self.gap = self.gap or op
+        return [layouts.UNKNOWN] * len(op.outputs)
 
     def _moves(self, op: tf.Operation) -> bool:
         """Return whether variables have a part in the values that an op gives."""
+        # The shape of what a variable has moved depends on no value of the variable.
+        if op.type in _SIZES:
+            return False
         is_lookup = op.type.startswith("LookupTable")
         return any(
             own.name in self._moved or (own.dtype == tf.resource and not is_lookup)
@@ -198,17 +211,27 @@ class Proof:
             op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
         }
         for loss in losses:
-            state = self.state(loss)
-            is_own = isinstance(state, layouts.Layout) and state == self.examples(0, state.dims[:1])
-            if not is_own and not (state == layouts.TOTAL and loss.shape.rank == 0):
+            if not self._is_by_example(loss):
                 tied.add(loss.op.name)
                 self.gap = self.gap or loss.op
-        known = {op.name for op in ops}
-        for op in reversed(ops):
-            users = (user.name for out in op.outputs for user in out.consumers())
-            if any(name in tied and name in known for name in users):
-                tied.add(op.name)
-        return tied
+        return _add_leading(ops, tied)
+
+    def _is_by_example(self, loss: tf.Tensor) -> bool:
+        """Return whether it is the losses of the examples, [B], or a sum over them."""
+        state = self.state(loss)
+        if isinstance(state, layouts.Layout):
+            return state == self.examples(0, state.dims[:1])
+        return state == layouts.TOTAL and loss.shape.rank == 0
+
+
+def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
+    """Return the names, and those of the ops that lead to them."""
+    known, found = {op.name for op in ops}, set(names)
+    for op in reversed(ops):
+        users = (user.name for out in op.outputs for user in out.consumers())
+        if any(name in found and name in known for name in users):
+            found.add(op.name)
+    return found
 
 
 def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:

@@ -6,13 +6,14 @@ A rule holds for every size of the batch. Inputs that are the same for all examp
 along the axis that examples lie along.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from mtl.example_gradients import arithmetic, layouts, lists, movement, sizes
 from mtl.example_gradients.given import DRAWS, ENTRY_BY_ENTRY, Given, Known
 from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, State
 
-_LINEAR = frozenset(["Add", "AddN", "AddV2", "Identity", "Neg", "Sub"])
 _RULES = {**arithmetic.RULES, **movement.RULES}
 _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
@@ -30,13 +31,19 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
     given = Given(op, known, is_moved)
     found = _apart_from_layouts(given)
     if found is None and given.placed:
-        named = _SIZE_ARGUMENTS.get(op.type, arithmetic.OF_SEGMENTS.get(op.type, ()))
-        is_data = any(s == DATA for n, s in enumerate(given.states) if n not in named)
-        rule = _RULES.get(op.type)
-        found = rule(given) if rule and not is_data and TOTAL not in given.states else None
+        found = _by_rule(given)
     if found and "_gradient_op_type" in op.node_def.attr and is_moved:
         return found if known.is_apart_back(op, found) else None
     return found
+
+
+def _by_rule(given: Given) -> list[State] | None:
+    """Treat ops that a tensor with a layout enters."""
+    kind = given.op.type
+    rule = _RULES.get(kind)
+    named = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
+    is_data = any(s == DATA for n, s in enumerate(given.states) if n not in named)
+    return rule(given) if rule and not is_data and TOTAL not in given.states else None
 
 
 def _apart_from_layouts(given: Given) -> list[State] | None:
@@ -51,16 +58,25 @@ def _apart_from_layouts(given: Given) -> list[State] | None:
         return [given.known.examples(0, layouts.own_dims(given.output))]
     if op.type in ("BroadcastTo", "Tile") and given.is_free(0):
         return _spread(given)
-    is_drawn = op.type in DRAWS and given.states[1:].count(None) == len(op.inputs) - 1
-    if is_drawn or (op.type == "Fill" and given.is_free(1)):
-        return [EVEN]
-    if op.type in ("ExpandDims", "Reshape") and given.states[0] == EVEN:
-        return [EVEN]
-    is_like = op.type in ("OnesLike", "ZerosLike")
-    is_made = op.type in ENTRY_BY_ENTRY and not given.placed and DATA not in given.states
-    if is_like or (is_made and all(t.shape.rank == 0 or given.is_even(t) for t in op.inputs)):
-        return [EVEN]
-    return None
+    is_even = _EVEN_IF.get(op.type, lambda given: False)
+    return [EVEN] if is_even(given) else None
+
+
+def _are_even(given: Given) -> bool:
+    """Return whether all inputs are even, or single values."""
+    if given.placed or DATA in given.states:
+        return False
+    return all(own.shape.rank == 0 or given.is_even(own) for own in given.op.inputs)
+
+
+_EVEN_IF: dict[str, Callable[[Given], bool]] = {
+    **dict.fromkeys(ENTRY_BY_ENTRY, _are_even),
+    **dict.fromkeys(DRAWS, lambda given: given.is_free(*range(1, len(given.states)))),
+    **dict.fromkeys(("ExpandDims", "Reshape"), lambda given: given.states[0] == EVEN),
+    **dict.fromkeys(("OnesLike", "ZerosLike"), lambda given: True),
+    "Fill": lambda given: given.is_free(1),
+}
+"""{op: when its output is even}."""
 
 
 def _are_lengths(given: Given) -> bool:
@@ -74,15 +90,31 @@ def _are_lengths(given: Given) -> bool:
 
 def _total(given: Given) -> list[State] | None:
     """Treat a sum over examples: find what is again a sum of what each of them makes."""
-    kind, states = given.op.type, given.states
-    is_one = states.count(TOTAL) == 1 and not given.placed
-    if kind == "StopGradient":
+    if given.op.type == "StopGradient":
         return [DATA]
-    is_sum = kind in _LINEAR and not given.placed
-    is_scaled = kind == "Mul" and is_one
-    is_divided = kind in ("DivNoNan", "RealDiv") and is_one and states[0] == TOTAL
-    is_reduced = kind in ("ExpandDims", "Mean", "Reshape", "Squeeze", "Sum") and states[0] == TOTAL
-    return [TOTAL] if is_sum or is_scaled or is_divided or is_reduced else None
+    is_total = _TOTAL_IF.get(given.op.type, lambda given: False)
+    return [TOTAL] if is_total(given) else None
+
+
+def _is_first(given: Given) -> bool:
+    """Return whether the first input is a sum over examples."""
+    return given.states[0] == TOTAL
+
+
+def _is_one(given: Given) -> bool:
+    """Return whether one input alone is such a sum, and no other has a layout."""
+    return given.states.count(TOTAL) == 1 and not given.placed
+
+
+_TOTAL_IF: dict[str, Callable[[Given], bool]] = {
+    **dict.fromkeys(
+        ("Add", "AddN", "AddV2", "Identity", "Neg", "Sub"), lambda given: not given.placed
+    ),
+    **dict.fromkeys(("DivNoNan", "RealDiv"), lambda given: _is_one(given) and _is_first(given)),
+    **dict.fromkeys(("ExpandDims", "Mean", "Reshape", "Squeeze", "Sum"), _is_first),
+    "Mul": _is_one,
+}
+"""{op: when a sum over examples that enters it comes out as such a sum}."""
 
 
 def _spread(given: Given) -> list[State] | None:
@@ -92,13 +124,19 @@ def _spread(given: Given) -> list[State] | None:
         return None
     missing = len(target) - len(dims)
     dims = [*[sizes.ONE] * missing, *dims]
-    places = [n for n, size in enumerate(target) if size == given.known.count]
-    # Where B is a number, a size may equal it by chance and proves nothing.
-    if not given.known.count.unknown or len(places) != 1 or dims[places[0]] != sizes.ONE:
+    axis = _find_batch(target, given.known.count)
+    if axis is None or dims[axis] != sizes.ONE:
         return None
     spread, own = sizes.all_known(target), sizes.all_known(dims)
     if spread is None or own is None:
         return None
     if given.op.type == "Tile":
         spread = [times * size for times, size in zip(spread, own, strict=True)]
-    return [given.known.examples(places[0], spread)]
+    return [given.known.examples(axis, spread)]
+
+
+def _find_batch(dims: sizes.Known, count: sizes.Size) -> int | None:
+    """Return the one axis whose size is B; None if it is not certain."""
+    places = [n for n, size in enumerate(dims) if size == count]
+    # Where B is a number, a size may equal it by chance and proves nothing.
+    return places[0] if count.unknown and len(places) == 1 else None

@@ -115,20 +115,23 @@ def _joined(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
-    values, ends = entries(op.inputs[0]), [tf.get_static_value(n) for n in op.inputs[1:]]
-    is_known = all(end is not None and end.size == 1 for end in ends)
-    if (
-        values is None
-        or not is_known
-        or op.get_attr("ellipsis_mask")
-        or op.get_attr("new_axis_mask")
-    ):
+    values, bounds = entries(op.inputs[0]), _read_bounds(op)
+    if values is None or bounds is None:
         return None
-    begin, end, stride = (int(n[0]) for n in ends)
+    begin, end, stride = bounds
     if op.get_attr("shrink_axis_mask"):
         return [values[begin]] if -len(values) <= begin < len(values) else None
     first = None if op.get_attr("begin_mask") else begin
     return values[first : None if op.get_attr("end_mask") else end : stride]
+
+
+def _read_bounds(op: tf.Operation) -> list[int] | None:
+    """Return begin, end and stride of a slice of one axis; None if they are not known."""
+    bounds = [tf.get_static_value(own) for own in op.inputs[1:]]
+    is_known = all(bound is not None and bound.size == 1 for bound in bounds)
+    if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
+        return None
+    return [int(bound[0]) for bound in bounds]
 
 
 def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:

@@ -8,7 +8,7 @@ TensorFlow's own optimizer merges equal ops but not what follows from two readin
 which might have moved between them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -69,11 +69,15 @@ class _Twins:
         sources = list(map(self._source, op.inputs))
         if op.type == "Const" or (sources and all(s.op.name in self._constant for s in sources)):
             self._constant.add(op.name)
+        if twin := self._find_earlier(op, sources):
+            self._found[op.name] = twin
+
+    def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
+        """Return an op like it that was there before, among those that its inputs reach."""
         earlier = next((source for source in sources if source.op.name not in self._new), None)
-        if earlier is not None and not self._passes_on(op):
-            others = (other for other in self._users(earlier) if self._are_alike(op, other))
-            if twin := next(others, None):
-                self._found[op.name] = twin
+        if earlier is None or self._passes_on(op):
+            return None
+        return next((own for own in self._users(earlier) if self._are_alike(op, own)), None)
 
     def _users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the ops before that a tensor reaches."""

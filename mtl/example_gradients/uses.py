@@ -107,12 +107,16 @@ def find_uses(
     for variable, name in zip(variables, names, strict=True):
         name_of_handle = find_handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
-        own = _uses(readers, of_batch, known)
-        own = own if own is None else [_placed(use, proof) for use in own]
-        is_known = own is not None and all(map(_is_known, own))
+        own = _place_all(_uses(readers, of_batch, known), proof)
         is_whole = names.count(name) == 1  # And no shard of a table.
-        found[name] = own if is_known and is_whole else None
+        found[name] = own if is_whole else None
     return Found(found, proof.gap and proof.gap.name)
+
+
+def _place_all(own: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
+    """Return uses with their layouts; None unless all uses are known."""
+    placed = [_placed(use, proof) for use in own or ()]
+    return placed if own is not None and all(map(_is_known, placed)) else None
 
 
 def _placed(use: Use, proof: proof_lib.Proof) -> Use:
@@ -175,21 +179,29 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
     """Follow one reading through ops without a batch to those with one."""
-    waiting, seen, found = [(read, True)], {read.name}, []
+    waiting, seen = [(read, True)], {read.name}
+    found: list[Use] = []
     while waiting:
         tensor, is_plain = waiting.pop()
         for op in tensor.consumers():
             if op.name not in known:
                 continue
             if op.name in of_batch:
-                places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
-                kind = _KINDS.get(op.type, "")
-                found += [Use(kind, op, place, (read,), is_plain) for place in places]
+                found += _list_entries(read, tensor, op, is_plain)
                 continue
             new = [output for output in op.outputs if output.name not in seen]
             seen.update(output.name for output in new)
             waiting += [(output, is_plain and op.type == "Identity") for output in new]
     return found
+
+
+def _list_entries(
+    read: tf.Tensor, tensor: tf.Tensor, op: tf.Operation, is_plain: bool
+) -> list[Use]:
+    """Return the uses of a reading by an op that a tensor made of it enters."""
+    places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
+    kind = _KINDS.get(op.type, "")
+    return [Use(kind, op, place, (read,), is_plain) for place in places]
 
 
 def _is_known(use: Use) -> bool:

@@ -75,14 +75,7 @@ def run_eagerly(
         rule = "be None where the rows of a training step are run eagerly"
         mixing = experiment.model.mixing
         checks.require(mixing is None, "MultiTaskModel.mixing", rule, mixing)
-    of_graph: dict[str, np.ndarray] = {}
-    weights: dict[str, np.ndarray] = {}
-    for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
-        opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
-        with opened as graph:
-            variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
-            weights.update(graph.session.run(variables))
-            of_graph.update(graph.session.run(dict(graph.outputs), graph.fed))
+    weights, of_graph = _run_graphs(experiment, model_dir, batch, mode, checkpoint)
     statistics = fitting.load_statistics(model_dir)
     model = experiment.model.fitted(statistics)
 
@@ -111,6 +104,25 @@ def run_eagerly(
     if mode == "eval":  # The graph of an evaluation has the sum alone.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare(values, of_graph)
+
+
+def _run_graphs(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    batch: inspection.Batch,
+    mode: str,
+    checkpoint: str,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the weights of a checkpoint, and what the graphs of a mode compute with them."""
+    weights: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
+    for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
+        opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
+        with opened as graph:
+            variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+            weights.update(graph.session.run(variables))
+            found.update(graph.session.run(dict(graph.outputs), graph.fed))
+    return weights, found
 
 
 def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:

@@ -164,7 +164,7 @@ class Evaluator:
         before = record.get("measured_on")
         if not record or before == now or self._rows_vary:
             return
-        rows_differ = before is not None and before["rows"] != now["rows"]
+        rows_differ = _have_rows_changed(before, now)
         best = self.keeper.checkpoint
         if best is None:
             self.keeper.renew(now, None, is_other=rows_differ)
@@ -177,9 +177,9 @@ class Evaluator:
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
                 _log.warning(message + "compared.", *self._names_of_best)
                 return
-        is_same = value is not None and _are_close(value, record["value"])
-        self.keeper.renew(now, value, is_other=rows_differ or not is_same)
-        if rows_differ or not is_same:
+        is_other = rows_differ or value is None or not _are_close(value, record["value"])
+        self.keeper.renew(now, value, is_other=is_other)
+        if is_other:
             _log.warning("%s", self._tell_renewed(record, rows_differ, value))
 
     @property
@@ -370,6 +370,10 @@ def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     """Return the step of an evaluation, and its metrics alone."""
     own = {name: float(value) for name, value in metrics.items() if name != "global_step"}
     return int(metrics["global_step"]), own
+
+
+def _have_rows_changed(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+    return before is not None and before["rows"] != now["rows"]
 
 
 def _are_close(value: float, other: float) -> bool:

@@ -139,17 +139,7 @@ def write_run(
     """
     parts, initial = experiment.model.pruning, _build_initial(experiment, model_dir)
     reader = tf.train.load_checkpoint(checkpoint)
-    values = {
-        name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
-        for name, first in initial.items()
-    }
-    if is_served:
-        for name in initial:
-            average = averaging.name_in(reader, name)
-            if average != name:
-                values[name] = values[average] = averaging.value_in(reader, average)
-            elif averaging.is_decay(name):
-                values[name] = averaging.value_in(reader, name)
+    values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
         same = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
@@ -168,6 +158,21 @@ def write_run(
     run_directory.copy_notes(model_dir, output_dir)
     input_state.copy_states(os.path.dirname(checkpoint), output_dir, step)
     return checkpoint_lib.write_checkpoint(values, os.path.join(output_dir, f"model.ckpt-{step}"))
+
+
+def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:
+    """Return the values of a checkpoint before the cut; those that are served if `is_served`."""
+    values = {
+        name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
+        for name, first in initial.items()
+    }
+    for name in initial if is_served else ():
+        average = averaging.name_in(reader, name)
+        if average != name:
+            values[name] = values[average] = averaging.value_in(reader, average)
+        elif averaging.is_decay(name):
+            values[name] = averaging.value_in(reader, name)
+    return values
 
 
 def _set_to_zero(

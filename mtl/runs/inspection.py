@@ -11,8 +11,8 @@ import dataclasses
 import fnmatch
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -298,12 +298,16 @@ def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tenso
         return found.outputs[int(slot or 0)]
     leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten(fed)))
     if not leaving:
-        paths = map(_split, operations)
-        scopes = {"/".join(parts[:i]) for parts in paths for i in range(1, len(parts))}
-        near = checks.nearest(name, sorted({*operations, *variables, *scopes}))
-        fix = near or "A pattern such as '*logits*' lists the names that match."
-        checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
+        _refuse_name(name, operations, variables)
     return leaving[-1]
+
+
+def _refuse_name(name: str, operations: Iterable[str], variables: Iterable[str]) -> NoReturn:
+    paths = map(_split, operations)
+    scopes = {"/".join(parts[:i]) for parts in paths for i in range(1, len(parts))}
+    near = checks.nearest(name, sorted({*operations, *variables, *scopes}))
+    fix = near or "A pattern such as '*logits*' lists the names that match."
+    checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
 
 
 def _flatten(fed: Mapping[Any, Any]) -> list[tf.Tensor]:

@@ -160,7 +160,7 @@ def describe_untrained(
     sought = [head for head in heads if classes.unseen.get(head.name)]
     if not sought:
         return []
-    found = {head.name: collections.Counter[int]() for head in sought}
+    found = _count_split(sought, data)
 
     def list_untrained() -> dict[str, dict[int, int]]:
         return {
@@ -168,15 +168,23 @@ def describe_untrained(
             for name, counts in found.items()
         }
 
-    for labels in _read_labels(data, data.eval_split):
-        for head in sought:
-            found[head.name] += count_classes(head, labels)
     for labels in () if is_whole else _read_labels(data, data.train_split):
         if not any(list_untrained().values()):
             break
         classes.see(labels)
     untrained = list_untrained()
     return [_describe(head, own, data) for head in sought if (own := untrained[head.name])]
+
+
+def _count_split(
+    heads: Sequence[types.Head], data: pipeline.Pipeline
+) -> dict[str, collections.Counter[int]]:
+    """Return {task: {class: its rows}} of the held-out split."""
+    found = {head.name: collections.Counter[int]() for head in heads}
+    for labels in _read_labels(data, data.eval_split):
+        for head in heads:
+            found[head.name] += count_classes(head, labels)
+    return found
 
 
 def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -> str:

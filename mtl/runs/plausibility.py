@@ -67,18 +67,15 @@ class Look:
         self._unlabelled = {head.name: head for head in heads}
         # What is known to be the same in all rows so far, None before the first.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
-        fields = _fields(model, data.spec) if columns and whole else {}
+        with_columns = columns and whole
+        fields = _fields(model, data.spec) if with_columns else {}
         self._fields: dict[str, Any] = dict.fromkeys(fields)
-        self._texts = {
-            name
-            for name, kind in fields.items()
-            if kind and data.spec.fields[name].dtype == "string"
-        }
+        self._texts = {name for name, is_text in fields.items() if is_text}
         self._no_texts: dict[str, bytes] = {}
-        self._odd_lists = {n: "" for n in self._texts if data.spec.fields[n].is_ragged}
+        self._odd_lists: dict[str, str] = {}
         self._heads = dict(self._unlabelled)
         self._missing = label_tallies.Missing(heads if whole else ())
-        self.classes = label_tallies.Classes(model.heads if columns and whole else ())
+        self.classes = label_tallies.Classes(model.heads if with_columns else ())
         self._rows = self._batches = 0
         self._is_whole = False
 
@@ -137,42 +134,53 @@ class Look:
 
     def describe_doubts(self) -> list[str]:
         """Return what is not surely wrong, and should be known."""
-        split, batch = self._split, self._data.batch_size
-        where = f"of split {split!r}{self._seen}"
-        lines = [
-            f"Task {name!r} has no label in split {split!r}: its metrics there are n/a."
+        where = f"of split {self._split!r}{self._seen}"
+        return [
+            *self._describe_labels(where),
+            *self._missing.describe_doubts(self._split, self._seen),
+            *self._describe_fields(where),
+            *self._describe_rows(),
+        ]
+
+    def _describe_labels(self, where: str) -> list[str]:
+        absent = [
+            f"Task {name!r} has no label in split {self._split!r}: its metrics there are n/a."
             for name in self._unlabelled
         ]
-        lines += [
+        return absent + [
             f"All labels of task {name!r}, field {_label(self._heads[name])!r}, are of one kind in "
             f"the rows {where}."
             for name, value in self._labels.items()
             if value is not None and name not in self._unlabelled
         ]
-        lines += self._missing.describe_doubts(split, self._seen)
-        lines += [
+
+    def _describe_fields(self, where: str) -> list[str]:
+        same = [
             f"Field {name!r} never varies in the rows {where}: it tells nothing."
             for name, value in self._fields.items()
             if value is not None and self._rows > 1
         ]
-        lines += [
+        no_texts = [
             f"Field {name!r} holds text that is not UTF-8, such as {text!r}. Is it latin-1?"
             for name, text in self._no_texts.items()
         ]
-        lines += [
+        odd = [
             f"Field {name!r}, a list of texts, holds {text!r} as one value, spaces "
             "included. A list is a|b in CSV, and ['a', 'b'] in Python and JSON."
             for name, text in self._odd_lists.items()
-            if text
         ]
-        if self._is_whole and self._rows < batch and split == self._data.train_split:
-            lines.append(
-                f"Split {split!r} holds {self._rows} rows, and a batch (Pipeline.batch_size) "
-                f"{batch}: every batch holds rows more than once."
-            )
-        elif self._is_whole and self._rows < _FEW_ROWS:
-            lines.append(f"Split {split!r} holds {self._rows} rows: its metrics say little.")
-        return lines
+        return same + no_texts + odd
+
+    def _describe_rows(self) -> list[str]:
+        """Return what there is to say of a split of few rows."""
+        split, batch = self._split, self._data.batch_size
+        if not self._is_whole:
+            return []
+        holds = f"Split {split!r} holds {self._rows} rows"
+        if self._rows < batch and split == self._data.train_split:
+            size = f"a batch (Pipeline.batch_size) {batch}"
+            return [f"{holds}, and {size}: every batch holds rows more than once."]
+        return [f"{holds}: its metrics say little."] if self._rows < _FEW_ROWS else []
 
     def _see(self, features: types.Tensors, labels: types.Tensors) -> None:
         some = next(iter(features.values()))
@@ -191,14 +199,17 @@ class Look:
         for name in list(self._fields):
             _follow(self._fields, name, _values(features[name]))
         for name in list(self._texts):
-            values = columns.flat(features[name])
-            joined = tf.strings.reduce_join(values, separator="\n").numpy()
-            if self._odd_lists.get(name) == "":
-                self._odd_lists[name] = _find_odd(joined)
-            text = _no_text(joined, values)
-            if text is not None:
-                self._no_texts[name] = text
-                self._texts.discard(name)
+            self._see_texts(name, columns.flat(features[name]))
+
+    def _see_texts(self, name: str, values: tf.Tensor) -> None:
+        joined = tf.strings.reduce_join(values, separator="\n").numpy()
+        is_sought = self._data.spec.fields[name].is_ragged and name not in self._odd_lists
+        if is_sought and (odd := _find_odd(joined)):
+            self._odd_lists[name] = odd
+        text = _no_text(joined, values)
+        if text is not None:
+            self._no_texts[name] = text
+            self._texts.discard(name)
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
@@ -214,9 +225,9 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
 
 
 def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
-    """Return {field that a column reads: whether it can hold text}."""
+    """Return {field that a column reads: whether it holds text}."""
     return {
-        field: not isinstance(column, features_lib.Image)
+        field: spec.fields[field].dtype == "string" and not isinstance(column, features_lib.Image)
         for column in model.columns
         for fields in column.columns.values()
         for field in fields

@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 # A schedule may round to 0 shortly before its end.
 _SHARE_AT_ZERO = 0.01
+_STEPS = "Run.train_steps"
 
 
 def prepare_run(
@@ -59,57 +61,89 @@ def prepare_run(
       UserError: for anything wrong with the settings or the data that shows before training.
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
-    data = experiment.data
-    if experiment.warm_start:
-        experiment.warm_start.check_source(model_dir)
-    given_files.keep_checksums(model.training_files, model_dir, is_new)
-    read = files_lib.named_by(data.source, data.train_split)
-    training_files.tell_changes(read, model_dir, is_new)
-    look = plausibility.Look(model, data, data.train_split, whole=is_new)
-    fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
-    look.require_labels()
+    _check_files(experiment, model_dir, is_new)
+    look = _fit_statistics(experiment, model_dir, is_new)
     if is_new:
-        held_out = plausibility.look_at_labels(model, data, data.eval_split)
-        for line in (*look.describe_missing(), *held_out.describe_missing()):
-            _log.info("%s", line)
-        untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
-        doubts.record_doubts(
-            model_dir,
-            "data",
-            [
-                *field_splits.describe_left_out(data.source),
-                *look.describe_doubts(),
-                *held_out.describe_doubts(),
-                *untrained,
-            ],
-        )
-        doubts.record_doubts(model_dir, "training", [])
-        row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)
+        _describe_data(experiment, look, model_dir)
     else:
-        doubts.record_doubts(model_dir, "data", doubts.read_doubts(model_dir, "data"))
-        doubts.record_doubts(model_dir, "training", doubts.read_doubts(model_dir, "training"))
-        unknown = unknown_values.describe_training(experiment, model_dir)
-        doubts.record_doubts(model_dir, "unknown_in_training", unknown)
-        row_names.seal(model_dir)
-        row_names.load(model_dir)  # Fails if it is damaged.
+        _renew_doubts(experiment, model_dir)
     _check_pruning(model, model_dir)
-    needs_run = types.read_member(model.network, types.Network, "starts_from_run")
-    is_fit = not (is_new and needs_run) or experiment.warm_start is not None
-    rule = f"be set where {type(model.network).__name__} adds a task to a run"
-    checks.require(is_fit, "Experiment.warm_start", rule, None)
+    _check_start(experiment, is_new)
     built = build_evaluation()
     _check_best(experiment.best, model, built.metrics)
     _check_moving(model, experiment.run.train_steps, built.variables, model_dir)
-    if experiment.refit and is_new:
-        _refit_classifier(experiment.refit, data, model, experiment.run.train_steps, model_dir)
-        return True
+    # The last: what is refused before changes nothing.
     if is_new:
-        transfer.forget_warm_start(model_dir)
-    if experiment.warm_start and is_new:
-        with open_plan(experiment.warm_start, data, model, experiment.run, model_dir) as plan:
+        return _write_start(experiment, model_dir)
+    _enlarge_tables(experiment, model_dir)
+    return False
+
+
+def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: bool) -> None:
+    """Refuse or tell changes of the files that a run was given, and record them."""
+    if experiment.warm_start:
+        experiment.warm_start.check_source(model_dir)
+    given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
+    read = files_lib.named_by(experiment.data.source, experiment.data.train_split)
+    training_files.tell_changes(read, model_dir, is_new)
+
+
+def _fit_statistics(
+    experiment: experiment_lib.Experiment, model_dir: str, is_new: bool
+) -> plausibility.Look:
+    """Write the statistics of the training split; return what was seen there."""
+    data, model = experiment.data, experiment.model
+    look = plausibility.Look(model, data, data.train_split, whole=is_new)
+    fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
+    look.require_labels()
+    return look
+
+
+def _describe_data(
+    experiment: experiment_lib.Experiment, look: plausibility.Look, model_dir: str
+) -> None:
+    """Write the doubts about the data of a new run, and the names of rows."""
+    data, model = experiment.data, experiment.model
+    held_out = plausibility.look_at_labels(model, data, data.eval_split)
+    for line in (*look.describe_missing(), *held_out.describe_missing()):
+        _log.info("%s", line)
+    untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
+    left_out = field_splits.describe_left_out(data.source)
+    lines = [*left_out, *look.describe_doubts(), *held_out.describe_doubts(), *untrained]
+    doubts.record_doubts(model_dir, "data", lines)
+    doubts.record_doubts(model_dir, "training", [])
+    row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)
+
+
+def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+    """Record the doubts of a run that goes on once more, and check its names of rows."""
+    for kind in ("data", "training"):
+        doubts.record_doubts(model_dir, kind, doubts.read_doubts(model_dir, kind))
+    unknown = unknown_values.describe_training(experiment, model_dir)
+    doubts.record_doubts(model_dir, "unknown_in_training", unknown)
+    row_names.seal(model_dir)
+    row_names.load(model_dir)  # Fails if it is damaged.
+
+
+def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
+    """Refuse a new run of a network that adds a task to another run, without that run."""
+    network = experiment.model.network
+    needs_run = types.read_member(network, types.Network, "starts_from_run")
+    is_fit = not (is_new and needs_run) or experiment.warm_start is not None
+    rule = f"be set where {type(network).__name__} adds a task to a run"
+    checks.require(is_fit, "Experiment.warm_start", rule, None)
+
+
+def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
+    """Write what a new run starts from; return whether that is a first checkpoint."""
+    data, model, run = experiment.data, experiment.model, experiment.run
+    if experiment.refit:
+        _refit_classifier(experiment.refit, data, model, run.train_steps, model_dir)
+        return True
+    transfer.forget_warm_start(model_dir)
+    if experiment.warm_start:
+        with open_plan(experiment.warm_start, data, model, run, model_dir) as plan:
             experiment.warm_start.prepare(plan, model_dir)
-    if not is_new:
-        _enlarge_tables(experiment, model_dir)  # The last: what is refused before changes nothing.
     return False
 
 
@@ -218,39 +252,49 @@ def _check_moving(
 ) -> None:
     """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
     first, last = run_directory.step_of(model_dir), train_steps
-    model, where = model.fill_schedules(last), "Run.train_steps"
+    model = model.fill_schedules(last)
     lines = [
         f"Pruning.schedule cuts up to step {part.schedule.last_step}, and the run ends at step "
-        f"{last} ({where}): it ends less sparse than Pruning.sparsity says."
+        f"{last} ({_STEPS}): it ends less sparse than Pruning.sparsity says."
         for part in model.pruning
         if part.schedule.last_step >= last
     ]
-    if not isinstance(model.update, update_lib.Update):
-        doubts.record_doubts(model_dir, "settings", lines)
-        return  # When a part of one's own moves what, it does not tell.
-    found = idle.find_moving(model.update, model.held, variables, last)
-    if first < last and found and all(moving.is_idle(first, last) for moving in found):
-        ended = [moving.end for moving in found if moving.end < last]
-        if not ended:
-            starts = min(moving.first for moving in found)
-            rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
-            checks.fail(where, rule, last)
-        rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
-        checks.fail(where, rule, last, "Give the schedule more decay_steps, or leave them out.")
+    # A part of one's own does not tell when it moves what.
+    if isinstance(model.update, update_lib.Update):
+        found = idle.find_moving(model.update, model.held, variables, last)
+        if first < last and found and all(moving.is_idle(first, last) for moving in found):
+            _refuse_idle(found, last)
+        lines += _describe_idle(found, last)
+    doubts.record_doubts(model_dir, "settings", lines)
+
+
+def _refuse_idle(found: Sequence[idle.Moving], last: int) -> NoReturn:
+    """Fail, and say why nothing moves before step `last`."""
+    ended = [moving.end for moving in found if moving.end < last]
+    if not ended:
+        starts = min(moving.first for moving in found)
+        rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
+        checks.fail(_STEPS, rule, last)
+    rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
+    checks.fail(_STEPS, rule, last, "Give the schedule more decay_steps, or leave them out.")
+
+
+def _describe_idle(found: Sequence[idle.Moving], last: int) -> list[str]:
+    """Return what moves in few of the steps before `last`, or in none."""
     ends = {moving.where: moving.end for moving in found}
-    lines += [
-        f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({where}): "
+    ended = [
+        f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({_STEPS}): "
         "nothing is learned there. A schedule without decay_steps lasts as long as the run."
         for setting, end in ends.items()
         if last - end > _SHARE_AT_ZERO * last
     ]
-    lines += [
+    held = [
         f"Freezing.until holds {moving.example!r} up to step {moving.first}, and the run ends at "
-        f"step {last} ({where}): it never moves."
+        f"step {last} ({_STEPS}): it never moves."
         for moving in found
         if moving.first >= last
     ]
-    doubts.record_doubts(model_dir, "settings", lines)
+    return ended + held
 
 
 def _refit_classifier(

@@ -105,10 +105,7 @@ class _Replay(training.Training):
         Raises:
           UserError: there is none, or the state of its input is not there.
         """
-        kept = [
-            p for p in run_directory.list_checkpoints(model_dir) if run_directory.is_checkpoint(p)
-        ]
-        steps = {run_directory.step_in_name(path): path for path in kept}
+        steps = _find_steps(model_dir)
         saved = input_state.InputState(model_dir, self._input_settings)
         listed = ", ".join(map(str, sorted(steps))) or "none"
         found = [first for first in steps if first <= step]
@@ -280,6 +277,12 @@ class _Replay(training.Training):
             keep=saving.ALL_CHECKPOINTS,
             evaluated=lambda: np.inf,
         )
+
+
+def _find_steps(model_dir: str) -> dict[int, str]:
+    """Return {step: the checkpoint of it} of a run."""
+    paths = run_directory.list_checkpoints(model_dir)
+    return {run_directory.step_in_name(p): p for p in paths if run_directory.is_checkpoint(p)}
 
 
 class _StepError(Exception):

@@ -79,14 +79,7 @@ def train_tickets(
     Raises:
       UserError: as `finished_pruning.choose_cut`.
     """
-    parts = experiment.model.pruning
-    finished_pruning.require_parts(parts)
-    for part in parts:
-        rule = "keep the weights as they are where they go back to their first values"
-        fits = not isinstance(part.criterion, criteria.SparseGpt)
-        checks.require(fits, "Pruning.criterion", rule, part.criterion)
-    rule = f"be below the steps of the run, {source.run.train_steps}"
-    checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
+    _check_settings(source, experiment.model.pruning, step)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
     before = model_dir
     for number in range(1, rounds + 1):
@@ -104,9 +97,8 @@ def train_tickets(
             target = os.path.join(output_dir, own)
             _log.info("Its control, %s, in %s", control, target)
             if run_directory.find_latest(target) is None:
-                masks = finished_pruning.read_masks(
-                    experiment, folder, run_directory.checkpoint_path(folder, "latest")
-                )
+                latest = run_directory.checkpoint_path(folder, "latest")
+                masks = finished_pruning.read_masks(experiment, folder, latest)
                 if control == SHUFFLED:
                     masks = _shuffle(masks, experiment.run.seed + number)
                     _write(experiment, start, masks, target)
@@ -114,6 +106,19 @@ def train_tickets(
                     _write(experiment, _draw_anew(source, output_dir), masks, target)
             yield _train(experiment, target, own, on_start)
         before = folder
+
+
+def _check_settings(
+    source: experiment_lib.Experiment, parts: Sequence[pruning.Pruning], step: int
+) -> None:
+    """Fail unless parts can prune a run in rounds, which go back to this step."""
+    finished_pruning.require_parts(parts)
+    for part in parts:
+        rule = "keep the weights as they are where they go back to their first values"
+        fits = not isinstance(part.criterion, criteria.SparseGpt)
+        checks.require(fits, "Pruning.criterion", rule, part.criterion)
+    rule = f"be below the steps of the run, {source.run.train_steps}"
+    checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
 
 
 class _Start(NamedTuple):

@@ -294,12 +294,16 @@ class Csv(types.Source):
         """Return the values in a cell; None where it is absent."""
         if cell in self._marks(field):
             return None
-        if field.is_nested:
-            parts = [part for item in self._items(cell, field) for part in item]
-        else:
-            parts = cell.split(self.list_delimiter) if field.shape else [cell]
-            parts = [part for part in parts if part or not field.is_ragged]
+        parts = self._split(cell, field)
         return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
+
+    def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
+        if field.is_nested:
+            return [part for item in self._items(cell, field) for part in item]
+        if not field.shape:
+            return [cell]
+        parts = cell.split(self.list_delimiter)
+        return [part for part in parts if part] if field.is_ragged else parts
 
     def _cells(self, line: str) -> tuple[list[str], str]:
         """Return the trimmed values of a line, as `tf.io.decode_csv` does, and what is wrong."""

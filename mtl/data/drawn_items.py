@@ -185,14 +185,7 @@ class Items:
         Raises:
           UserError: the features of an item differ from row to row.
         """
-        columns = []
-        for name in self.features:
-            is_list = isinstance(fields[name], tf.RaggedTensor)
-            flat = (fields[name].flat_values if is_list else fields[name]).numpy()
-            self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
-            starts = fields[name].row_splits.numpy() if is_list else []
-            values = [flat[a:b] for a, b in itertools.pairwise(starts)] if is_list else flat
-            columns.append([_freeze(value) for value in values])
+        columns = [self._freeze_rows(name, fields[name]) for name in self.features]
         keys = fields[self.item].numpy().tolist()
         for key, *row in zip(keys, *columns, strict=True):
             if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
@@ -207,25 +200,24 @@ class Items:
                     )
                     checks.fail(where, rule, f"two values for {self.item} {_text(key)!r}")
 
+    def _freeze_rows(self, name: str, values: tf.Tensor | tf.RaggedTensor) -> list[Any]:
+        """Return a feature row by row, so that equal ones are equal; note its type and shape."""
+        is_list = isinstance(values, tf.RaggedTensor)
+        flat = (values.flat_values if is_list else values).numpy()
+        self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
+        starts = values.row_splits.numpy() if is_list else []
+        rows = [flat[a:b] for a, b in itertools.pairwise(starts)] if is_list else flat
+        return list(map(_freeze, rows))
+
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
         """Return the items and their counts, and write their features to a file."""
-        items, tensors = sorted(self._rows), []
+        items = sorted(self._rows)
+        tensors: list[tf.Tensor] = []
         where = f"label {self.item!r} of the training split"
         checks.require(bool(items), where, "name an item, for negatives to be drawn", "none")
         for place, name in enumerate(self.features):
-            dtype, shape, is_list = self._kinds[name]
             rows = [self._rows[item][place] for item in items]
-            is_text = dtype.kind == "O"
-            if is_text:
-                flat = list(itertools.chain(*rows)) if is_list else rows
-                values = np.array(flat, object).reshape(-1, *shape)
-                lengths = [len(row) for row in rows] if is_list else []
-            else:
-                values = np.frombuffer(b"".join(rows), dtype).reshape(-1, *shape)
-                lengths = [len(row) // dtype.itemsize for row in rows]
-            tensors.append(tf.constant(values, tf.string if is_text else dtype))
-            if is_list:
-                tensors.append(tf.constant(np.cumsum([0, *lengths]), tf.int64))
+            tensors += _thaw(rows, *self._kinds[name])
         file = f"{column.replace('/', '_')}.tensors"
         whole = tf.io.serialize_tensor(tf.stack(list(map(tf.io.serialize_tensor, tensors))))
         tf.io.write_file(os.path.join(directory, file), whole)
@@ -242,6 +234,20 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, bytes):
         return value
     return value.tolist() if value.dtype.kind == "O" else value.tobytes()
+
+
+def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> list[tf.Tensor]:
+    """Return the values of frozen rows as a tensor; of lists also where each of them starts."""
+    is_text = dtype.kind == "O"
+    if is_text:
+        flat = list(itertools.chain(*rows)) if is_list else rows
+        values = np.array(flat, object).reshape(-1, *shape)
+        lengths = [len(row) for row in rows] if is_list else []
+    else:
+        values = np.frombuffer(b"".join(rows), dtype).reshape(-1, *shape)
+        lengths = [len(row) // dtype.itemsize for row in rows]
+    tensor = tf.constant(values, tf.string if is_text else dtype)
+    return [tensor, tf.constant(np.cumsum([0, *lengths]), tf.int64)] if is_list else [tensor]
 
 
 def _text(item: int | bytes) -> int | str:

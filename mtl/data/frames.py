@@ -220,12 +220,7 @@ def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any
         _require_columns(where, names, list(data))
         return {name: data[name] for name in names}, None
     if isinstance(data, (list, tuple)):
-        for row in data:
-            checks.is_a(where, row, Mapping, _FORMS)
-        # Without a row nothing tells of the columns.
-        known = dict.fromkeys(key for row in data for key in row) if data else names
-        _require_columns(where, names, list(known))
-        return {name: [row.get(name) for row in data] for name in names}, None
+        return _columns_of_rows(where, data, names), None
     is_frame = hasattr(data, "columns") and hasattr(data, "__getitem__")
     fix = "One row is [{'age': 39}], or frame.iloc[[0]]."
     checks.require(is_frame, where, _FORMS, type(data).__name__, fix)
@@ -234,6 +229,17 @@ def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any
     for name in names:
         checks.require(columns.count(name) == 1, where, f"hold one column {name!r}", columns)
     return {name: data[name] for name in names}, getattr(data, "index", None)
+
+
+def _columns_of_rows(
+    where: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, list[Any]]:
+    for row in rows:
+        checks.is_a(where, row, Mapping, _FORMS)
+    # Without a row nothing tells of the columns.
+    known = dict.fromkeys(key for row in rows for key in row) if rows else names
+    _require_columns(where, names, list(known))
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _require_columns(where: str, names: Sequence[str], columns: Sequence[Any]) -> None:
@@ -339,25 +345,28 @@ def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> lis
     made: list[Any] = []
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
-        if type(value) is str and value in texts:
-            made.append(texts[value])
+        if type(value) is not str:
+            made.append(_read_one(field, cells, row, value))
             continue
-        try:
-            parts = _parts(field, cells, value)
-            if parts is None and field.is_required:
-                made.append(_stand_in(field, row))
-                continue
-            if parts is not None and field.is_nested:
-                parts = nested.flatten(field, parts)
-            made.append(field.value(parts))
-        except _BadValueError:
-            raise
-        except (TypeError, ValueError) as error:
-            is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
-            raise _BadValueError(row, str(error) if is_told else _describe(field, value)) from error
-        if type(value) is str:
-            texts[value] = made[-1]
+        if value not in texts:
+            texts[value] = _read_one(field, cells, row, value)
+        made.append(texts[value])
     return made
+
+
+def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> Any:
+    try:
+        parts = _parts(field, cells, value)
+        if parts is None and field.is_required:
+            return _stand_in(field, row)
+        if parts is not None and field.is_nested:
+            parts = nested.flatten(field, parts)
+        return field.value(parts)
+    except _BadValueError:
+        raise
+    except (TypeError, ValueError) as error:
+        is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
+        raise _BadValueError(row, str(error) if is_told else _describe(field, value)) from error
 
 
 def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:

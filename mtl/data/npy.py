@@ -153,13 +153,9 @@ class Npy(types.Source):
         """Return what the first file of a field holds; fail unless it suits the field."""
         where = f"Npy field {field.name!r}"
         kind = self._kinds(self._theirs(field.name))
-        number, is_float = np.dtype(kind.dtype).name, np.dtype(kind.dtype).kind == "f"
-        suits = ("float32", "int64") if is_float else ("float32", "int64", "uint8", "bool")
-        # float32 holds whole numbers up to 2^24.
-        is_wide = not is_float and field.dtype == "float32" and np.dtype(kind.dtype).itemsize > 2
-        fits = number in _TYPES and field.dtype in suits and not is_wide
-        fix = "Change it in the Spec."
-        checks.require(fits, where, f"hold {field.dtype}", number, fix)
+        number, fix = np.dtype(kind.dtype), "Change it in the Spec."
+        fits = number.name in _TYPES and _suits(number, field.dtype)
+        checks.require(fits, where, f"hold {field.dtype}", number.name, fix)
         plain = tuple(size for size in kind.shape if size != 1)
         same = not field.is_ragged and plain == tuple(size for size in field.shape if size != 1)
         fix = f"Make it {kind.shape} in the Spec."
@@ -205,6 +201,15 @@ class Npy(types.Source):
                 values[field] = found[1].tolist()
             row = problem or spec.example(functools.partial(_value_of, values))
             yield f"Npy.folders[{split!r}] row {name.removesuffix(_ENDING)}", row
+
+
+def _suits(number: np.dtype, dtype: str) -> bool:
+    """Return whether numbers of a file can be read as a type of field."""
+    if number.kind == "f":
+        return dtype in ("float32", "int64")
+    # float32 holds whole numbers up to 2^24.
+    is_wide = dtype == "float32" and number.itemsize > 2
+    return dtype in ("float32", "int64", "uint8", "bool") and not is_wide
 
 
 def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:

@@ -135,11 +135,7 @@ class Pipeline:
             if isinstance(self.sampler, whole_groups.WholeGroups):
                 sizes = (batch_size, parts, num_shards)
                 return self._whole_groups(self.sampler, records, seed, statistics, split, *sizes)
-            if self.sampler:
-                records = self._sampled(self.sampler, records, seed, statistics, start_step)
-            else:
-                records = records.shuffle(self.shuffle_buffer, seed, reshuffle_each_iteration=True)
-                records = records.repeat()
+            records = self._shuffled(self.sampler, records, seed, statistics, start_step)
             batches = source_lib.batch(records, batch_size, drop_remainder=True)
         else:
             batches = read(batch_size)
@@ -237,15 +233,19 @@ class Pipeline:
         )
         return dataclasses.replace(self, spec=kept, sampler=None)
 
-    def _sampled(
+    def _shuffled(
         self,
-        sampler: sampling.Power,
+        sampler: sampling.Power | None,
         records: tf.data.Dataset,
         seed: int,
         statistics: Any,
         start_step: int,
     ) -> tf.data.Dataset:
-        """Return an endless stream of passes, each resampled and shuffled by itself."""
+        """Return an endless stream of passes, each shuffled by itself, and resampled if asked."""
+        if sampler is None:
+            return records.shuffle(
+                self.shuffle_buffer, seed, reshuffle_each_iteration=True
+            ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
         first = start_step * self.batch_size // sum(counts.values())
@@ -344,23 +344,29 @@ class Pipeline:
         is_reading = _READING in source_lib.error_text(error)
         if not isinstance(error, _DATA_ERRORS + (FILE_ERRORS if is_reading else ())):
             return None
-        odd, records = None, iter(self.source.scan(split, self.spec))
-        for location, values in records:
-            problem = values if isinstance(values, str) else self._label_problem(values, heads)
-            if isinstance(problem, spec_lib.Gaps):
-                return f"{location}: {problem} {_further_gaps(problem, records)}"
-            if problem:
-                return f"{location}: {problem}"
-            # A number that is not finite is a mistake only where nothing else is.
-            if not isinstance(values, str):
-                odd = odd or self._not_finite(location, values)
-        default = types.Column.check
-        checking = [own for own in columns if getattr(type(own), "check", default) is not default]
+        bad, odd = self._find_bad(split, heads)
+        if bad:
+            return bad
+        checking = _list_checking(columns)
         if is_reading or checking:
             refused = self._refused_alone(split, checking)
             if refused or is_reading:
                 return refused
+        # A number that is not finite is a mistake only where nothing else is.
         return odd if _NUMERIC.search(str(error)) else None
+
+    def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
+        """Return the first bad record, and the first one before it that is not finite."""
+        odd, records = None, iter(self.source.scan(split, self.spec))
+        for location, values in records:
+            problem = values if isinstance(values, str) else self._label_problem(values, heads)
+            if isinstance(problem, spec_lib.Gaps):
+                return f"{location}: {problem} {_further_gaps(problem, records)}", odd
+            if problem:
+                return f"{location}: {problem}", odd
+            if not isinstance(values, str):
+                odd = odd or self._not_finite(location, values)
+        return None, odd
 
     def _refused_alone(self, split: str, columns: Sequence[types.Column]) -> str | None:
         """Return the first record that a column or TensorFlow refuses, though `scan` does not."""
@@ -410,6 +416,12 @@ def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
     if source_lib.is_ragged(together):
         return read().cache()
     return tf.data.Dataset.from_tensor_slices(together.get_single_element())
+
+
+def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
+    """Return the columns that check values."""
+    default = types.Column.check
+    return [own for own in columns if getattr(type(own), "check", default) is not default]
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:

@@ -39,6 +39,8 @@ TRUTH_TYPES = ("bool", "int64")
 # From here on float32 rounds to infinity.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
+_LARGEST = float(np.finfo(np.float32).max)
+_RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
 # The Python types that a default of each type may have; an int can stand for a float.
 _PYTHON: Mapping[str, Any] = {
     "float32": (float, int),
@@ -123,22 +125,21 @@ def decode_text(where: str, value: Any) -> Any:
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:
     """Return the default as a value of the type; fail unless it is one."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if dtype != "string" and isinstance(value, str) and value.lower() == NAN:
-        is_nan = True
-    if dtype != "float32":
-        fix = "Only a float32 can be a missing number." if is_nan else ""
-        good = isinstance(value, _PYTHON[dtype]) and (dtype == "bool") == isinstance(value, bool)
-        if not good:
-            checks.fail(where, f"be a {dtype}", value, fix, checks.UserTypeError)
-    elif is_nan:
-        return math.nan
-    elif not isinstance(value, _PYTHON[dtype]) or isinstance(value, bool):
+    if dtype == "float32":
+        if _is_nan(value):
+            return math.nan
         fix = f"A missing number is {NAN!r}."
-        checks.fail(where, "be a float32", value, fix, checks.UserTypeError)
     else:
-        checks.require(abs(value) <= float(np.finfo(np.float32).max), where, "be a float32", value)
-    if dtype in RANGES:
-        low, high = RANGES[dtype]
+        fix = "Only a float32 can be a missing number." if _is_nan(value) else ""
+    if not isinstance(value, _PYTHON[dtype]) or (dtype == "bool") != isinstance(value, bool):
+        checks.fail(where, f"be a {dtype}", value, fix, checks.UserTypeError)
+    if dtype in _RANGES_OF_DEFAULTS:
+        low, high = _RANGES_OF_DEFAULTS[dtype]
         checks.require(low <= value <= high, where, f"be a {dtype}", value)
     return value
+
+
+def _is_nan(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == NAN
+    return isinstance(value, float) and math.isnan(value)

@@ -3,6 +3,7 @@
 nested.flatten(field, [[1, 2], [3, 4]])           # [1, 2, 3, 4] of a field of shape (2, 2)
 """
 
+import itertools
 import re
 import reprlib
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ def flatten(field: fields.Field, value: Any) -> list[Any]:
         shape = f", or lists as in its shape {field.shape}" if len(field.shape) > 1 else ""
         raise ValueError(f"must be a list without lists{shape}, got {reprlib.repr(value)}")
     for _ in field.shape[1:]:
-        value = [item for part in value for item in part]
+        value = list(itertools.chain.from_iterable(value))
     return value
 
 

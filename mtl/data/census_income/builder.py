@@ -88,12 +88,7 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         folder = os.fspath(dl_manager.manual_dir)
-        stems = {name: os.path.join(folder, name) for name in ROWS}
-        found = {
-            name: next(filter(os.path.exists, (stem, f"{stem}.gz")), "")
-            for name, stem in stems.items()
-        }
-        training, test = found.values()
+        training, test = (_find_file(folder, name) for name in ROWS)
         if training and test:
             cut = {split: (training, places) for split, places in _CUT_TRAINING.items()}
             cut["test"] = (test, tuple(range(_CYCLE)))
@@ -110,6 +105,12 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
         for number, row in enumerate(_read_rows(path)):
             if number % _CYCLE in places:
                 yield number, _parse(path, number, row)
+
+
+def _find_file(folder: str, name: str) -> str:
+    """Return the path of a file, gzipped or not; "" if there is none."""
+    path = os.path.join(folder, name)
+    return next(filter(os.path.exists, (path, f"{path}.gz")), "")
 
 
 def _read_rows(path: str) -> Iterator[list[str]]:

@@ -12,7 +12,7 @@ whole.
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -209,29 +209,27 @@ class _Walk:
     def _follow(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         """Return the channels of the outputs; None where units cannot be followed."""
         kind = operation.type
-        if kind in ("MatMul", "Conv2D"):
-            return self._multiply(operation)
-        if kind in _ARITHMETIC:
-            return self._combine(operation)
-        if kind == "ConcatV2":
-            return self._concatenate(operation)
-        if kind == "Split":
-            return self._split(operation)
+        if kind in _OF_INPUTS:
+            return _OF_INPUTS[kind](self, operation)
         given = self._channels.get(operation.inputs[0].name) if operation.inputs else None
-        if given is None:
+        if given is None or kind not in _OF_CHANNELS:
             return None
-        if kind in _ACTIVATIONS:
-            return [given._replace(values=_ACTIVATIONS[kind](given.values))]
-        if kind == "ResizeNearestNeighbor":
-            return [given]
-        if kind in ("AvgPool", "MaxPool"):
-            is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
-            return [given] if is_plain else None
-        if kind in ("Max", "Mean"):
-            axes, rank = self._value(operation.inputs[1]), operation.inputs[0].shape.rank
-            is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
-            return [given] if is_over_places else None
-        return self._flatten(operation, given) if kind == "Reshape" else None
+        return _OF_CHANNELS[kind](self, operation, given)
+
+    def _activate(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+        return [given._replace(values=_ACTIVATIONS[operation.type](given.values))]
+
+    def _resize(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+        return [given]
+
+    def _pool(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+        is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
+        return [given] if is_plain else None
+
+    def _reduce(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+        axes, rank = self._value(operation.inputs[1]), operation.inputs[0].shape.rank
+        is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
+        return [given] if is_over_places else None
 
     def _value(self, tensor: tf.Tensor) -> np.ndarray | None:
         return self._graph.value(tensor.op.name)
@@ -239,18 +237,14 @@ class _Walk:
     def _multiply(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         values, weights = operation.inputs
         kernel = self._value(weights)
-        is_matrix = operation.type == "MatMul"
-        is_plain = is_matrix or _is_last(operation)
-        is_plain &= not is_matrix or not (
-            operation.get_attr("transpose_a") or operation.get_attr("transpose_b")
-        )
-        if kernel is None or not is_plain:
+        if kernel is None or not _is_plain_product(operation):
             return None
         count = kernel.shape[-2]
         rows = self._channels.get(values.name) or _create_fixed(count)
         if len(rows.units) != count:  # A grouped convolution.
             return None
         # At its borders a padded convolution sees fewer of a constant.
+        is_matrix = operation.type == "MatMul"
         is_even = (
             is_matrix or kernel.shape[:2] == (1, 1) or operation.get_attr("padding") != b"SAME"
         )
@@ -263,24 +257,26 @@ class _Walk:
     def _combine(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         if operation.type == "BiasAdd" and not _is_last(operation):
             return None
-        function = _ARITHMETIC[operation.type]
         constants = [self._value(tensor) for tensor in operation.inputs]
         known = [self._channels.get(tensor.name) for tensor in operation.inputs]
-        for place in (0, 1):
-            constant, other = constants[place], known[1 - place]
-            if constant is None:
-                continue
-            if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
-                return None
-            if constant.size > 1:
-                self._constants.append((operation.name, place, other.units))
-            pair = (constant, other.values) if place == 0 else (other.values, constant)
-            return [other._replace(values=_apply(operation.type, function, *pair))]
+        for place, constant in enumerate(constants):
+            if constant is not None:
+                return self._combine_constant(operation, place, constant, known[1 - place])
         first, second = known
         if first is None or second is None or len(first.units) != len(second.units):
             return None
-        values = _apply(operation.type, function, first.values, second.values)
+        values = _apply(operation.type, first.values, second.values)
         return [_Channels(self._units.join(first.units, second.units), values)]
+
+    def _combine_constant(
+        self, operation: tf.Operation, place: int, constant: np.ndarray, other: _Channels | None
+    ) -> Sequence[_Channels] | None:
+        if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
+            return None
+        if constant.size > 1:
+            self._constants.append((operation.name, place, other.units))
+        pair = (constant, other.values) if place == 0 else (other.values, constant)
+        return [other._replace(values=_apply(operation.type, *pair))]
 
     def _concatenate(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         *parts, axis = operation.inputs
@@ -367,16 +363,39 @@ class _Walk:
         self._graph.set(name, "AddV2", [product_name, shift], T=node.attr["T"])
 
 
+_OF_INPUTS: dict[str, Callable[[_Walk, tf.Operation], Sequence[_Channels] | None]] = {
+    **dict.fromkeys(("Conv2D", "MatMul"), _Walk._multiply),
+    **dict.fromkeys(_ARITHMETIC, _Walk._combine),
+    "ConcatV2": _Walk._concatenate,
+    "Split": _Walk._split,
+}
+_OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Channels] | None]] = {
+    **dict.fromkeys(_ACTIVATIONS, _Walk._activate),
+    **dict.fromkeys(("AvgPool", "MaxPool"), _Walk._pool),
+    **dict.fromkeys(("Max", "Mean"), _Walk._reduce),
+    "Reshape": _Walk._flatten,
+    "ResizeNearestNeighbor": _Walk._resize,
+}
+"""Operations whose first input alone has channels."""
+
+
 def _create_fixed(count: int) -> _Channels:
     """Return channels of which nothing is known."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 
-def _apply(kind: str, function: Any, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _apply(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return what is known of a result; a product with 0 is 0."""
     with np.errstate(all="ignore"):  # What is not finite is so in the graph as well.
-        result = function(np.asarray(first, float), np.asarray(second, float))
+        result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))
     return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
+
+
+def _is_plain_product(operation: tf.Operation) -> bool:
+    """Return whether channels are the last axis of what goes in and comes out."""
+    if operation.type == "MatMul":
+        return not (operation.get_attr("transpose_a") or operation.get_attr("transpose_b"))
+    return _is_last(operation)
 
 
 def _is_last(operation: tf.Operation) -> bool:

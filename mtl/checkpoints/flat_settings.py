@@ -8,7 +8,7 @@ flat_settings.compare({"a": first, "b": second})          # {"run.seed": {"a": "
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtl import checks
@@ -86,21 +86,25 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     rows = {}
     for path in dict.fromkeys(path for found in known.values() for path in found):
         found = {run: one[path] for run, one in known.items() if path in one}
-        meanings = {run: found[run].meaning if run in found else None for run in known}
-        is_told = len(found) == len(known) or not all(one.is_default for one in found.values())
-        if is_told and len(set(meanings.values())) > 1:
-            rows[path] = _write_apart(found, meanings)
+        if _is_told(found, len(known)):
+            rows[path] = _write_apart(found, list(known))
     return rows
 
 
-def _write_apart(
-    found: Mapping[str, Setting], meanings: Mapping[str, str | None]
-) -> dict[str, str]:
+def _is_told(found: Mapping[str, Setting], num_runs: int) -> bool:
+    """Return whether runs differ in a setting; some may lack its part."""
+    if len(found) < num_runs:
+        return not all(one.is_default for one in found.values())
+    return len({one.meaning for one in found.values()}) > 1
+
+
+def _write_apart(found: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
     """Return the values as they are first written, or the meanings where that shows no more.
 
     What is written in two ways but means the same is one value; of a long array `repr` shows the
     ends alone.
     """
+    meanings = {run: found[run].meaning if run in found else None for run in runs}
     first: dict[str | None, str] = {None: ABSENT}
     for one in found.values():
         first.setdefault(one.meaning, one.value)

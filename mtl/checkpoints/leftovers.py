@@ -29,11 +29,16 @@ def list_unfinished(directory: str) -> list[str]:
 def half_written(model_dir: str) -> list[str]:
     """Return the files and folders that were being written by processes that are gone."""
     lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
-    exports = storage.listed(os.path.join(model_dir, "export"))
-    unpublished = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
     found = [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
-    unpublished = [path for path in unpublished if in_work.is_folder_abandoned(path) is not False]
-    return [path for path in found if in_work.is_abandoned(path) is not False] + unpublished
+    found = [path for path in found if in_work.is_abandoned(path) is not False]
+    return found + _list_unpublished(os.path.join(model_dir, "export"))
+
+
+def _list_unpublished(directory: str) -> list[str]:
+    """Return the exports that were being written."""
+    exports = storage.listed(directory)
+    found = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
+    return [path for path in found if in_work.is_folder_abandoned(path) is not False]
 
 
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:

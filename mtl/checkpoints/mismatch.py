@@ -4,7 +4,7 @@ model_fn = mismatch.refuse_mismatch(model_fn, "runs/digits/model.ckpt-500")
 mismatch.require_same("runs/digits/model.ckpt-500", saved, wanted)      # {name: shape} each
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -78,19 +78,24 @@ def require_same(
         for name in both
         if list(saved[name]) != list(wanted[name])
     }
-    is_of_pruning = all(map(pruned.is_of_pruning, {*problems, *differ}))
     problems |= {name: f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))}
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         others = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
         # A mask tells more than the numbers that pruning shows.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
-        # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
-        names = {name.rpartition("/")[0] for name in differ}
-        is_optimizers = names <= {*both, ""} and first.startswith("it ")
-        what = "optimizer" if is_optimizers else "architecture"
+        if all(map(pruned.is_of_pruning, problems)):
+            what = "pruning"
+        else:
+            is_optimizers = first.startswith("it ") and _are_of_optimizer(differ, both)
+            what = "optimizer" if is_optimizers else "architecture"
         raise checks.UserError(
-            f"checkpoint {checkpoint} is of another {'pruning' if is_of_pruning else what}: "
-            f"{first}{others}. "
+            f"checkpoint {checkpoint} is of another {what}: {first}{others}. "
             "Choose another --model_dir, or train with the config.gin that lies beside it."
         )
+
+
+def _are_of_optimizer(names: Iterable[str], others: Iterable[str]) -> bool:
+    """Return whether variables of these names can be those of an optimizer of the others."""
+    # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
+    return {name.rpartition("/")[0] for name in names} <= {*others, ""}

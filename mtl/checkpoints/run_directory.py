@@ -123,6 +123,18 @@ def repair_run(directory: str) -> None:
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
     state, paths = _listed(directory), _not_removed(list_checkpoints(directory))
+    whole = _drop_damaged(paths)
+    if whole and (whole != list_checkpoints(directory) or state is None):
+        _list(directory, whole)
+    # A list that was cut off, and one by hand, does not name them all.
+    is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
+    unused = leftovers.list_unused(directory, paths) if is_list else []
+    for path in [*leftovers.half_written(directory), *unused]:
+        _remove(path)
+
+
+def _drop_damaged(paths: Sequence[str]) -> list[str]:
+    """Return checkpoints up to the newest that is whole; tell of the damaged ones behind it."""
     whole, damaged = list(paths), {}
     while whole and (error := _damage(whole[-1])):
         damaged[whole.pop()] = error
@@ -132,13 +144,7 @@ def repair_run(directory: str) -> None:
         _log.warning("Checkpoint %s is damaged: %s.", path, shorten_error(error))
     if damaged:
         _log.warning("Going back to %s.", whole[-1])
-    if whole and (whole != list_checkpoints(directory) or state is None):
-        _list(directory, whole)
-    # A list that was cut off, and one by hand, does not name them all.
-    is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
-    unused = leftovers.list_unused(directory, paths) if is_list else []
-    for path in [*leftovers.half_written(directory), *unused]:
-        _remove(path)
+    return whole
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:

@@ -60,17 +60,13 @@ def _describe(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return which files hold other rows, by their content: a moved file is the same."""
-    contents = [
-        [(one["bytes"], one["checksum"]) for one in files.values()] for files in (before, now)
-    ]
-    if contents[0] == contents[1]:
+    old, new = _read_contents(before), _read_contents(now)
+    if list(old.values()) == list(new.values()):
         return []
-    changed = [path for path in now if path in before and _differ(now[path], before[path])]
-    added = [path for path in now if path not in before]
-    gone = [path for path in before if path not in now]
-    told = [f"{path} has changed" for path in changed]
-    return told + [f"{path} is new" for path in added] + [f"{path} is gone" for path in gone]
+    changed = [f"{path} has changed" for path in new if path in old and old[path] != new[path]]
+    added = [f"{path} is new" for path in new if path not in old]
+    return changed + added + [f"{path} is gone" for path in old if path not in new]
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return (one["bytes"], one["checksum"]) != (other["bytes"], other["checksum"])
+def _read_contents(files: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    return {path: (file["bytes"], file["checksum"]) for path, file in files.items()}

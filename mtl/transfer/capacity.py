@@ -135,20 +135,28 @@ def _enlarge(
         return {}
     rule = f"be {keys.size} at least, which {path} has"
     checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
-    names = [name for name in shapes if find_keys(name, shapes) == keys_name]
-    names = [name for name in names if shapes[name]]  # The number of keys stays.
-    found = {name: np.array(value) for name, value in initial(names).items()}
+    initials = initial(_list_with_keys(keys_name, shapes))
+    found = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
     for name, value in found.items():
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
-        old = reader.get_tensor(name)
-        old = old.reshape(-1) if origins.ndim > 1 else old
         if averaging.is_state(name) and not averaging.is_decay(name):
             value[:] = found[name.rpartition("/")[0]]  # Of new rows it is the weights.
-        value[origins >= 0] = old[origins[origins >= 0]]
+        _keep_rows(value, reader.get_tensor(name), origins)
     return found
+
+
+def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return the variables whose rows go with these keys, and the keys; their number stays."""
+    return [name for name in shapes if find_keys(name, shapes) == keys_name and shapes[name]]
+
+
+def _keep_rows(value: np.ndarray, old: np.ndarray, origins: np.ndarray) -> None:
+    """Put saved rows where their keys have gone."""
+    old = old.reshape(-1) if origins.ndim > 1 else old
+    value[origins >= 0] = old[origins[origins >= 0]]
 
 
 def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:

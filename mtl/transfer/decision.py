@@ -54,10 +54,7 @@ class Decision:
         if capacity.is_sketch(name) and self.source.shapes.get(old) != list(self.shapes[name]):
             return entry(outcome="initialised", why="it counts for a table of one capacity")
         if old not in self.source.shapes:
-            is_lacking = old == name or is_optimizers(name, self.shapes)
-            rule = f"lead to a variable of {self.source.path}"
-            fix = checks.nearest(old, self.source.shapes)
-            checks.require(is_lacking, f"WarmStart.rename of {name!r}", rule, old, fix)
+            self._check_rename(name, old)
             return entry(outcome="initialised", why="the source lacks it")
         rows = self._rows_by_key(name, old) or self._rows(name, old)
         outcome, why = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
@@ -68,6 +65,13 @@ class Decision:
         if trained != old:
             why.append("its average")
         return entry(outcome=outcome, why="; ".join(why), source=trained, rows=rows)
+
+    def _check_rename(self, name: str, old: str) -> None:
+        """Fail if a variable that the source lacks was renamed."""
+        is_lacking = old == name or is_optimizers(name, self.shapes)
+        rule = f"lead to a variable of {self.source.path}"
+        fix = checks.nearest(old, self.source.shapes)
+        checks.require(is_lacking, f"WarmStart.rename of {name!r}", rule, old, fix)
 
     def _reason_to_skip(self, name: str) -> str:
         if name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
@@ -83,11 +87,14 @@ class Decision:
             return "the optimizer's state"
         if is_state and averaging.is_state(name):
             return "a run begins its own averages"
+        # What an optimizer has beside its slots belongs to no scope.
+        return self._reason_to_exclude(name, is_included=is_state and "/" not in name)
+
+    def _reason_to_exclude(self, name: str, is_included: bool) -> str:
+        """Return why patterns leave a variable out, "" if they do not."""
         for pattern in self.settings.exclude:
             if patterns.matches(pattern, name):
                 return f"excluded by {pattern!r}"
-        # What an optimizer has beside its slots belongs to no scope.
-        is_included = is_state and "/" not in name
         for pattern in self.settings.include:
             is_included |= patterns.matches(pattern, name)
         return "" if is_included else "not included"
@@ -136,20 +143,28 @@ class Decision:
         elif here and there and fit(here, shape) and fit(there, old_shape):
             axis = here.axis % len(shape)
             if _others(shape, axis) == _others(old_shape, there.axis % len(old_shape)):
-                names, own = map(row_names_lib.read_names, (there, here))
-                origins = row_names_lib.match_rows(names, own, old_shape[axis], shape[axis])
-                is_same = np.array_equal(origins, np.arange(old_shape[axis]))
-                is_state = is_optimizers(name, self.shapes)
-                return None if is_same else plan.Rows(origins, axis, len(names), is_state)
-        if shape != old_shape:
-            fix = (
-                "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
-            )
-            if pruned.find_weights(name) != name:
-                fix = "Set Pruning.granularity as it is there, or exclude the weights that it cuts."
-            rule = f"have its shape {shape} in {self.source.path} too"
-            checks.fail(f"variable {name!r}", rule, old_shape, fix)
+                return self._rows_by_name(name, old, here, there)
+        self._require_equal_shapes(name, shape, old_shape)
         return None
+
+    def _rows_by_name(
+        self, name: str, old: str, here: types.RowNames, there: types.RowNames
+    ) -> plan.Rows | None:
+        """Return where rows with names come from; None if all of them keep their places."""
+        shape, old_shape = self.shapes[name], self.source.shapes[old]
+        axis = here.axis % len(shape)
+        names, own = map(row_names_lib.read_names, (there, here))
+        origins = row_names_lib.match_rows(names, own, old_shape[axis], shape[axis])
+        is_same = np.array_equal(origins, np.arange(old_shape[axis]))
+        is_state = is_optimizers(name, self.shapes)
+        return None if is_same else plan.Rows(origins, axis, len(names), is_state)
+
+    def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
+        fix = "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
+        if pruned.find_weights(name) != name:
+            fix = "Set Pruning.granularity as it is there, or exclude the weights that it cuts."
+        rule = f"have its shape {shape} in {self.source.path} too"
+        checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
 
     def _require_equal_groups(self, name: str, here: types.RowNames, there: types.RowNames) -> None:
         """Fail unless rows that stand for several names stand for the same ones there."""

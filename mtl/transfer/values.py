@@ -11,6 +11,7 @@ written to `<model_dir>/warm_start/` and read from there.
 
 import collections
 import os
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -32,22 +33,30 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
       UserError: if the source is damaged.
     """
     variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
-    moved = [entry for entry in made.warmed() if entry.rows is not None]
-    written = {}
+    written: dict[str, np.ndarray] = {}
     for entry in made.warmed():
         if entry.rows is None:
             value, dtype = made.source.read_value(entry.saved), variables[entry.name].dtype
             if _is_written(made, entry, dtype):
                 written[entry.name] = value.astype(dtype.as_numpy_dtype)
-    if moved:
-        with tf1.Session(graph=tf1.get_default_graph()) as session:
-            own = session.run([variables[entry.name].initial_value for entry in moved])
-        written |= {
-            entry.name: _with_rows(entry, made.source.read_value(entry.saved), value, new_rows)
-            for entry, value in zip(moved, own, strict=True)
-        }
+    written |= _move_rows(made, variables, new_rows)
     if written:
         checkpoint.write_checkpoint(written, _rows_path(model_dir))
+
+
+def _move_rows(
+    made: plan.Plan, variables: Mapping[str, tf.Variable], new_rows: str
+) -> dict[str, np.ndarray]:
+    """Return the values of the variables whose rows have other places than in the source."""
+    moved = [entry for entry in made.warmed() if entry.rows is not None]
+    if not moved:
+        return {}
+    with tf1.Session(graph=tf1.get_default_graph()) as session:
+        own = session.run([variables[entry.name].initial_value for entry in moved])
+    return {
+        entry.name: _with_rows(entry, made.source.read_value(entry.saved), value, new_rows)
+        for entry, value in zip(moved, own, strict=True)
+    }
 
 
 def initialize_variables(made: plan.Plan, model_dir: str) -> None:

@@ -7,6 +7,7 @@ for moving in idle.find_moving(update, freezing, names, last=900):
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from mtl.optimization import schedules, update
 from mtl.variables import freezing as freezing_lib
@@ -38,23 +39,34 @@ def find_moving(
     part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
     """Return when the variables of these names move in steps 0 to `last` - 1, alike ones once."""
+    ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
+    found: dict[tuple, Moving] = {}
+    for name in variables:
+        where = min(_list_rates_of(part, name), key=ends.__getitem__)
+        first, end = freezing.first_step(name), ends[where]
+        moving = Moving(example=name, where=where, first=first, end=end)
+        found.setdefault((moving.where, moving.first, moving.end), moving)
+    return [moving for moving in found.values() if math.isfinite(moving.first)]
+
+
+def _list_rates(part: update.Update) -> dict[str, Any]:
+    """Return {setting: the learning rate, or a factor of it}."""
     settings = {"Update.optimizer": part.optimizer.learning_rate}
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
     settings |= {f"Update.rates[{pattern!r}]": rate for pattern, rate in part.rates.items()}
-    settings |= {} if part.schedule is None else {"Update.schedule": part.schedule}
-    ends: dict[str, float] = {}
-    for where, rate in settings.items():
-        zero_from = schedules.zero_from(rate, last - 1)
-        ends[where] = math.inf if zero_from is None else zero_from
-    found: dict[tuple, Moving] = {}
-    for name in variables:
-        own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
-        wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
-        wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
-        wheres += ["Update.schedule"] if part.schedule is not None else []
-        where = min(wheres, key=ends.__getitem__)
-        end = ends[where]
-        moving = Moving(example=name, where=where, first=freezing.first_step(name), end=end)
-        found.setdefault((moving.where, moving.first, moving.end), moving)
-    return [moving for moving in found.values() if math.isfinite(moving.first)]
+    return settings | ({} if part.schedule is None else {"Update.schedule": part.schedule})
+
+
+def _list_rates_of(part: update.Update, name: str) -> list[str]:
+    """Return the settings of `_list_rates` that a variable of this name moves by."""
+    own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
+    wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
+    wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]
+    return wheres + (["Update.schedule"] if part.schedule is not None else [])
+
+
+def _find_end(rate: Any, last: int) -> float:
+    """Return the step from which a rate is 0 up to the last one; infinite if there is none."""
+    zero_from = schedules.zero_from(rate, last - 1)
+    return math.inf if zero_from is None else zero_from

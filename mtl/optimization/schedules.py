@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -255,19 +255,11 @@ def _progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
     """Return `part` with `steps` as the length of all schedules in it that have none."""
-    if type(part) in (list, tuple):
-        items = [fill_decay_steps(item, steps) for item in part]
-        return type(part)(items) if _differ(items, part) else part
-    if type(part) is dict:
-        entries = {name: fill_decay_steps(item, steps) for name, item in part.items()}
-        return entries if _differ(entries.values(), part.values()) else part
-    changes: dict[str, Any] = {}
-    for name, setting in _settings(part):
-        made = fill_decay_steps(setting, steps)
-        changes |= {} if made is setting else {name: made}
+    held = _list_held(part)
+    made = {place: fill_decay_steps(one, steps) for place, one in held.items()}
     if isinstance(part, (Cosine, Polynomial, Sigmoid)):
-        changes |= {n: steps for n in _LENGTHS if getattr(part, n, steps) is None}
-    return dataclasses.replace(part, **changes) if changes else part
+        made |= {name: steps for name in _LENGTHS if held.get(name, steps) is None}
+    return _rebuild(part, made) if _differ(made.values(), held.values()) else part
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
@@ -285,11 +277,22 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
         )
 
 
-def _settings(part: Any) -> Iterator[tuple[str, Any]]:
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        for field in dataclasses.fields(part):
-            if field.init:
-                yield field.name, getattr(part, field.name)
+def _list_held(part: Any) -> dict[Any, Any]:
+    """Return {place: what is there} of a list, a dict or a part with settings."""
+    if type(part) in (list, tuple):
+        return dict(enumerate(part))
+    if type(part) is dict:
+        return part
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return {}
+    return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
+
+
+def _rebuild(part: Any, held: dict[Any, Any]) -> Any:
+    """Return a part of the same kind that holds something else."""
+    if type(part) in (list, tuple):
+        return type(part)(held.values())
+    return held if type(part) is dict else dataclasses.replace(part, **held)
 
 
 def _differ(ours: Iterable[Any], theirs: Iterable[Any]) -> bool:

@@ -127,7 +127,8 @@ class Update(types.Update):
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
             monitors["regularization"] = penalty
-        self._require_average(variables)
+        if self.average:
+            self._require_average(variables)
         with tf1.variable_scope("update"):
             guarded = finite.guard_update(
                 self.if_not_finite, losses or {}, gradients, variables, step
@@ -143,19 +144,7 @@ class Update(types.Update):
         ready, one = tf.group(*before), tf.constant(1, step.dtype)
         # Names of optimizer state must not depend on the name scope of the caller.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
-            pairs = list(zip(gradients, variables, strict=True))
-            # A map that holds texts can be read as one that may hold None as well.
-            patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
-            optimizers_of = {**patterned, None: self.optimizer}
-            rows = self._rows_before(optimizers_of, gradients, variables) if self.average else []
-            # The average needs the rows as they were, and the optimizer is about to move them.
-            with tf.control_dependencies(gradients_lib.list_values(rows)):
-                applied = groups.apply_groups(
-                    optimizers_of, pairs, self.rates, step, guarded.moves, factor
-                )
-            if self.average:
-                with tf.control_dependencies(applied):
-                    applied = [self.average(rows, variables, step, guarded.moves)]
+            applied = self._move(gradients, variables, step, guarded.moves, factor)
             with tf.control_dependencies(applied):
                 # Counted last: schedules, draws and freezing read the number of this step before.
                 train_op = step.assign_add(one, read_value=False)
@@ -165,16 +154,38 @@ class Update(types.Update):
         """Fail if a table of 16 bits is to be averaged: what an average moves by is too little."""
         small = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
         rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
-        checks.require(not (small and self.average), "Update.average", rule, self.average)
+        checks.require(not small, "Update.average", rule, self.average)
 
-    def _rows_before(
+    def _move(
         self,
-        optimizers: Mapping[str | None, types.Optimizer],
         gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
-    ) -> list[types.Connected]:
-        all_rows = groups.moves_all_rows(optimizers, variables)
-        return averaging.rows_before(gradients, variables, all_rows)
+        step: tf.Variable,
+        moves: tf.Tensor | bool,
+        factor: tf.Tensor | None,
+    ) -> list[tf.Operation]:
+        """Apply the gradients and renew the average; return the ops.
+
+        Args:
+          gradients: N, clipped.
+          variables: N.
+          step: the global step.
+          moves: whether the step moves anything; a bool scalar of the graph, or True.
+          factor: of all learning rates; None for none.
+        """
+        pairs = list(zip(gradients, variables, strict=True))
+        # A map that holds texts can be read as one that may hold None as well.
+        patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
+        optimizers_of = {**patterned, None: self.optimizer}
+        if self.average is None:
+            return groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
+        all_rows = groups.moves_all_rows(optimizers_of, variables)
+        rows = averaging.rows_before(gradients, variables, all_rows)
+        # The average needs the rows as they were, and the optimizer is about to move them.
+        with tf.control_dependencies(gradients_lib.list_values(rows)):
+            applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
+        with tf.control_dependencies(applied):
+            return [self.average(rows, variables, step, moves)]
 
     def _shaped(
         self,

@@ -59,16 +59,21 @@ def shorten_gradients(
 def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
     """Return the inputs [B, I] and the cotangents [B, H] of each gradient, [I, H] or [H, I]."""
     ops = [gradient.op for gradient in gradients]
-    # In 16 bits a gradient is rounded once it is built, and decides as it was rounded.
-    if any(op.type != "MatMul" or op.get_attr("T") != tf.float32 for op in ops):
-        return None
-    if any(not op.get_attr("transpose_a") or op.get_attr("transpose_b") for op in ops):
+    if not all(map(_is_product, ops)):
         return None
     sides = [[op.inputs[place] for op in ops] for place in (0, 1)]
     for inputs, cotangents in (sides, sides[::-1]):
         if len({tensor.name for tensor in inputs}) == 1:
             return inputs[0], cotangents
     return None
+
+
+def _is_product(op: tf.Operation) -> bool:
+    """Return whether an op multiplies two matrices, of which the first is transposed."""
+    # In 16 bits a gradient is rounded once it is built, and decides as it was rounded.
+    if op.type != "MatMul" or op.get_attr("T") != tf.float32:
+        return False
+    return op.get_attr("transpose_a") and not op.get_attr("transpose_b")
 
 
 def _find_root(inputs: tf.Tensor) -> tf.Tensor:

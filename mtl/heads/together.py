@@ -10,7 +10,7 @@ are built one by one. What a task is called, and what it has of its own, is the 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -43,7 +43,7 @@ def build_logits(
         else:
             found[head.name] = build(head, towers[head.name])
     for part in stacked:
-        found |= part.logits(towers, [seeds[head.name] for head in part.heads])
+        found |= part.logits(towers, seeds)
     return {head.name: found[head.name] for head in heads}
 
 
@@ -128,15 +128,15 @@ class Alike:
         """Whether their variables are to be stacks."""
         return self.heads[0].trainable and stacks.are_stacked(len(self.heads))
 
-    def logits(self, towers: types.Tensors, seeds: Sequence[stacks.Seed]) -> types.Tensors:
-        """Compute the logits: {task: [B, H]} -> {task: [B, 1]}."""
+    def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
+        """Compute the logits: {task: [B, H]} and {task: seed} -> {task: [B, 1]}."""
         names, first = [head.name for head in self.heads], self.heads[0]
-        own = [towers[name] for name in names]
+        own, own_seeds = [towers[name] for name in names], [seeds[name] for name in names]
         is_shared = all(tower is own[0] for tower in own)
         inputs = own[0] if is_shared else tf.stack(own, axis=1)
         initializer = tf.compat.v1.constant_initializer(first.initial_bias())
         scopes = [f"head/{name}" for name in names]
-        made = stacked.dense(inputs, first.size, "logits", scopes, seeds, initializer)
+        made = stacked.dense(inputs, first.size, "logits", scopes, own_seeds, initializer)
         return dict(zip(names, tf.unstack(made, len(names), axis=1), strict=True))
 
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -35,10 +35,7 @@ def dense(
     use_bias: bool = True,
 ) -> list[tf.Tensor]:
     """Apply a dense layer for each scope: [B, D] or N of [B, D] -> N of [B, units]."""
-    is_at_once = isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
-    # What looks at the inputs of a layer chooses it by its own scope.
-    is_watched = quantization.is_active() or pruned.are_inputs_watched()
-    if is_watched or not is_at_once or len(scopes) == 1:
+    if not _are_at_once(inputs, scopes, training):
         return for_each(
             lambda own: functions.dense(own, units, name, use_bias=use_bias), inputs, scopes
         )
@@ -57,6 +54,14 @@ def dense(
     outputs = tf.linalg.matmul(tf.stack(inputs), tf.stack(kernels))
     outputs = outputs + tf.stack(biases)[:, tf.newaxis] if use_bias else outputs
     return tf.unstack(outputs, len(scopes))
+
+
+def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
+    """Return whether the layers of all copies are one product."""
+    # What looks at the inputs of a layer chooses it by its own scope.
+    if len(scopes) == 1 or quantization.is_active() or pruned.are_inputs_watched():
+        return False
+    return isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
 
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:

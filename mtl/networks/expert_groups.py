@@ -4,6 +4,7 @@ found = expert_groups.build_experts(expert, given, {"task_a": 2, "shared": 1}, t
 mixed = expert_groups.mix_experts(gate, "task_a", given, found, ["task_a", "shared"], training)
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -33,12 +34,12 @@ def build_experts(
     found: dict[str, tf.Tensor] = {}
     # Under a surgery each group is built by itself: one may belong to a single task.
     for together in trunk.group_tasks([group for group in given if counts[group]]):
-        owners = [group for group in together for _ in range(counts[group])]
-        scopes = [f"{group}/expert_{i}" for group in together for i in range(counts[group])]
-        inputs = columns if columns is not None else [given[owner] for owner in owners]
+        experts = [(group, i) for group in together for i in range(counts[group])]
+        scopes = [f"{group}/expert_{i}" for group, i in experts]
+        inputs = columns if columns is not None else [given[group] for group, _ in experts]
         made = iter(trunk.build_copies(expert, inputs, scopes, training))
         for group in together:
-            found[group] = trunk.stack_vectors([next(made) for _ in range(counts[group])])
+            found[group] = trunk.stack_vectors(list(itertools.islice(made, counts[group])))
     return found
 
 

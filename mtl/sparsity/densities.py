@@ -9,7 +9,7 @@ A group is a single weight, a block or a row, as the granularity says. A layer k
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -70,12 +70,10 @@ class ErdosRenyiKernel:
         raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
         budget, dense = (1 - sparsity) * sum(sizes), set[int]()
         while True:
-            left = budget - sum(sizes[i] for i in dense)
-            others = [i for i in range(len(shapes)) if i not in dense]
-            factor = left / sum(raw[i] * sizes[i] for i in others) if others else 0.0
-            too_dense = {i for i in others if factor * raw[i] > 1}
+            shares = _share_out(budget, sizes, raw, dense)
+            too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
-                return [1.0 if i in dense else factor * raw[i] for i in range(len(shapes))]
+                return shares
             # The densest alone: without it the factor changes for all others.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
@@ -128,6 +126,16 @@ class Global:
         total = _count(sum(sizes), densities[0], progress, least=len(sizes))
         kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
         return [tf.reshape(own, like.shape) for own, like in zip(kept, scores, strict=True)]
+
+
+def _share_out(
+    budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
+) -> list[float]:
+    """Return shares in the ratio of `raw` that keep so many weights; 1 for the dense layers."""
+    left = budget - sum(sizes[i] for i in dense)
+    others = [i for i in range(len(sizes)) if i not in dense]
+    factor = left / sum(raw[i] * sizes[i] for i in others) if others else 0.0
+    return [1.0 if i in dense else factor * raw[i] for i in range(len(sizes))]
 
 
 def _select_by_layer(

@@ -219,6 +219,7 @@ class Units(_Groups):
           UserError: a pattern matches no two of them, one matches twice, or their units differ.
         """
         found: list[list[int]] = []
+        alone = set(range(len(names)))
         for pattern in self.together:
             own = [index for index, name in enumerate(names) if patterns.matches(pattern, name)]
             rule = "match two kernels that are cut, or more"
@@ -226,10 +227,10 @@ class Units(_Groups):
             counts = {names[index]: shapes[index][-1] for index in own}
             rule = "match kernels of as many units each"
             checks.require(len(set(counts.values())) == 1, "Units.together", rule, counts)
-            twice = [names[index] for index in own if any(index in other for other in found)]
+            twice = [names[index] for index in own if index not in alone]
             checks.require(not twice, "Units.together", "match no kernel twice", twice)
             found.append(own)
-        alone = set(range(len(names))) - {index for own in found for index in own}
+            alone -= set(own)
         return sorted([*found, *([index] for index in alone)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:

@@ -172,11 +172,7 @@ class Pruning:
         masks: Sequence[tf.Tensor],
         progress: tf.Tensor,
     ) -> list[tf.Tensor]:
-        # What stays is not cut, but for zeros, which are cut as they are.
-        stay = [
-            None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
-            for one in seen
-        ]
+        stay = [_find_staying(one) for one in seen]
         scores = [
             own if held is None else tf.where(held, own.dtype.max, own)
             for own, held in zip(scores, stay, strict=True)
@@ -202,21 +198,20 @@ class Pruning:
         sets = self.granularity.list_together([one.name for one in seen], shapes)
         firsts = [shapes[own[0]] for own in sets]
         shares = self.density.densities(firsts, self.final_sparsity)
-        merged = []
-        for own in sets:
-            if len(own) == 1:
-                merged.append(scores[own[0]])
-                continue
-            pooled = [tf.reshape(self.granularity.pool(scores[index]), [-1]) for index in own]
-            merged.append(
-                tf.reshape(tf.add_n(pooled) / len(own), [*[1] * (len(shapes[own[0]]) - 1), -1])
-            )
+        merged = [self._merge_scores([scores[index] for index in own]) for own in sets]
         found = self.granularity.select(merged, self.density, shares, progress)
         masks: dict[int, tf.Tensor] = {}
         for own, mask in zip(sets, found, strict=True):
             shapes_of = (self.granularity.mask_shape(shapes[index]) for index in own)
             masks |= {i: tf.reshape(mask, to) for i, to in zip(own, shapes_of, strict=True)}
         return [masks[index] for index in range(len(seen))]
+
+    def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the scores of a variable; of several, the means of the scores of their groups."""
+        if len(scores) == 1:
+            return scores[0]
+        pooled = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
+        return tf.reshape(tf.add_n(pooled) / len(pooled), [*[1] * (scores[0].shape.rank - 1), -1])
 
     @staticmethod
     def _any_of(held: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -248,6 +243,14 @@ class Selection(NamedTuple):
     is_finite: tf.Tensor
     masks: list[tf.Tensor]
     overlaps: list[tf.Tensor]
+
+
+def _find_staying(one: criteria.Seen) -> tf.Tensor | None:
+    """Return which weights are not cut as they do not move; None if all move.
+
+    Zeros are cut as they are.
+    """
+    return None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
 
 
 def _are_finite(scores: Sequence[tf.Tensor]) -> tf.Tensor:

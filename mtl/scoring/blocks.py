@@ -160,8 +160,7 @@ def _inferred(values: list[Any]) -> pa.Array:
         inner = inner.value_type
     # Arrow takes True among fractions for 1.0.
     if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
-        is_plain = [value is None or isinstance(value, str) for value in values]
-        texts = [v if plain else json.dumps(v) for v, plain in zip(values, is_plain, strict=True)]
+        texts = [v if isinstance(v, str | None) else json.dumps(v) for v in values]
         return pa.array(texts, pa.string())
     return pa.array(values, _as_text(array.type)) if pa.types.is_null(inner) else array
 

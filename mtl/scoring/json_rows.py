@@ -115,15 +115,8 @@ def _object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dic
 
 def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     """Return the values as an array where all are of the field's very type and number."""
-    flat = values
-    if field.shape:
-        # Of a field of variable length each value is converted, whatever its neighbours hold.
-        if field.is_ragged or set(map(type, values)) != {list}:
-            return None
-        if set(map(len, values)) != {field.size}:
-            return None
-        flat = [item for value in values for item in value]
-    if not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
+    flat = _join_lists(field, values) if field.shape else values
+    if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
         return None
     try:
         if field.dtype == "string":
@@ -133,6 +126,16 @@ def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     except (OverflowError, UnicodeEncodeError):
         return None
     return array.reshape(len(values), -1) if field.shape else array
+
+
+def _join_lists(field: spec_lib.Field, values: Sequence[Any]) -> list[Any] | None:
+    """Return the items of all lists; None unless all are lists of the field's size."""
+    # Of a field of variable length each value is converted, whatever its neighbours hold.
+    if field.is_ragged or set(map(type, values)) != {list}:
+        return None
+    if set(map(len, values)) != {field.size}:
+        return None
+    return [item for value in values for item in value]
 
 
 def _has_infinity(values: np.ndarray | Sequence[np.ndarray]) -> bool:

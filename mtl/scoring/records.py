@@ -88,11 +88,8 @@ class Records:
                 return {name: parsed[name].numpy() for name in self.keep}
             except local.REFUSALS:
                 pass
-        rows = [{k: _value(first[k]) for k in self.keep}]
-        for number, record in located:
-            features = self._features(chunk.path, number, record)
-            rows.append({name: _value(features[name]) for name in self.keep})
-        return {name: [row[name] for row in rows] for name in self.keep}
+        features = [first, *(self._features(chunk.path, *one) for one in located)]
+        return {name: [_value(row[name]) for row in features] for name in self.keep}
 
     def _features(self, path: str, number: int, record: bytes) -> Mapping[str, tf.train.Feature]:
         try:

@@ -129,17 +129,8 @@ def score_shards(
         other files or with other settings.
     """
     shards = made.shards()
-    facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
-    facts["digest"] = model.digest or None
-    # Folders of earlier versions say nothing of it.
-    facts["escape_formulas"] = made.escape_formulas or None
-    # In a folder every output has a name.
-    note = (
-        claim.Claim(made.folder, facts, cast(dict[str, list[str]], shards))
-        if made.is_folder
-        else None
-    )
-    due = {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
+    note = _claim_folder(made, reader, model) if made.is_folder else None
+    due = _list_due(shards, note)
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
     make_block = blocks.find_maker(made.format_name, made.escape_formulas)
@@ -149,9 +140,8 @@ def score_shards(
     scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
         first = _first_rows(scored)
-        if due:
-            some = len(due) < len(shards) or any(chunk.numbers for chunk, _ in first)
-            checks.require(some, "--input", "hold a row", list(made.inputs))
+        if due and len(due) == len(shards):
+            _require_row(made, first)
         every = itertools.chain(first, scored)
         if note is None:
             rows = _write(made, outputs, every)
@@ -159,6 +149,23 @@ def score_shards(
             with note.held(cast(list[str], list(due))):
                 rows = _write(made, outputs, every, lambda out, path: note.finish(out, seen[path]))
     return rows, len(shards) - len(due)
+
+
+def _claim_folder(made: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
+    """Return the note of a folder on what its predictions are of."""
+    facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
+    facts["digest"] = model.digest or None
+    # Folders of earlier versions say nothing of it.
+    facts["escape_formulas"] = made.escape_formulas or None
+    # In a folder every output has a name.
+    return claim.Claim(made.folder, facts, cast(dict[str, list[str]], made.shards()))
+
+
+def _list_due(
+    shards: Mapping[str | None, list[str]], note: claim.Claim | None
+) -> dict[str | None, list[str]]:
+    """Return the outputs that are not there yet, with their inputs."""
+    return {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
 
 
 def _observed(
@@ -181,6 +188,11 @@ def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
         if chunk.numbers:
             break
     return first
+
+
+def _require_row(made: Plan, first: Sequence[_Scored]) -> None:
+    some = any(chunk.numbers for chunk, _ in first)
+    checks.require(some, "--input", "hold a row", list(made.inputs))
 
 
 def _write(

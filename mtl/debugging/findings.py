@@ -72,6 +72,11 @@ class Summary:
     bad: int
     greatest_before: float | None
 
+    @property
+    def lowest(self) -> float:
+        """The least finite entry; 0 without one."""
+        return self.least or 0.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -222,29 +227,56 @@ def explain(
     made = dump.read_numbers(root.output)
     if not inputs or not made:
         return "it made what is not finite of nothing"
-    has_nan = any(np.isnan(value).any() for value in made)
-    if kind in _DIVIDES and inputs[-1].zeros:
-        return "0 divided by 0" if has_nan else "a division by 0"
-    if kind == "Log1p" and (inputs[0].least or 0) <= -1:
-        return _AT_ZERO["Log"] if inputs[0].least == -1 else _BELOW_ZERO["Log"]
+    values = np.concatenate(made, axis=None)
+    has_nan, has_infinity = bool(np.isnan(values).any()), bool(np.isinf(values).any())
+    return (
+        _explain_division(kind, inputs, has_nan)
+        or _explain_power(kind, inputs, has_nan)
+        or _explain_argument(kind, inputs)
+        or _explain_size(kind, inputs, has_infinity, dump.find_type(root.output))
+    )
+
+
+def _explain_division(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
+    if kind not in _DIVIDES or not inputs[-1].zeros:
+        return ""
+    return "0 divided by 0" if has_nan else "a division by 0"
+
+
+def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
+    """Say what is wrong with a power; those above 0 of 0, and whole ones below 0, are numbers."""
+    if kind != "Pow":
+        return ""
+    base, power = inputs[0], inputs[-1]
+    if base.zeros and power.lowest < 0:
+        return "0 to a power below 0"
+    return "a root of a number below 0" if base.lowest < 0 and has_nan else ""
+
+
+def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
+    """Say at which argument a function has no value, or an infinite one; "" for none."""
     judged = inputs[-1 if kind in _BY_SECOND else 0]
-    # A power above 0 of 0 is 0, and a whole power of a number below 0 is a number.
-    is_power, power = kind == "Pow", inputs[-1].least or 0
-    if kind in _AT_ZERO and judged.zeros and not (is_power and power >= 0):
+    if kind == "Log1p":
+        kind, lowest, has_zero = "Log", judged.lowest + 1, judged.lowest == -1
+    else:
+        lowest, has_zero = judged.lowest, judged.zeros > 0
+    if has_zero and kind in _AT_ZERO:
         return _AT_ZERO[kind]
-    if kind in _BELOW_ZERO and (judged.least or 0) < 0 and not (is_power and not has_nan):
-        return _BELOW_ZERO[kind]
+    return _BELOW_ZERO.get(kind, "") if lowest < 0 else ""
+
+
+def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, made_as: str) -> str:
+    """Say what an op made of numbers that are finite and that it has a value at."""
     largest = f"its largest input is {max(_size(summary) for summary in inputs):.3g}"
-    if not any(np.isinf(value).any() for value in made):
+    if not has_infinity:
         return f"NaN made of finite numbers: {largest}"
     if kind in _POLES:
         return f"infinity made of finite numbers: {largest}"
     if kind in _GROWS:
         return f"overflow of the exponential of {inputs[0].greatest:.4g}"
-    name = dump.find_type(root.output)
-    if name == "float16":
+    if made_as == "float16":
         return f"overflow of float16, whose greatest number is {_HALF:,.0f}"
-    return f"overflow of {name}: {largest}"
+    return f"overflow of {made_as}: {largest}"
 
 
 _DIVIDES = ("RealDiv", "Div", "TruncateDiv", "Xdivy")
@@ -254,7 +286,6 @@ _AT_ZERO = {
     "Inv": "the reciprocal of 0",
     "Rsqrt": "the reciprocal square root of 0",
     "SqrtGrad": "the gradient of the square root at 0",
-    "Pow": "0 to a power below 0",
     "Xlogy": "the logarithm of 0",
 }
 _BELOW_ZERO = {
@@ -262,7 +293,6 @@ _BELOW_ZERO = {
     "Xlogy": "the logarithm of a number below 0",
     "Sqrt": "the square root of a number below 0",
     "Rsqrt": "the square root of a number below 0",
-    "Pow": "a root of a number below 0",
 }
 _BY_SECOND = ("Xlogy",)
 # They are infinite at some numbers that are not large.
@@ -287,18 +317,25 @@ def _list_growth(replayed: Replayed) -> list[Growth]:
     """Return the variables that lead to a loss and grew, the largest first."""
     if replayed.before is None:
         return []
-    found: dict[str, Growth] = {}
-    leading = [replayed.dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values()]
-    for tensor in {tensor for tensors in leading for tensor in tensors}:
-        node = replayed.dump.nodes.get(step_dump.name_node(tensor))
-        name = _find_variable(node) if node else ""
-        now, then = (
-            _greatest(dump.read_numbers(tensor)) if name else None
-            for dump in (replayed.dump, replayed.before)
-        )
-        if now is not None and then is not None and now > _GREW * max(then, 1e-6) and now > 1:
-            found[name] = Growth(name, then, now)
+    dump, before = replayed.dump, replayed.before
+    leading = (dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values())
+    grown = (_find_growth(dump, before, tensor) for tensor in set[str]().union(*leading))
+    found = {growth.variable: growth for growth in grown if growth}
     return sorted(found.values(), key=lambda growth: -growth.now)[:_MOST_VARIABLES]
+
+
+def _find_growth(
+    dump: step_dump.StepDump, before: step_dump.StepDump, tensor: str
+) -> Growth | None:
+    """Return how the variable of a tensor grew; None if it is of none, or of one that did not."""
+    node = dump.nodes.get(step_dump.name_node(tensor))
+    name = _find_variable(node) if node else ""
+    if not name:
+        return None
+    then, now = (_greatest(one.read_numbers(tensor)) for one in (before, dump))
+    if then is None or now is None or now <= max(_GREW * max(then, 1e-6), 1):
+        return None
+    return Growth(name, then, now)
 
 
 def _greatest(values: Sequence[np.ndarray]) -> float | None:

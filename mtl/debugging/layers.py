@@ -127,16 +127,24 @@ def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str,
     is_variable = scope.variable is not None
     shape = scope.variable if is_variable else scope.output
     name = indent + scope.name.rpartition("/")[2]
-    cells = [
+    cells = (
         name + (" (not trained)" if scope.is_held else ""),
-        "" if shape is None else f"[{', '.join('?' if d is None else str(d) for d in shape)}]",
-        f"{scope.parameters:,}" if scope.parameters else "",
-        f"{scope.num_bytes:,}" if scope.num_bytes else "",
-        f"{scope.flops:,}" if scope.flops and not is_variable else "",
+        "" if shape is None else _write_shape(shape),
+        _write_number(scope.parameters),
+        _write_number(scope.num_bytes),
+        "" if is_variable else _write_number(scope.flops),
         "" if is_variable else whose,
-    ]
+    )
     below = [line for child in scope.children for line in _lines(child, f"{indent}  ", tasks)]
-    return [tuple(cells), *below]
+    return [cells, *below]
+
+
+def _write_shape(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _write_number(number: int) -> str:
+    return f"{number:,}" if number else ""
 
 
 def _add(scopes: dict[str, Scope], name: str) -> Scope:
@@ -163,33 +171,50 @@ def _read_operations(
     followers: Collection[str],
 ) -> None:
     """Add to the scopes what their operations tell; columns without variables become scopes too."""
-    for operation in graph.get_operations():
+    operations = [one for one in graph.get_operations() if _INITIAL not in one.name]
+    for operation in operations:
         parts = operation.name.split("/")
-        if parts[0] not in _TOPS or len(parts) < 3 or _INITIAL in operation.name:
-            continue
-        _add(scopes, "/".join(parts[:2]))
+        if parts[0] in _TOPS and len(parts) >= 3:
+            _add(scopes, "/".join(parts[:2]))
+    _add_tasks(operations, scopes, flops, leading)
+    for name, last in _find_last(operations, scopes, followers).items():
+        if scopes[name].variable is None and last.shape.rank is not None and "/" in name:
+            scopes[name].output = tuple(last.shape.as_list())
+
+
+def _add_tasks(
+    operations: Iterable[tf.Operation],
+    scopes: Mapping[str, Scope],
+    flops: Mapping[str, int],
+    leading: Mapping[str, set[str]],
+) -> None:
+    """Tell the scopes whose they are, and the FLOPs of what leads to a prediction."""
     tasks: dict[str, set[str]] = collections.defaultdict(set)
-    left, made = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
-    for operation in graph.get_operations():
-        if _INITIAL in operation.name:
-            continue
+    for operation in operations:
         own = {task for task, names in leading.items() if operation.name in names}
-        floats = [tensor for tensor in operation.outputs if tensor.dtype.is_floating]
-        for scope in _list_above(scopes, operation.name):
-            # What leads to no prediction is not computed when it is served.
-            scope.flops += flops.get(operation.name, 0) if own else 0
+        # What leads to no prediction is not computed when it is served.
+        for scope in _list_above(scopes, operation.name) if own else ():
+            scope.flops += flops.get(operation.name, 0)
             tasks[scope.name] |= own
-            if operation.name in followers and operation.name != scope.name:
-                leaving = [tensor for tensor in floats if _leaves(tensor, f"{scope.name}/")]
-                left.update((scope.name, tensor) for tensor in leaving)
-                made.update((scope.name, tensor) for tensor in floats)
     for scope in scopes.values():
         scope.tasks = tuple(task for task in leading if task in tasks[scope.name])
-        # Nobody reads what a graph ends with.
-        last = left.get(scope.name, made.get(scope.name))
-        if last is not None and last.shape.rank is not None and "/" in scope.name:
-            is_variable = scope.variable is not None
-            scope.output = None if is_variable else tuple(last.shape.as_list())
+
+
+def _find_last(
+    operations: Iterable[tf.Operation], scopes: Mapping[str, Scope], followers: Collection[str]
+) -> dict[str, tf.Tensor]:
+    """Return {scope: the last tensor that leaves it, or that it ends with}."""
+    left, made = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
+    for operation in operations:
+        if operation.name not in followers:
+            continue
+        floats = [tensor for tensor in operation.outputs if tensor.dtype.is_floating]
+        for scope in _list_above(scopes, operation.name.rpartition("/")[0]):
+            leaving = [tensor for tensor in floats if _leaves(tensor, f"{scope.name}/")]
+            left.update((scope.name, tensor) for tensor in leaving)
+            made.update((scope.name, tensor) for tensor in floats)
+    # Nobody reads what a graph ends with.
+    return {**made, **left}
 
 
 def list_followers(tensors: Iterable[tf.Tensor]) -> set[str]:

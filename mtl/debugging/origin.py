@@ -64,13 +64,18 @@ def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
-    ours = [frame for frame in inside if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
+    return tuple(_describe_frame(*frame) for frame in (*own[-1:], *_keep_ours(inside)[-1:]))
+
+
+def _keep_ours(frames: Sequence[tuple]) -> Sequence[tuple]:
+    """Return our frames; those of layers only if there are no others."""
+    ours = [frame for frame in frames if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
     # Who asks for a layer tells more than the layer.
-    ours = [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
-    return tuple(
-        f"{_shorten(file)}:{line} in {function}: {linecache.getline(file, line).strip()}"
-        for file, line, function in (*own[-1:], *ours[-1:])
-    )
+    return [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
+
+
+def _describe_frame(file: str, line: int, function: str) -> str:
+    return f"{_shorten(file)}:{line} in {function}: {linecache.getline(file, line).strip()}"
 
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:

@@ -93,9 +93,23 @@ def _page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> 
 def _section(
     found: findings_lib.Finding, report: findings_lib.Report, records: Sequence[Any]
 ) -> list[str]:
-    node, origin = found.root.node, found.origin
     lines = [f"## {_sentence(found.cause)}", "", "| what | |", "| -- | -- |"]
-    facts = {
+    lines += [f"| {name} | {value} |" for name, value in _list_facts(found).items() if value]
+    lines += ["", *_table("Inputs", found.inputs), *_table("Outputs", found.outputs)]
+    read = found.root.node.inputs[0].rpartition(":")[0] if found.root.node.inputs else ""
+    for kind, inputs in report.writers.get(read, ()):
+        lines += _table(f"What {kind} was given in the step before, for `{read}`", inputs)
+    if records:
+        lines += ["Rows of the batch, all of them in `rows.jsonl`:", "", "```"]
+        lines += [_shorten(record) for record in records[:_SHOWN_ROWS]]
+        lines += ["```", ""]
+    return lines
+
+
+def _list_facts(found: findings_lib.Finding) -> dict[str, str]:
+    """Return {name: value} of the table of a finding; a value may be empty."""
+    node, origin = found.root.node, found.origin
+    return {
         "op": f"`{node.name}` ({node.kind})",
         "gradient of": f"`{origin.forward}`" if origin.forward else "",
         "part": f"`{found.part}`" if found.part else "",
@@ -106,18 +120,6 @@ def _section(
         "what tells them": f"{_cell(found.rows.evidence)}",
         "odd fields of these rows": ", ".join(found.fields) or "none",
     }
-    lines += [f"| {name} | {value} |" for name, value in facts.items() if value]
-    lines += ["", *_table("Inputs", found.inputs), *_table("Outputs", found.outputs)]
-    for variable, writers in report.writers.items():
-        if node.inputs and node.inputs[0].rpartition(":")[0] == variable:
-            for kind, inputs in writers:
-                title = f"What {kind} was given in the step before, for `{variable}`"
-                lines += _table(title, inputs)
-    if records:
-        lines += ["Rows of the batch, all of them in `rows.jsonl`:", "", "```"]
-        lines += [_shorten(record) for record in records[:_SHOWN_ROWS]]
-        lines += ["```", ""]
-    return lines
 
 
 def _table(title: str, summaries: Sequence[findings_lib.Summary]) -> list[str]:

@@ -50,12 +50,8 @@ def find_roots(
     """
     found = []
     for node in sorted(dump.nodes.values(), key=lambda node: dump.order[node.name]):
-        bad = [
-            t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)
-        ]
-        if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
-            continue
-        if before is not None and before.is_bad(bad[0]):
+        bad = _list_broken(dump, before, node)
+        if not bad:
             continue
         spoiled = dump.list_followers(bad, within=dump.bad)
         reaches = any(_is_spoiled(dump, tensor, spoiled, bad) for tensor in losses.values())
@@ -77,6 +73,16 @@ def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node
     """Return the ops of a step that write to a variable, by the name of its handle."""
     readers = dump.readers.get(f"{variable}:0", ())
     return [dump.nodes[name] for name in readers if dump.nodes[name].kind.startswith(_WRITES)]
+
+
+def _list_broken(
+    dump: step_dump.StepDump, before: step_dump.StepDump | None, node: step_dump.Node
+) -> list[str]:
+    """Return the outputs that a node broke; none if its inputs or the step before were broken."""
+    bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
+    if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
+        return []
+    return [] if before is not None and before.is_bad(bad[0]) else bad
 
 
 def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:

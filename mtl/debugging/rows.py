@@ -75,15 +75,22 @@ def find_fields(
     """
     leaders, found = dump.list_leaders(root.node.name), []
     for field, tensor in fields.items():
-        values = dump.read_any(tensor)
-        if values is None or values.dtype.kind not in "fi" or not values.ndim or not values.size:
+        each = _read_by_row(dump, tensor)
+        if each is None:
             continue
-        each = values.reshape(len(values), -1).astype(np.float64)
         own = [number for number in numbers if number < len(each)]
         is_bad = root.output == tensor and _are_bad(each)[own].any()
         if is_bad or (tensor in leaders and stand_out(each)[own].any()):
             found.append(field)
     return found
+
+
+def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
+    """Return the numbers of a field, [B, n]; None if it holds none."""
+    values = dump.read_any(tensor)
+    if values is None or values.dtype.kind not in "fi" or not values.ndim or not values.size:
+        return None
+    return values.reshape(len(values), -1).astype(np.float64)
 
 
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
@@ -111,31 +118,33 @@ def stand_out(values: np.ndarray) -> np.ndarray:
 
 def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
     """Return whether what a node makes has the rows of one of its inputs."""
-    first, *others = node.inputs or ("",)
     if node.kind in _MIXING or node.transposes:
         return False
     if node.kind in _BY_FIRST:
-        return first in of_rows
-    if node.kind in _ALONG_AXES:
-        return first in of_rows and bool(others) and not _is_along_rows(dump, first, others[0])
-    if node.kind == "ConcatV2":
-        joined = any(tensor in of_rows for tensor in node.inputs[:-1])
-        return joined and not _is_along_rows(dump, first, node.inputs[-1])
-    if node.kind == "GatherV2":
-        # Rows of a table are looked up by those of the batch; those of the batch are permuted.
-        along = _is_along_rows(dump, first, node.inputs[-1])
-        return node.inputs[1] in of_rows and first not in of_rows if along else first in of_rows
-    if node.kind == "GatherNd":
-        return node.inputs[1] in of_rows and first not in of_rows
-    if node.kind == "Tile":
-        repeats = dump.read_any(others[0])
-        return first in of_rows and repeats is not None and repeats.size > 0 and repeats[0] == 1
-    if node.kind in ("TopK", "TopKV2"):
-        return first in of_rows and len(dump.find_shape(first)) > 1
-    if node.kind == "Transpose":
-        order = dump.read_any(others[0])
-        return first in of_rows and order is not None and order.size > 0 and order[0] == 0
+        return node.inputs[0] in of_rows and _BY_FIRST[node.kind](dump, node.inputs)
+    if node.kind in ("GatherV2", "GatherNd"):
+        return _gathers_rows(dump, node, of_rows)
+    if node.kind == "ConcatV2" and _is_along_rows(dump, node.inputs[0], node.inputs[-1]):
+        return False
     return any(tensor in of_rows for tensor in node.inputs)
+
+
+def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
+    first, places = node.inputs[:2]
+    if node.kind == "GatherV2" and not _is_along_rows(dump, first, node.inputs[-1]):
+        return first in of_rows
+    # Rows of a table are looked up by those of the batch; those of the batch are permuted.
+    return places in of_rows and first not in of_rows
+
+
+def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
+    """Return whether the axes, the second input, are known and leave that of rows alone."""
+    return len(inputs) > 1 and not _is_along_rows(dump, inputs[0], inputs[1])
+
+
+def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
+    values = dump.read_any(tensor)
+    return values is not None and values.size > 0 and values[0] == first
 
 
 def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
@@ -147,11 +156,19 @@ def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
 
 
 _READING = "IteratorGetNext"
-_BY_FIRST = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
+_PRODUCTS = ("MatMul", "_FusedMatMul", "FusedMatMul", "BatchMatMulV2", "Conv2D")
 _ALONG_AXES = (
     *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
     *("ReverseV2", "Cumsum", "Cumprod"),
 )
+# {an op that can have no rows but those of its first input: whether it leaves them as they are}
+_BY_FIRST: dict[str, Callable[[step_dump.StepDump, Sequence[str]], bool]] = {
+    **dict.fromkeys(_PRODUCTS, lambda dump, inputs: True),
+    **dict.fromkeys(_ALONG_AXES, _is_along_others),
+    **dict.fromkeys(("TopK", "TopKV2"), lambda dump, inputs: len(dump.find_shape(inputs[0])) > 1),
+    "Tile": lambda dump, inputs: _begins_with(dump, inputs[1], 1),
+    "Transpose": lambda dump, inputs: _begins_with(dump, inputs[1], 0),
+}
 _MIXING = (
     "BiasAddGrad",
     "Conv2DBackpropFilter",
@@ -196,15 +213,16 @@ def _list_rows_that(
     if is_of_slices and loops > 1:
         return ()  # In a loop of the model's own, whose turns do not tell the slice.
     for turn, value in enumerate(dump.read_numbers(tensor)):
-        is_whole = slices == 1 or (len(value) % batch_size == 0 and not loops)
+        is_whole = len(value) % batch_size == 0 and not loops
         size = batch_size if is_whole else batch_size // slices
         if len(value) % size:
             continue  # A loop may change the length of its tensors.
         each = tell(value.reshape(size, -1).astype(np.float64))
         # The first slice of a batch is built apart, the others are turns of a loop.
         start = (turn + 1) * size if is_of_slices else 0
-        found += [start + int(row) for row in np.flatnonzero(each)]
-    return tuple(dict.fromkeys(row for row in found if row < batch_size))
+        numbers = start + np.flatnonzero(each)
+        found += numbers[numbers < batch_size].tolist()
+    return tuple(dict.fromkeys(found))
 
 
 def _are_bad(values: np.ndarray) -> np.ndarray:

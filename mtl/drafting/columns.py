@@ -155,17 +155,14 @@ class Column:
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
         """Return what is known, of which `marks` are missing values; the sample is of all rows."""
-        found = self._counts
-        if found is None:
-            counted = pc.value_counts(sample.combine_chunks())
-            found = _counted(counted.field("values"), counted.field("counts"))
+        found = _count_sample(sample) if self._counts is None else self._counts
         values = dict(zip(found["text"].to_pylist(), found["count"].to_pylist(), strict=True))
         known = {**self._marks, **self._few_words, **values}
         missing = {mark: known[mark] for mark in marks if mark in known}
         values = {text: count for text, count in values.items() if text not in missing}
         words = {text: n for text, n in self._few_words.items() if text not in missing}
-        odd = self._words - sum(n for mark, n in missing.items() if mark in self._few_words)
-        odd += sum(count for mark, count in self._marks.items() if mark not in missing)
+        odd = self._count_odd(missing)
+        least, greatest = (self._least, self._greatest) if self._numbers else (np.nan, np.nan)
         return Facts(
             name=self.name,
             kind=self._kind(odd),
@@ -175,23 +172,32 @@ class Column:
             distinct=len(values),
             is_counted=self._counts is not None,
             values=values,
-            least=self._least if self._numbers else np.nan,
-            greatest=self._greatest if self._numbers else np.nan,
+            least=least,
+            greatest=greatest,
             words=words if 0 < 9 * odd <= self._numbers else {},
             is_code=bool(self._codes),
         )
 
+    def _count_odd(self, missing: Mapping[str, int]) -> int:
+        """Return how many values are neither numbers nor missing."""
+        words = self._words - sum(n for mark, n in missing.items() if mark in self._few_words)
+        return words + sum(n for mark, n in self._marks.items() if mark not in missing)
+
     def _kind(self, odd: int) -> str:
         """Return the kind of a column, of which so many values are no numbers."""
-        if not odd and not self._numbers:
-            return "empty"
         if not odd:
-            is_whole = not self._fractions and max(-self._least, self._greatest) < 2**63
-            fits = max(-self._least, self._greatest) < _FLOAT32
-            return "int" if is_whole else "float" if fits else "text"
-        if not self._numbers and self._times == odd:
+            return self._kind_of_numbers() if self._numbers else "empty"
+        if self._numbers:
+            return "text"
+        if self._times == odd:
             return "time"
-        return "date" if not self._numbers and self._times + self._dates == odd else "text"
+        return "date" if self._times + self._dates == odd else "text"
+
+    def _kind_of_numbers(self) -> str:
+        largest = max(-self._least, self._greatest)
+        if not self._fractions and largest < 2**63:
+            return "int"
+        return "float" if largest < _FLOAT32 else "text"
 
 
 def to_floats(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -205,6 +211,11 @@ def _matches(texts: pa.Array, pattern: str) -> pa.Array:
 
 def _total(counts: pa.Array, mask: pa.Array) -> int:
     return pc.sum(counts.filter(mask)).as_py() or 0
+
+
+def _count_sample(sample: pa.ChunkedArray) -> pa.Table:
+    counted = pc.value_counts(sample.combine_chunks())
+    return _counted(counted.field("values"), counted.field("counts"))
 
 
 def _counted(texts, counts) -> pa.Table:

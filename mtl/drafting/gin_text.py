@@ -162,7 +162,6 @@ def _tell_timeless(plan: plans.Plan) -> list[str]:
 
 
 def _spec(plan: plans.Plan) -> list[str]:
-    facts = plan.found.facts
     lines = ["spec.Spec.features = {"]
     for chosen in plan.used:
         kind = '("string", (None,))' if chosen.dtype == "list" else repr(chosen.dtype)
@@ -174,23 +173,36 @@ def _spec(plan: plans.Plan) -> list[str]:
         f"#     {_one_line(chosen.name)}: {_one_line(chosen.why.removeprefix('left out: '))}"
         for chosen in left_out
     ]
-    defaults = {one.name: one.default for one in plan.used if one.default is not None}
-    if defaults:
-        lines += ["# Where a value is missing; 'nan' is a missing number."]
-        lines += ["spec.Spec.defaults = {"]
-        lines += [
-            f"    {name!r}: {value!r},  # {facts[name].missing / facts[name].rows:.2%} missing"
-            for name, value in defaults.items()
-        ]
-        lines += ["}"]
+    lines += _defaults(plan)
     return [*lines, *_bind("spec.Spec.labels", {task.label: task.dtype for task in plan.tasks})]
 
 
-def _columns(plan: plans.Plan) -> list[str]:
+def _defaults(plan: plans.Plan) -> list[str]:
+    facts = plan.found.facts
+    defaults = {one.name: one.default for one in plan.used if one.default is not None}
+    if not defaults:
+        return []
+    return [
+        "# Where a value is missing; 'nan' is a missing number.",
+        "spec.Spec.defaults = {",
+        *(
+            f"    {name!r}: {value!r},  # {facts[name].missing / facts[name].rows:.2%} missing"
+            for name, value in defaults.items()
+        ),
+        "}",
+    ]
+
+
+def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
+    """Return {part: the columns that it takes}, of parts that take some."""
     takers = {
         part: [chosen.name for chosen in plan.used if part in chosen.parts] for part in _PARTS
     }
-    takers = {part: names for part, names in takers.items() if names}
+    return {part: names for part, names in takers.items() if names}
+
+
+def _columns(plan: plans.Plan) -> list[str]:
+    takers = _list_takers(plan)
     listed = [f"    @{_PARTS[part][0]}()," for part in takers]
     lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
     for part, names in takers.items():

@@ -48,7 +48,24 @@ class Input:
 
 def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: str) -> Input:
     """Decide how a column becomes an input; lists have this delimiter between their values."""
+    left_out = _leave_out(facts, found)
+    if left_out:
+        return left_out
+    if facts.is_number and not facts.is_code:
+        return _choose_number(facts, found)
     name, doubt = facts.name, ""
+    if facts.words:
+        words = ", ".join(map(repr, list(facts.words)[:3]))
+        doubt = f"Most of {name!r} are numbers, but not {words}: it is read as text."
+        doubt += f" Where they mean a missing value: --missing {list(facts.words)[0]!r}"
+    elif _has_decimal_commas(facts):
+        doubt = f"Numbers of {name!r} have a decimal comma: they are read as text."
+    return _choose_text(facts, found, delimiter, doubt)
+
+
+def _leave_out(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    """Return why a column cannot be an input; None if it can."""
+    name = facts.name
     if facts.kind == "empty":
         return Input(name=name, why="left out: empty in all rows")
     if facts.distinct == 1 and not facts.missing:
@@ -64,15 +81,7 @@ def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: 
     if _is_id(facts, found):
         why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, found):,} rows"
         return Input(name=name, why=why)
-    if facts.is_number and not facts.is_code:
-        return _choose_number(facts, found)
-    if facts.words:
-        words = ", ".join(map(repr, list(facts.words)[:3]))
-        doubt = f"Most of {name!r} are numbers, but not {words}: it is read as text."
-        doubt += f" Where they mean a missing value: --missing {list(facts.words)[0]!r}"
-    elif _has_decimal_commas(facts):
-        doubt = f"Numbers of {name!r} have a decimal comma: they are read as text."
-    return _choose_text(facts, found, delimiter, doubt)
+    return None
 
 
 def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
@@ -85,8 +94,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
     if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
         # A category is text or a whole number.
         parts.append("categories" if is_int else "buckets")
-        how = "categories too" if is_int else "buckets"
-        told += f", {facts.distinct} values: as {how}"
+        told += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
     elif facts.distinct > _FEW_VALUES:
         parts.append("buckets")
     return Input(
@@ -102,13 +110,9 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
 def _choose_text(
     facts: columns.Facts, found: inspection.Inspection, delimiter: str, doubt: str
 ) -> Input:
-    name, is_list = facts.name, is_list_of(facts, delimiter)
-    if is_list:
-        known = {part for text in facts.values for part in text.split(delimiter) if part}
-        many = len(known) > _MOST_CATEGORIES
-        why = f"list, {len(known):,} values between {delimiter!r}"
-        return Input(name=name, dtype="list", parts=("hashes" if many else "categories",), why=why)
-    default = "" if facts.missing else None
+    if is_list_of(facts, delimiter):
+        return _choose_list(facts, delimiter)
+    name, default = facts.name, "" if facts.missing else None
     if _count_words(facts) >= _WORDS_OF_TEXT and facts.distinct > _FEW_VALUES:
         why = f"text, {_count_words(facts):.0f} words on average"
         return Input(name=name, dtype="string", parts=("texts",), why=why, default=default)
@@ -119,6 +123,13 @@ def _choose_text(
     else:
         parts, why = ("hashes",), f"{why}: hashed"
     return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
+
+
+def _choose_list(facts: columns.Facts, delimiter: str) -> Input:
+    known = {part for text in facts.values for part in text.split(delimiter) if part}
+    part = "hashes" if len(known) > _MOST_CATEGORIES else "categories"
+    why = f"list, {len(known):,} values between {delimiter!r}"
+    return Input(name=facts.name, dtype="list", parts=(part,), why=why)
 
 
 def count_buckets(largest: int) -> int:
@@ -132,9 +143,10 @@ def _counted_rows(facts: columns.Facts, found: inspection.Inspection) -> int:
 
 def _is_id(facts: columns.Facts, found: inspection.Inspection) -> bool:
     rows = sum(facts.values.values())
-    share = facts.distinct / rows if rows else 0.0
-    is_named = _ID_NAME.search(facts.name) is not None
-    if rows < 20 or share < (0.5 if is_named else _DISTINCT) or facts.kind == "float":
+    if rows < 20 or facts.kind == "float":
+        return False
+    share, is_named = facts.distinct / rows, _ID_NAME.search(facts.name) is not None
+    if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
         is_dense = share == 1 and facts.greatest - facts.least < 1.1 * facts.rows

@@ -226,20 +226,25 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    whole = [int(name) for name in numbers if name.isdigit()]
     # Years, say, may head columns.
-    is_run = len(whole) == len(numbers) > 1 and whole == list(
-        range(whole[0], whole[0] + len(whole))
-    )
-    below = [set(cells) for cells in zip(*rows, strict=False)]
-    repeated = [
-        name
-        for name, cells in zip(names, below, strict=False)
-        if name and len(cells) < len(rows) / 2 and name in cells
-    ]
-    if (numbers and not is_run) or len(repeated) > 1:
+    if (numbers and not _is_run(numbers)) or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
         checks.fail(where, rule, listed, f"It looks like a row. {fix}")
+
+
+def _is_run(numbers: Sequence[str]) -> bool:
+    """Return whether texts are whole numbers, two or more, that follow one another."""
+    whole = [int(number) for number in numbers if number.isdigit()]
+    return len(whole) == len(numbers) > 1 and whole == [whole[0] + i for i in range(len(whole))]
+
+
+def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return how many names are values of their column, which has few of them."""
+    below = [set(cells) for cells in zip(*rows, strict=False)]
+    return sum(
+        name in cells and name != "" and len(cells) < len(rows) / 2
+        for name, cells in zip(names, below, strict=False)
+    )
 
 
 def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:

@@ -41,6 +41,11 @@ class Holdout:
     time: str = ""
     files: str = ""
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the rows, or their keys, are drawn: not by time, and not a file of their own."""
+        return not (self.time or self.files)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -97,38 +102,21 @@ def make_plan(
     start, share = _find_start(found, holdout)
     delimiter = _find_list_delimiter(found)
     others = [name for name in found.facts if name not in labels]
-    codes = {name: _encode(found, name) for name in others}
-    alone = {
-        name: {task.name: task.measure_alone(codes[name]) for task in chosen_tasks}
-        for name in others
-    }
-    chosen, doubts = [], []
+    alone = {name: _measure_alone(found, name, chosen_tasks) for name in others}
+    chosen = []
     for name in others:
         asked = [] if name in kept else chosen_tasks
-        one = _choose(found, name, delimiter, alone[name], asked, holdout, left_out)
-        chosen.append(one)
-        is_settled = "--time" in one.doubt and (holdout.time or holdout.files)
-        doubts += [one.doubt] if one.doubt and not is_settled else []
+        chosen.append(_choose(found, name, delimiter, alone[name], asked, holdout, left_out))
     checks.require(
         any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
     )
-    for task in chosen_tasks:
-        doubts += [f"{task.label!r}: {hint}" for hint in task.hints]
-    if not (holdout.key or holdout.files or holdout.time):
-        doubts += [
-            f"Rows may belong together by {name!r} ({found.facts[name].distinct:,} values): "
-            f"--key {name!r} keeps them in one split."
-            for name in others
-            if inputs_lib.looks_like_key(found.facts[name])
-        ]
-    in_order = [t.label for t in chosen_tasks if _is_in_order(t, found)]
-    rows = sum(found.rows_of[path] for path in found.dialect.paths)
+    rows = sum(map(found.rows_of.__getitem__, found.dialect.paths))
     rows = max(round(rows * (1 - share)), 1)
-    batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
-    steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
-    buffer = min(rows, _LARGEST_BUFFER if in_order else _BUFFER)
-    if in_order and buffer < rows:
-        doubts.append(f"Rows lie in the order of {in_order[0]!r}: shuffle the file once.")
+    order = _find_order(chosen_tasks, found)
+    batch, steps, buffer = _choose_sizes(rows, is_in_order=order is not None)
+    doubts = _list_doubts(found, chosen_tasks, chosen, holdout)
+    if order is not None and buffer < rows:
+        doubts.append(f"Rows lie in the order of {order!r}: shuffle the file once.")
     return Plan(
         found=found,
         tasks=chosen_tasks,
@@ -139,7 +127,7 @@ def make_plan(
         list_delimiter=delimiter,
         rows=rows,
         batch_size=batch,
-        train_steps=-(-steps // _EVALUATIONS) * _EVALUATIONS,
+        train_steps=steps,
         shuffle_buffer=buffer,
         cache=found.size < _CACHED_BYTES,
         doubts=doubts,
@@ -169,15 +157,54 @@ def _choose(
     return chosen
 
 
-def _encode(found: inspection.Inspection, name: str) -> np.ndarray:
+def _list_doubts(
+    found: inspection.Inspection,
+    chosen_tasks: Sequence[tasks_lib.Task],
+    chosen: Sequence[inputs_lib.Input],
+    holdout: Holdout,
+) -> list[str]:
+    """Return what the user should look at: inputs, tasks, and rows that belong together."""
+    asked = [one.doubt for one in chosen if one.doubt]
+    doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
+    doubts += [f"{task.label!r}: {hint}" for task in chosen_tasks for hint in task.hints]
+    if holdout.is_drawn and not holdout.key:
+        doubts += _doubt_keys(found, chosen)
+    return doubts
+
+
+def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
+    return [
+        f"Rows may belong together by {one.name!r} ({found.facts[one.name].distinct:,} values): "
+        f"--key {one.name!r} keeps them in one split."
+        for one in chosen
+        if inputs_lib.looks_like_key(found.facts[one.name])
+    ]
+
+
+def _measure_alone(
+    found: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
+) -> dict[str, float]:
+    """Return {task: how much a column alone tells of its label}."""
     if found.facts[name].is_number:
-        return telling.encode_numbers(found.numbers(name))
-    return telling.encode_texts(found.texts(name))
+        codes = telling.encode_numbers(found.numbers(name))
+    else:
+        codes = telling.encode_texts(found.texts(name))
+    return {task.name: task.measure_alone(codes) for task in chosen_tasks}
 
 
-def _is_in_order(task: tasks_lib.Task, found: inspection.Inspection) -> bool:
-    alone = task.measure_alone(telling.encode_numbers(found.places.astype(np.float64)))
-    return bool(alone > _IN_ORDER[task.metric])
+def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:
+    """Return the first label in whose order rows lie; None if they lie in no such order."""
+    places = telling.encode_numbers(found.places.astype(np.float64))
+    in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
+    return next(in_order, None)
+
+
+def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
+    """Return the batch size, the steps of a training, and the rows that are shuffled at a time."""
+    batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
+    steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
+    buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
+    return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
 
 
 def _find_list_delimiter(found: inspection.Inspection) -> str:
@@ -200,18 +227,27 @@ def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | f
         checks.require(keys >= _FEWEST_KEYS, f"--key {holdout.key!r}", rule, keys)
     if not holdout.time:
         return None, holdout.share
-    facts, where = found.facts[holdout.time], f"--time {holdout.time!r}"
-    is_time = facts.kind == "time" or facts.is_number
-    rule, got = "hold numbers, or times such as 2024-05-31", next(iter(facts.values), "")
-    if not is_time:
-        odd = next((text for text in facts.values if not columns.match_time(text)), got)
-        checks.fail(where, rule, odd)
-    texts = [] if facts.is_number else found.texts(holdout.time).drop_null().to_pylist()
-    read = np.array([times.read_time(text) for text in texts])
-    values = found.numbers(holdout.time) if facts.is_number else read
+    where = f"--time {holdout.time!r}"
+    values, written = _read_times(found, holdout.time, where)
     ordered = np.sort(values[np.isfinite(values)])
     start = ordered[min(int(len(ordered) * (1 - holdout.share)), len(ordered) - 1)]
     later = float((ordered >= start).mean())
-    told = float(start) if facts.is_number else texts[int(np.argmax(values == start))]
+    told = written[int(np.argmax(values == start))]
     checks.require(later < 1, where, "vary", str(told))
     return told, later
+
+
+def _read_times(
+    found: inspection.Inspection, name: str, where: str
+) -> tuple[np.ndarray, list[float] | list[str]]:
+    """Return the times of a column as numbers, and as the gin file writes them."""
+    facts = found.facts[name]
+    if facts.is_number:
+        values = found.numbers(name)
+        return values, values.tolist()
+    if facts.kind != "time":
+        first = next(iter(facts.values), "")
+        odd = next((text for text in facts.values if not columns.match_time(text)), first)
+        checks.fail(where, "hold numbers, or times such as 2024-05-31", odd)
+    texts = found.texts(name).drop_null().to_pylist()
+    return np.array([times.read_time(text) for text in texts]), texts

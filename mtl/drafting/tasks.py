@@ -20,6 +20,7 @@ from mtl.drafting import columns, inspection, telling
 _FEW_CLASSES, _MOST_CLASSES = 20, 1000
 # Below this share a class is rare enough to say so, and in fewer rows it is hardly learnt.
 _RARE, _FEW_ROWS = 0.01, 20
+_AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
 # One column alone that tells more of a label than this is likely known too late.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 
@@ -86,35 +87,37 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
 
 
 def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
-    values = sorted(facts.values, key=lambda text: facts.values[text])
-    is_plain = facts.kind == "int" and {float(text) for text in values} == {0.0, 1.0}
-    words = {text.lower() for text in values}
-    if is_plain:
-        positive = next(text for text in values if float(text) == 1)
-    else:
-        affirmed = [t for t in values if t.lower() in ("yes", "true", "y", "t", "1", "positive")]
-        greater = max(values, key=float) if facts.is_number else values[0]
-        positive = affirmed[0] if len(affirmed) == 1 else greater
-    negative = next(text for text in values if text != positive)
+    positive = _find_positive(facts)
+    (negative,) = set(facts.values) - {positive}
+    is_bit = facts.kind == "int" and {float(negative), float(positive)} == {0.0, 1.0}
+    is_plain = is_bit or {negative.lower(), positive.lower()} == {"true", "false"}
     share = facts.values[positive] / facts.present
     hints = [f"Only {share:.2%} are {positive!r}: PR-AUC tells more than accuracy."] * (
         share < _RARE
     )
     texts = found.texts(facts.name)
     labels = np.array([np.nan if t is None else float(t == positive) for t in texts.to_pylist()])
-    plain_words = is_plain or words == {"true", "false"}
     return Task(
         label=facts.name,
         name=_scope(facts.name),
         # As text, since -1 is a missing int64.
-        dtype="int64" if plain_words else "string",
+        dtype="int64" if is_plain else "string",
         head="Binary",
-        settings={} if plain_words else {"positive": [positive], "negative": [negative]},
+        settings={} if is_plain else {"positive": [positive], "negative": [negative]},
         why=f"two classes, {positive!r} in {share:.1%}{gaps}",
         hints=tuple(hints),
         target=labels,
         metric="auc",
     )
+
+
+def _find_positive(facts: columns.Facts) -> str:
+    """Return which of two values is the positive class: yes or 1, the greater, or the rarer."""
+    values = sorted(facts.values, key=facts.values.__getitem__)
+    affirmed = [text for text in values if text.lower() in _AFFIRMED]
+    if len(affirmed) == 1:
+        return affirmed[0]
+    return max(values, key=float) if facts.is_number else values[0]
 
 
 def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:

@@ -8,8 +8,8 @@ import bisect
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mtl.compat import xplane
 from mtl.profiling import memory, op_times, shares, words
@@ -65,6 +65,24 @@ class Profile:
         return own / self.total if self.total else 0.0
 
 
+class _Recorded(NamedTuple):
+    """What the profiler recorded: session calls, waits for a batch, busy threads, and ops."""
+
+    marks: list[shares.Interval]
+    waits: list[shares.Interval]
+    busy: list[shares.Interval]
+    ops: list[shares.Op]
+
+    def keep_within(self, calls: Sequence[shares.Interval]) -> "_Recorded":
+        """Return what began in a call: between two, an evaluation may run ops of the same names."""
+        return _Recorded(
+            self.marks,
+            [wait for wait in self.waits if _is_within(wait[0], calls)],
+            [own for own in self.busy if _is_within(own[0], calls)],
+            [op for op in self.ops if _is_within(op.start, calls)],
+        )
+
+
 def read(
     folder: str,
     attribution: words.Attribution,
@@ -86,56 +104,50 @@ def read(
         session's.
       held: the memory of that step.
     """
-    marks: list[shares.Interval] = []
-    waits: list[shares.Interval] = []
-    busy: list[shares.Interval] = []
-    ops: list[shares.Op] = []
-    for plane in xplane.read(folder):
-        for _, events in plane.lines:
-            if plane.name.startswith("/device:GPU"):
-                ops += _read_kernels(events, attribution)
-                continue
-            marks += [(e.start, e.end) for e in events if e.name == CALL]
-            waits += [(e.start, e.end) for e in events if e.name == _WAIT]
-            events = _keep_steps(events)
-            busy += [(e.start, e.end) for e in events if e.name == _BUSY]
-            ops += shares.cut_nested(_read_ops(events, attribution))
-    marks.sort()
+    recorded = _read_planes(folder, attribution)
+    marks = sorted(recorded.marks)
     # What comes between two calls belongs to the one before.
     end = marks[calls][0] if calls < len(marks) else marks[-1][1]
-    window = (marks[0][0], end)
-    # Between two calls an evaluation may run ops of the same names.
-    ops = [op for op in ops if _is_within(op.start, marks[:calls])]
-    waits = [wait for wait in waits if _is_within(wait[0], marks[:calls])]
-    busy = [own for own in busy if _is_within(own[0], marks[:calls])]
-    wall = shares.divide(window, marks, busy, waits, ops)
-    has_gpu = any(op.is_kernel for op in ops)
-    ops = [op for op in ops if op.is_kernel == has_gpu]
-    seen = collections.Counter(op.name for op in {op.start: op for op in ops}.values())
-    small = op_times.find_small(() if has_gpu else timed, seen, steps)
-    wall = {place: value / 1e12 for place, value in wall.items()}
-    counts = collections.Counter(op.place for op in ops)
-    if timed and not has_gpu:
-        counts = collections.Counter({p: steps * n for p, n in _count(timed).items()})
-    op_time: dict[words.Place, float] = collections.defaultdict(float, small)
-    scopes: dict[str, float] = collections.defaultdict(float)
-    for op in ops:
-        secs = (op.end - op.start) / 1e12
-        op_time[op.place] += secs
-        scopes[words.find_scope(op.name)] += secs
+    kept = recorded.keep_within(marks[:calls])
+    wall = shares.divide((marks[0][0], end), marks, kept.busy, kept.waits, kept.ops)
+    has_gpu = any(op.is_kernel for op in kept.ops)
+    ops = [op for op in kept.ops if op.is_kernel == has_gpu]
+    of_one_step = () if has_gpu else timed
+    small = op_times.find_small(of_one_step, _count_names(ops), steps)
+    in_secs = {place: value / 1e12 for place, value in wall.items()}
+    scopes = _sum_secs(ops, lambda op: words.find_scope(op.name), start={})
     scopes.pop("", None)
     return Profile(
         first=first,
         steps=steps,
         calls=calls,
-        wall=op_times.divide_starting(wall, small, _measure(busy) - _measure(ops)),
-        op_time=dict(op_time),
-        num_ops=counts,
+        wall=op_times.divide_starting(in_secs, small, _measure(kept.busy) - _measure(ops)),
+        op_time=_sum_secs(ops, lambda op: op.place, start=small),
+        num_ops=_count_places(of_one_step, steps) if of_one_step else _count_places(ops),
         scopes=sorted(scopes.items(), key=lambda one: -one[1])[:_SCOPES],
         passes=_count_passes(timed or ops),
         has_gpu=has_gpu,
         held=held,
     )
+
+
+def _read_planes(folder: str, attribution: words.Attribution) -> _Recorded:
+    found = _Recorded([], [], [], [])
+    for plane in xplane.read(folder):
+        for _, events in plane.lines:
+            if plane.name.startswith("/device:GPU"):
+                found.ops.extend(_read_kernels(events, attribution))
+                continue
+            found.marks.extend(_list_intervals(events, CALL))
+            found.waits.extend(_list_intervals(events, _WAIT))
+            of_steps = _keep_steps(events)
+            found.busy.extend(_list_intervals(of_steps, _BUSY))
+            found.ops.extend(shares.cut_nested(_read_ops(of_steps, attribution)))
+    return found
+
+
+def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.Interval]:
+    return [(event.start, event.end) for event in events if event.name == name]
 
 
 def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
@@ -146,13 +158,19 @@ def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
+    whole = _join(of_steps)
+    return [event for event in events if _is_within(event.start, whole)]
+
+
+def _join(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
+    """Return intervals in their order, with those joined that overlap."""
     whole: list[shares.Interval] = []
-    for start, end in sorted(of_steps):
+    for start, end in sorted(intervals):
         if not whole or start > whole[-1][1]:
             whole.append((start, end))
         elif end > whole[-1][1]:
             whole[-1] = (whole[-1][0], end)
-    return [event for event in events if _is_within(event.start, whole)]
+    return whole
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
@@ -188,8 +206,27 @@ def _measure(intervals: Iterable[Sequence[Any]]) -> float:
     return sum(one[1] - one[0] for one in intervals) / 1e12
 
 
-def _count(timed: Sequence[op_times.Timed]) -> collections.Counter[words.Place]:
-    return collections.Counter(op.place for op in timed)
+def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
+    """Return {op: how often it ran}; what another op cut into stretches ran once."""
+    return collections.Counter(op.name for op in {op.start: op for op in ops}.values())
+
+
+def _count_places(
+    ops: Sequence[shares.Op] | Sequence[op_times.Timed], times: int = 1
+) -> dict[words.Place, int]:
+    """Return {place: how many ops have it}, that many `times` over."""
+    counts = collections.Counter(op.place for op in ops)
+    return {place: times * count for place, count in counts.items()}
+
+
+def _sum_secs(
+    ops: Sequence[shares.Op], key: Callable[[shares.Op], Any], start: Mapping[Any, float]
+) -> dict[Any, float]:
+    """Return {key: seconds in its ops}, beside those at the start."""
+    found = collections.defaultdict(float, start)
+    for op in ops:
+        found[key(op)] += (op.end - op.start) / 1e12
+    return dict(found)
 
 
 def _count_passes(ops: Sequence[shares.Op] | Sequence[op_times.Timed]) -> int:

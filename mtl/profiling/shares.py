@@ -9,7 +9,7 @@ else between two calls.
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mtl.profiling import words
@@ -44,22 +44,10 @@ def divide(
     """Return {place: picoseconds}, which add up to the length of the window."""
     first, last = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
-
-    def add(start: int, end: int, rank: int, place: words.Place) -> None:
+    for start, end, rank, place in _rank(window, calls, busy, waits, ops):
         start, end = max(start, first), min(end, last)
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
-
-    add(first, last, 0, words.Place(words.BETWEEN))
-    for start, end in calls:
-        add(start, end, 1, words.Place(words.SESSION))
-    for start, end in busy:
-        add(start, end, 2, words.Place(words.STARTING))
-    for start, end in waits:
-        add(start, end, 3, words.Place(words.WAITING))
-    for op in ops:
-        add(op.start, op.end, 5 if op.is_kernel else 4, op.place)
-
     found: dict[words.Place, float] = collections.defaultdict(float)
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
     before = first
@@ -74,6 +62,27 @@ def divide(
         if not running[rank][place]:
             del running[rank][place]
     return dict(found)
+
+
+def _rank(
+    window: Interval,
+    calls: Iterable[Interval],
+    busy: Iterable[Interval],
+    waits: Iterable[Interval],
+    ops: Iterable[Op],
+) -> Iterator[tuple[int, int, int, words.Place]]:
+    """Yield (start, end, rank, place): a moment belongs to what has the highest rank in it."""
+    by_rank = {
+        words.BETWEEN: [window],
+        words.SESSION: calls,
+        words.STARTING: busy,
+        words.WAITING: waits,
+    }
+    for rank, (word, intervals) in enumerate(by_rank.items()):
+        for start, end in intervals:
+            yield start, end, rank, words.Place(word)
+    for op in ops:
+        yield op.start, op.end, 5 if op.is_kernel else 4, op.place
 
 
 def cut_nested(ops: Sequence[Op]) -> list[Op]:

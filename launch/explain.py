@@ -79,13 +79,8 @@ def main() -> None:
     output = OUTPUT.value or os.path.join(model_dir, "explained")
     is_page = output.endswith(".html")
     folder = os.path.dirname(output) if is_page else output
-    is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
-    is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
-    fits = is_free and (is_named or tf.io.gfile.isdir(output))
-    checks.require(fits, "--output", "end in .html or be a folder", output)
+    _check_output(output, folder, is_page)
     paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
-    if not is_page:
-        storage.require_possible("--output", folder, "a folder", output)
     files = [*app.GIN_FILE.value, *experiment.files_read]
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
@@ -99,6 +94,15 @@ def main() -> None:
         print(f"  {path}", file=sys.stderr)
     for line in found.left_out:
         print(f"  Left out: {line}", file=sys.stderr)
+
+
+def _check_output(output: str, folder: str, is_page: bool) -> None:
+    is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
+    is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
+    fits = is_free and (is_named or tf.io.gfile.isdir(output))
+    checks.require(fits, "--output", "end in .html or be a folder", output)
+    if not is_page:
+        storage.require_possible("--output", folder, "a folder", output)
 
 
 def _read_settings() -> settings.Settings:

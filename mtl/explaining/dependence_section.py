@@ -59,18 +59,10 @@ def _draw_dependence(
     (names, kind), means = found.outputs[task], one.means[task]
     what = task if list(names) == [kind] else f"{task}, {kind}"
     what += f" of {names[0]}" if len(names) == 1 and list(names) != [kind] else ""
+    if not one.is_number:
+        return _draw_bars(what, names, one.grid, means)
     few = list(names)[:_MOST_CLASSES]
     note = f"{len(few)} of {len(names)} classes shown." if len(few) < len(names) else ""
-    if not one.is_number:
-        # Bars of one class: that whose prediction the field moves most.
-        most = int(np.argmax(np.ptp(means, 0)))
-        told = "" if len(names) == 1 else f" of {names[most]}"
-        bars = [
-            pictures.Bar(inputs.tell_value(value), float(mean))
-            for value, mean in zip(one.grid, means[:, most], strict=True)
-        ]
-        note = "" if len(names) == 1 else "The class whose mean the field moves most."
-        return pictures.draw_bars(f"{what}{told}", bars, note)
     across = [float(value) for value in one.grid]
     lines = {
         str(name): list(zip(across, map(float, means[:, k]), strict=True))
@@ -84,3 +76,18 @@ def _draw_dependence(
         ]
     drawn = figures.draw_lines(what, lines, behind=behind, from_zero=False)
     return drawn._replace(note=note)
+
+
+def _draw_bars(
+    what: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
+) -> figures.Figure:
+    """Draw bars of one class: that whose prediction the field moves most."""
+    most = int(np.argmax(np.ptp(means, 0)))
+    bars = [
+        pictures.Bar(inputs.tell_value(value), float(mean))
+        for value, mean in zip(grid, means[:, most], strict=True)
+    ]
+    if len(names) == 1:
+        return pictures.draw_bars(what, bars)
+    note = "The class whose mean the field moves most."
+    return pictures.draw_bars(f"{what} of {names[most]}", bars, note)

@@ -6,7 +6,7 @@ inputs.fields_of_columns(columns)                    # {"numeric_age": ("age",)}
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,22 +41,31 @@ def list_inputs(
     of the same things, such as the items of a history and their times. A cross combines them all
     and needs no such order.
     """
-    read = [tuple(fields) for own in columns for fields in own.columns.values()]
-    crossed = [part for part in columns if isinstance(part, features_lib.Crossed)]
-    apart = [tuple(fields) for own in crossed for fields in own.columns.values()]
+    read = _list_read(columns)
+    crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
     several = {name for name, field in spec.feature_fields.items() if field.shape}
-    joined = {name: name for name in spec.features}  # The first field of those that go together.
-    for fields in read:
-        own = [field for field in fields if field in several and fields not in apart]
-        for one, other in itertools.pairwise(own):
-            old, new = joined[other], joined[one]
-            joined = {name: new if first == old else first for name, first in joined.items()}
-    used = {*used, *(field for fields in read for field in fields)}
+    joined = _join(spec.features, [several & set(own) for own in read if own not in crossed])
+    used = {*used, *itertools.chain.from_iterable(read)}
     found: dict[str, list[str]] = {}
     for name in spec.features:
         if name in used:
             found.setdefault(joined[name], []).append(name)
     return [Input(" + ".join(fields), tuple(fields)) for fields in found.values()]
+
+
+def _list_read(columns: Sequence[types.Column]) -> list[tuple[str, ...]]:
+    """Return the fields of each encoded column."""
+    return [tuple(fields) for own in columns for fields in own.columns.values()]
+
+
+def _join(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
+    """Return {field: one of those that it goes with}, the same one for all of these."""
+    joined = {field: field for field in fields}
+    for own in together:
+        merged = {joined[field] for field in own}
+        new = min(merged, default="")
+        joined = {field: new if one in merged else one for field, one in joined.items()}
+    return joined
 
 
 def check_names(

@@ -41,24 +41,44 @@ def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
     Probabilities are explained as logits, where each class has one. What is neither a probability
     nor a class is explained as it is: a value, the logarithm of a density, or a score.
     """
-    said, size = head.predictions(logits), logits.shape[-1]
+    said = head.predictions(logits)
     classes = [str(name) for name in types.read_member(head, types.Head, "class_names")]
-    for name in _PROBABILITIES:
-        if name in said and size == 1:
-            own = classes[-1:] or [name]
-            return Output(head.name, own, "probability", _widen(said[name]), "logit", logits)
+    return (
+        _describe_probability(head.name, said, logits, classes)
+        or _describe_number(head.name, said)
+        or _describe_classes(head.name, said, logits, classes)
+    )
+
+
+def _describe_probability(
+    task: str, said: types.Tensors, logits: tf.Tensor, classes: Sequence[str]
+) -> Output | None:
+    name = next((name for name in _PROBABILITIES if name in said), None)
+    if name is None or logits.shape[-1] != 1:
+        return None
+    own = classes[-1:] or [name]
+    return Output(task, own, "probability", _widen(said[name]), "logit", logits)
+
+
+def _describe_number(task: str, said: types.Tensors) -> Output | None:
     for name in _NUMBERS:
         if name in said and said[name].dtype.is_floating and said[name].shape.rank in (1, 2):
             value = _widen(said[name])
             count = value.shape[1]
             if count is not None:
                 own = [name] if count == 1 else [f"{name} {number}" for number in range(count)]
-                return Output(head.name, own, name, value, name, value)
-    many = said.get("probabilities")
-    if many is not None and many.shape.rank == 2 and many.shape[1] == size:
-        own = classes if len(classes) == size else list(map(str, range(size)))
-        return Output(head.name, own, "probability", many, "logit", logits)
+                return Output(task, own, name, value, name, value)
     return None
+
+
+def _describe_classes(
+    task: str, said: types.Tensors, logits: tf.Tensor, classes: Sequence[str]
+) -> Output | None:
+    many, size = said.get("probabilities"), logits.shape[-1]
+    if many is None or many.shape.rank != 2 or many.shape[1] != size:
+        return None
+    own = classes if len(classes) == size else list(map(str, range(size)))
+    return Output(task, own, "probability", many, "logit", logits)
 
 
 def _widen(values: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ pictures.draw_matrix("cosines", ["a", "b"], ["a", "b"], [[1, -0.2], [-0.2, 1]])
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,26 +51,29 @@ def draw_bars(title: str, bars: Sequence[Bar], note: str = "") -> figures.Figure
     for value in sorted({low, 0.0, high}):
         if value and abs(place(value) - place(0)) < _APART:
             continue
-        anchor = "end" if value == high and high > 0 else "middle"
+        anchor = "end" if 0 < value == high else "middle"
         parts.append(_text(place(value), bottom + 14, f"{value:.3g}", anchor))
     for number, bar in enumerate(bars):
         top = _TOP + _ROW * number + (_ROW - _BAR) / 2
         at_axis = f'x="{_NAMES - 6}" y="{top + _BAR - 1:.1f}" text-anchor="end"'
-        parts.append(_name(bar.name, at_axis))
-        if not math.isfinite(bar.value):
-            parts.append(_text(place(0) + 4, top + _BAR - 1, "undefined", "start"))
-            continue
-        left, right = sorted((place(0), place(bar.value)))
-        kind = "plus" if bar.value >= 0 else "minus"
-        size = f'width="{right - left:.1f}" height="{_BAR}" rx="1.5"'
-        parts.append(f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" {size}/>')
-        if math.isfinite(bar.low) and math.isfinite(bar.high):
-            first, last, middle = place(bar.low), place(bar.high), top + _BAR / 2
-            parts.append(
-                f'<path class="whisker" d="M{first:.1f} {middle:.1f}H{last:.1f}'
-                f'M{first:.1f} {middle - 3:.1f}v6M{last:.1f} {middle - 3:.1f}v6"/>'
-            )
+        parts += [_name(bar.name, at_axis), *_draw_bar(bar, top, place)]
     return figures.Figure(title, _wrap(title, bottom + _BOTTOM, parts), [], note)
+
+
+def _draw_bar(bar: Bar, top: float, place: Callable[[float], float]) -> list[str]:
+    if not math.isfinite(bar.value):
+        return [_text(place(0) + 4, top + _BAR - 1, "undefined", "start")]
+    left, right = sorted((place(0), place(bar.value)))
+    kind = "plus" if bar.value >= 0 else "minus"
+    size = f'width="{right - left:.1f}" height="{_BAR}" rx="1.5"'
+    parts = [f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" {size}/>']
+    if math.isfinite(bar.low) and math.isfinite(bar.high):
+        first, last, middle = place(bar.low), place(bar.high), top + _BAR / 2
+        parts.append(
+            f'<path class="whisker" d="M{first:.1f} {middle:.1f}H{last:.1f}'
+            f'M{first:.1f} {middle - 3:.1f}v6M{last:.1f} {middle - 3:.1f}v6"/>'
+        )
+    return parts
 
 
 def draw_matrix(

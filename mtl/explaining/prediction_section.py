@@ -42,16 +42,19 @@ def tell_predictions(found: explanation.Explanation) -> list[Any]:
         told.append(blocks.Heading(f"Row {row}"))
         told.append(blocks.Figures([figure for one in every for figure in _draw_row(found, one)]))
         told.append(_tell_sums(every))
-        own = {name for fields in found.fields.values() for name in fields}
-        number = found.asked.rows.index(row)
-        values = inputs.read_row(found.shown.features, number)
-        cells = [[name, value] for name, value in values.items() if name in own]
-        labels = inputs.read_row(found.shown.labels, number)
-        cells += [[f"{name} (label)", value] for name, value in labels.items()]
-        table = blocks.Table(["field", "value"], cells)
-        details = [_tell_columns(found, one) for one in every]
-        told.append(blocks.Fold(f"Row {row}: its fields, and each column", [table, *details]))
+        details = [_tell_fields(found, row), *(_tell_columns(found, one) for one in every)]
+        told.append(blocks.Fold(f"Row {row}: its fields, and each column", details))
     return told
+
+
+def _tell_fields(found: explanation.Explanation, row: int) -> blocks.Table:
+    own = {name for fields in found.fields.values() for name in fields}
+    number = found.asked.rows.index(row)
+    values = inputs.read_row(found.shown.features, number)
+    cells = [[name, value] for name, value in values.items() if name in own]
+    labels = inputs.read_row(found.shown.labels, number)
+    cells += [[f"{name} (label)", value] for name, value in labels.items()]
+    return blocks.Table(["field", "value"], cells)
 
 
 def _draw_row(

@@ -88,10 +88,7 @@ def build_scores(
     All heads are built as an evaluation builds them; only what is asked for is computed.
     """
     fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}
-    before = set(map(id, tf1.local_variables()))
-    found = together.build_metrics(list(heads.values()), fed, labels)
-    made = {id(variable): variable for variable in tf1.local_variables()}
-    state = [variable for key, variable in made.items() if key not in before]
+    found, state = _build_metrics(list(heads.values()), fed, labels)
     chosen = [metric for task in tasks for metric in _choose(heads[task], found)]
     streamed = [found[f"{metric.task}/{metric.name}"] for metric in chosen]
     # Those of a head have one update; a fetch must be named once.
@@ -104,6 +101,16 @@ def build_scores(
         logits={task: fed[task] for task in {metric.task for metric in chosen}},
         labels=labels,
     )
+
+
+def _build_metrics(
+    heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
+) -> tuple[types.Metrics, list[tf.Variable]]:
+    """Return the metrics of all heads, and the variables that they sum up in."""
+    before = set(map(id, tf1.local_variables()))
+    found = together.build_metrics(heads, logits, labels)
+    made = {id(variable): variable for variable in tf1.local_variables()}
+    return found, [variable for key, variable in made.items() if key not in before]
 
 
 def _choose(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:

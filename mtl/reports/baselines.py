@@ -155,20 +155,31 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
         return None
     if metric == "auc" and rows.kind == held_out.BINARY:
         return _rank_lead(rows.score[counted], target, weight)
-    if metric == "accuracy" and rows.kind != held_out.NUMBER:
-        values, places = np.unique(target, return_inverse=True)
-        most = values[np.argmax(np.bincount(places, weight))]
-        lead = (target == predicted).astype(np.float64) - (target == most)
-    elif metric == "rmse":
-        lead = (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
-    elif metric == "mae":
-        lead = np.abs(target - np.median(target)) - np.abs(target - predicted)
-    else:
+    if metric not in _LEADS or (metric == "accuracy" and rows.kind == held_out.NUMBER):
         return None
+    lead = _LEADS[metric](target, predicted, weight)
     share = weight / weight.sum()
     mean = float(np.sum(share * lead))
     spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
     return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    values, places = np.unique(target, return_inverse=True)
+    most = values[np.argmax(np.bincount(places, weight))]
+    return (target == predicted).astype(np.float64) - (target == most)
+
+
+def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
+
+
+def _lead_in_mae(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.abs(target - np.median(target)) - np.abs(target - predicted)
+
+
+# {metric: by how much each row is better predicted than by a trivial model, [N]}
+_LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_mae}
 
 
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:

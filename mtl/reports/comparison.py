@@ -8,10 +8,11 @@ found.pairs                                   # paired differences where seeds r
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from mtl import checks
+from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings
 from mtl.reports import record
 
@@ -164,19 +165,10 @@ def _listed(tasks: Sequence[str]) -> str:
 
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
     """Compare runs of the same tasks."""
-    metrics: dict[str, dict[str, float]] = {}
-    for name, run in runs.items():
-        for metric, value in run.metrics.items():
-            metrics.setdefault(metric, {})[name] = value
-    known = {metric: _find_direction(metric, runs) for metric in metrics}
-    directions = {metric: higher for metric, higher in known.items() if higher is not None}
+    metrics = _turn({name: run.metrics for name, run in runs.items()})
+    directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
-    repeats: dict[str, str] = {}
-    groups = [
-        _keep_one_of_each_seed(group, runs, repeats)
-        for group in flat_settings.group_by_seed(experiments)
-    ]
-    groups = [group for group in groups if len(group) > 1]
+    groups, repeats = _group_by_seed(experiments)
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
@@ -185,14 +177,18 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
         directions=directions,
         figures=_measure(runs),
         groups=[_average(metric, group, metrics[metric]) for metric in mains for group in groups],
-        pairs=[
-            pair
-            for metric in mains
-            for first, second in itertools.combinations(groups, 2)
-            if (pair := _pair(metric, first, second, metrics[metric]))
-        ],
+        pairs=[pair for metric in mains for pair in _list_pairs(metric, groups, metrics[metric])],
         repeats=repeats,
     )
+
+
+def _turn(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return {what: {run: number}} of {run: {what: number}}."""
+    found: dict[str, dict[str, float]] = {}
+    for name, numbers in of_runs.items():
+        for what, number in numbers.items():
+            found.setdefault(what, {})[name] = number
+    return found
 
 
 def _find_main_metrics(
@@ -202,6 +198,11 @@ def _find_main_metrics(
     chosen = [one.experiment.best.metric for one in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])
     return [name for name in names if name in metrics]
+
+
+def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> dict[str, bool]:
+    known = {metric: _find_direction(metric, runs) for metric in metrics}
+    return {metric: higher for metric, higher in known.items() if higher is not None}
 
 
 def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
@@ -214,16 +215,23 @@ def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
     return said.pop() if len(said) == 1 else None
 
 
-def _keep_one_of_each_seed(
-    group: Sequence[str], runs: Mapping[str, record.Run], repeats: dict[str, str]
-) -> dict[int, str]:
-    """Return {seed: first run of it}; a second one says nothing of chance, and is in `repeats`."""
-    by_seed: dict[int, str] = {}
-    for name in group:
-        first = by_seed.setdefault(runs[name].experiment.run.seed, name)
-        if first != name:
-            repeats[name] = first
-    return by_seed
+def _group_by_seed(
+    experiments: Mapping[str, experiment_lib.Experiment],
+) -> tuple[list[dict[int, str]], dict[str, str]]:
+    """Return groups of two seeds or more, {seed: first run of it}, and {run: first of its seed}.
+
+    A second run of a seed says nothing of chance.
+    """
+    groups: list[dict[int, str]] = []
+    repeats: dict[str, str] = {}
+    for group in flat_settings.group_by_seed(experiments):
+        by_seed: dict[int, str] = {}
+        for name in group:
+            first = by_seed.setdefault(experiments[name].run.seed, name)
+            if first != name:
+                repeats[name] = first
+        groups.append(by_seed)
+    return [group for group in groups if len(group) > 1], repeats
 
 
 def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
@@ -232,6 +240,13 @@ def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float])
     numbers = [values[name] for name in known]
     mean = statistics.fmean(numbers) if numbers else math.nan
     return Group(metric, tuple(known), mean, _standard_error(numbers), left_out)
+
+
+def _list_pairs(
+    metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
+) -> list[Pair]:
+    pairs = (_pair(metric, *both, values) for both in itertools.combinations(groups, 2))
+    return [pair for pair in pairs if pair]
 
 
 def _pair(
@@ -262,16 +277,14 @@ def _standard_error(values: Sequence[float]) -> float:
 def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, run in runs.items():
-        measured = dict(run.speeds)
+        measured = found[name] = dict(run.speeds)
         if run.checkpoint:
             measured["parameters"], measured["checkpoint_bytes"] = record.count_parameters(
                 run.checkpoint
             )
         if run.export:
             measured["export_bytes"] = run.export["bytes"]
-        for what, value in measured.items():
-            found.setdefault(what, {})[name] = value
-    return found
+    return _turn(found)
 
 
 def sort_by(found: Comparison, metric: str) -> list[str]:

@@ -84,14 +84,7 @@ def tell_balancing(run: record.Run) -> list | str:
         if any(max(points.values()) > min(points.values()) for points in curves.values())
     }
     if not moving:
-        weights = groups.get(("", "weight"), {})
-        ones = [max(points.values()) for points in weights.values()]
-        if ones and all(one == ones[0] for one in ones):
-            return "all tasks weigh the same, all the time."
-        if not ones:
-            return "the run shows no weights of tasks."
-        rows = [[task, max(points.values())] for task, points in weights.items()]
-        return [blocks.Table(["task", "weight"], rows, "The weights do not change.")]
+        return _tell_fixed_weights(groups.get(("", "weight"), {}))
     drawn = [
         figures.draw_curves(_title(scope, kind), curves) for (scope, kind), curves in moving.items()
     ]
@@ -100,6 +93,15 @@ def tell_balancing(run: record.Run) -> list | str:
         if kind == "surgery/cosine":
             told += _tell_cosines(_title(scope, kind), curves)
     return told
+
+
+def _tell_fixed_weights(curves: event_files.Curves) -> list | str:
+    rows = [[task, max(points.values())] for task, points in curves.items()]
+    if not rows:
+        return "the run shows no weights of tasks."
+    if all(weight == rows[0][1] for _, weight in rows):
+        return "all tasks weigh the same, all the time."
+    return [blocks.Table(["task", "weight"], rows, "The weights do not change.")]
 
 
 def _title(scope: str, kind: str) -> str:

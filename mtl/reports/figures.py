@@ -134,30 +134,39 @@ def draw_lines(
     """
     drawn = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
     behind = [_keep_finite(points) for points in behind]
-    everything = [*drawn.values(), *behind]
-    xs = [x for points in everything for x, _ in points] or [0]
-    ys = [y for points in everything for _, y in points] or [0]
-    across = _Axis(0, 1) if is_share else _span(min([0] * from_zero + xs), max(xs), 0)
-    is_log = may_be_log and min(ys) > 0 and max(ys) > _LOG_FACTOR * min(ys)
-    up = _Axis(0, 1) if is_share else _span_log(ys) if is_log else _span(min(ys), max(ys), 0.06)
-    plot = _Plot(across, up)
-    parts = [_grid(plot)]
     if is_share:
-        parts.append(_path(((0, 0), (1, 1)), plot, "diagonal"))
+        plot = _Plot(_Axis(0, 1), _Axis(0, 1))
+        parts = [_grid(plot), _path(((0, 0), (1, 1)), plot, "diagonal")]
+    else:
+        plot = _fit([*drawn.values(), *behind], may_be_log, from_zero)
+        parts = [_grid(plot)]
     parts += [_path(points, plot, "line thin") for points in behind]
-    if mark is not None and across.low <= mark <= across.high:
+    if mark is not None and plot.across.low <= mark <= plot.across.high:
         parts.append(f'<path class="mark" d="M{plot.x(mark):.1f} {_TOP}v{_PLOT_HEIGHT}"/>')
     legend = []
     for number, (name, points) in enumerate(drawn.items()):
-        color, is_dashed = number % NUM_COLORS, number >= NUM_COLORS
-        style = f"line c{color}" + " dashed" * is_dashed
-        parts.append(_path(chart.thin(points, _MOST_POINTS), plot, style))
-        if len(points) <= _MOST_DOTS:
-            parts += [_dot(x, y, plot, color) for x, y in points]
-        legend.append(Line(color, is_dashed, name, None))
+        legend.append(Line(number % NUM_COLORS, number >= NUM_COLORS, name, None))
+        parts += _draw_line(legend[-1], points, plot)
     left = len(lines) - len(drawn)
     note = f"{left} more are not drawn." if left else ""
     return Figure(title, _wrap(title, parts), legend, note)
+
+
+def _draw_line(line: Line, points: Points, plot: _Plot) -> list[str]:
+    style = f"line c{line.color}" + " dashed" * line.is_dashed
+    dotted = points if len(points) <= _MOST_DOTS else ()
+    dots = [_dot(x, y, plot, line.color) for x, y in dotted]
+    return [_path(chart.thin(points, _MOST_POINTS), plot, style), *dots]
+
+
+def _fit(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:
+    """Return the plot that all lines lie in."""
+    points = [point for line in lines for point in line] or [(0, 0)]
+    xs, ys = zip(*points, strict=True)
+    across = _span(min(0, *xs) if from_zero else min(xs), max(xs), 0)
+    if may_be_log and min(ys) > 0 and max(ys) > _LOG_FACTOR * min(ys):
+        return _Plot(across, _Axis(math.log10(min(ys)), math.log10(max(ys)), True))
+    return _Plot(across, _span(min(ys), max(ys), 0.06))
 
 
 def _keep_finite(points: Points) -> Points:
@@ -169,10 +178,6 @@ def _span(low: float, high: float, margin: float) -> _Axis:
     room = abs(high) * _ROOM if is_flat else (high - low) * margin
     low, high = low - room, high + room
     return _Axis(low, high if high > low else low + 1)
-
-
-def _span_log(values: Sequence[float]) -> _Axis:
-    return _Axis(math.log10(min(values)), math.log10(max(values)), True)
 
 
 def _path(points: Points, plot: _Plot, style: str) -> str:

@@ -222,14 +222,9 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
     """Return the best proposal with the affinity onto each task, what comes next, and how sure."""
-    best, onto = proposals[0], average_onto(measured.mean)
-    lines = [("model", "task", "affinity onto it", "trained with")]
-    for number, (trained, served) in enumerate(best.groups, 1):
-        for task in _list_tasks(served):
-            partners = ", ".join(name_tasks(measured, trained & ~(1 << task))) or "nothing"
-            model = str(number) if task == _list_tasks(served)[0] else ""
-            lines.append((model, measured.tasks[task], f"{onto[trained, task]:.3g}", partners))
-    parts = ["\n".join(f"  {line}" for line in aligned.align_columns(lines, right=[2]))]
+    best = proposals[0]
+    lines = aligned.align_columns(_tabulate(measured, best), right=[2])
+    parts = ["\n".join(f"  {line}" for line in lines)]
     parts.append(f"  Sum over the tasks: {best.score:.3g}.")
     for other in proposals[1:]:
         apart, error = compare(measured, best, other)
@@ -240,6 +235,18 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
         if not apart > 2 * error:
             parts.append("  That is within two standard errors: measure more often, or for longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
+
+
+def _tabulate(measured: Measured, proposal: Proposal) -> list[tuple[str, str, str, str]]:
+    """Return the header and a row for each task."""
+    onto = average_onto(measured.mean)
+    rows = [("model", "task", "affinity onto it", "trained with")]
+    for number, (trained, served) in enumerate(proposal.groups, 1):
+        for task in _list_tasks(served):
+            partners = ", ".join(name_tasks(measured, trained & ~(1 << task))) or "nothing"
+            model = str(number) if task == _list_tasks(served)[0] else ""
+            rows.append((model, measured.tasks[task], f"{onto[trained, task]:.3g}", partners))
+    return rows
 
 
 def _describe_group(measured: Measured, group: Group) -> str:

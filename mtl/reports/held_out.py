@@ -4,9 +4,10 @@ seen = held_out.predict_rows(experiment, "runs/digits", "runs/digits/best/model.
 seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
 """
 
+import collections
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +23,8 @@ from mtl.scoring import kept as kept_lib
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
+
+_Kind = TypeVar("_Kind")
 
 
 class Rows(NamedTuple):
@@ -101,9 +104,10 @@ def predict_rows(
     """
     data, model = experiment.data, experiment.model
     single = [name for name, field in data.spec.feature_fields.items() if not field.shape]
-    keep = [*single, *_list_labels(experiment)]
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in single}
-    found: dict[str, list[Any]] = {}
+    of_labels = _list_labels(experiment)
+    keep = [*single, *of_labels]
+    kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    found: dict[str, list[Any]] = collections.defaultdict(list)
     rows = 0
     with diagnosis.explain_run_errors(data, model, checkpoint, data.eval_split):
         drawn = drawn_rows.draw(data, data.eval_split, most_rows, experiment.run.seed)
@@ -120,22 +124,24 @@ def predict_rows(
             for name in single:
                 kept[name].append(batch[name])
             with eager.execute_eagerly():  # Between two batches Estimator's graph is the default.
-                labels = {
-                    name: kept_lib.read_batch(batch, name) for name in keep if name not in single
-                }
+                labels = {name: kept_lib.read_batch(batch, name) for name in of_labels}
                 for head in heads:
                     said = _read(head, batch, labels)
                     if said is not None:
-                        found.setdefault(head.name, []).append(said)
+                        found[head.name].append(said)
     joined = {task: _join(parts) for task, parts in found.items()}
     return Seen(
         rows=rows,
         total=drawn.total,
-        tasks={task: own for task, own in joined.items() if isinstance(own, Rows)},
-        fields={name: np.concatenate(parts) for name, parts in kept.items() if parts},
-        labels={task: own for task, own in joined.items() if isinstance(own, Labels)},
-        unlabelled={task: own for task, own in joined.items() if isinstance(own, Unlabelled)},
+        tasks=_keep_kind(joined, Rows),
+        fields={name: np.concatenate(parts) for name, parts in kept.items()},
+        labels=_keep_kind(joined, Labels),
+        unlabelled=_keep_kind(joined, Unlabelled),
     )
+
+
+def _keep_kind(found: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind]:
+    return {task: own for task, own in found.items() if isinstance(own, kind)}
 
 
 def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
@@ -154,28 +160,33 @@ def _read(
     head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
 ) -> Rows | Labels | Unlabelled | None:
     """Return what a head says of a batch; None of one whose predictions are of no known kind."""
-    said = {
-        name.removeprefix(f"{head.name}/"): value
-        for name, value in batch.items()
-        if name.startswith(f"{head.name}/")
-    }
-    for name in _UNLABELLED:
-        if name in said and not isinstance(head, (types.ExampleHead, base.Labelled)):
-            return Unlabelled(name, said[name])
+    said = _select(batch, f"{head.name}/")
+    if not isinstance(head, (types.ExampleHead, base.Labelled)):
+        for name in _UNLABELLED:
+            if name in said:
+                return Unlabelled(name, said[name])
     if not isinstance(head, types.WeighingHead) or head.field not in labels:
         return None
     target, present = (tensor.numpy() for tensor in head.targets(labels[head.field]))
-    weight = head.row_weights(labels).numpy()
     if target.ndim == 2 and {"probabilities", "multi_hot"} <= said.keys():
         return _read_labels(head, said, labels)
-    if target.ndim != 1 or present.ndim != 1:
+    if not target.ndim == present.ndim == 1:
         return None
-    target = np.where(present, target, 0)
-    if "class_id" in said and "probability" in said:
+    return _read_rows(said, np.where(present, target, 0), head.row_weights(labels).numpy())
+
+
+def _select(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return what begins with a prefix, under the rest of its name."""
+    return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
+
+
+def _read_rows(said: Mapping[str, Any], target: np.ndarray, weight: np.ndarray) -> Rows | None:
+    """Return what a head of one label a row says; None if its predictions are of no known kind."""
+    if {"class_id", "probability"} <= said.keys():
         score = said["probability"]
         true = np.where(target > 0.5, score, 1 - score)
         return _rows(BINARY, target, said["class_id"], score, true, weight)
-    if "class_id" in said and "probabilities" in said:
+    if {"class_id", "probabilities"} <= said.keys():
         probabilities, ids = said["probabilities"], target.astype(int)
         chosen = said["class_id"]
         score = np.take_along_axis(probabilities, chosen[:, np.newaxis], 1)[:, 0]

@@ -4,9 +4,10 @@ page = report.describe_run(experiment, "runs/digits", most_rows=100_000)
 report.write("report.html", page)
 """
 
+import collections
 import datetime
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from mtl import checks
@@ -34,10 +35,14 @@ _CHOSEN = (
     "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
     "a little less."
 )
+_BETTER, _UNKNOWN = "better", "unknown"
+_WORSE = "No better than a trivial model, which knows the labels alone"
+_UNCLEAR = "Better than a trivial model by no more than chance may bring"
 _UNDEFINED = (
     "Undefined, and so not compared: there is no held-out label of a weight above 0, or all are of "
     "one class, or a prediction is NaN"
 )
+_DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
 class _Looked(NamedTuple):
@@ -164,25 +169,16 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
     """Return what the verdict comes to, each line with its mood."""
-    undefined = [f"{one.task} ({one.metric})" for one in verdicts if one.is_undefined]
-    defined = [one for one in verdicts if not one.is_undefined]
-    known = [one for one in defined if one.is_better is not None]
-    worse = [one.task for one in known if not one.is_better]
-    unclear = [one.task for one in known if one.is_better and not one.is_clear]
+    tasks = _group_by_outcome(verdicts)
+    better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
-    if known and not worse and not unclear and not undefined:
-        every = {1: "The task beats", 2: "Both tasks beat"}.get(len(known))
-        every = every or f"All {len(known)} tasks beat"
+    if better and better + unknown == len(verdicts):
+        every = {1: "The task beats", 2: "Both tasks beat"}.get(better)
+        every = every or f"All {better} tasks beat"
         lines.append((f"{every} a trivial model, which knows the labels alone.", ""))
-    for tasks, what in (
-        (worse, "No better than a trivial model, which knows the labels alone"),
-        (unclear, "Better than a trivial model by no more than chance may bring"),
-        (undefined, _UNDEFINED),
-    ):
-        if tasks:
-            more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
-            lines.append((f"{what}: {', '.join(tasks[:20])}{more}.", "warning"))
-    unknown = len(defined) - len(known)
+    for what in _DOUBTFUL:
+        if tasks[what]:
+            lines.append((f"{what}: {_list_some(tasks[what])}.", "warning"))
     if unknown:
         lines.append((f"{unknown} of {len(verdicts)} tasks have no trivial model here.", "note"))
     last = run.last_evaluated
@@ -190,6 +186,30 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
         line = f"Step {run.best_step:,} was the best: no evaluation up to step {last:,} was better."
         lines.append((line, ""))
     return lines
+
+
+def _group_by_outcome(verdicts: Sequence[baselines.Verdict]) -> Mapping[str, list[str]]:
+    """Return {outcome: its tasks}, those that are undefined with their metrics."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for one in verdicts:
+        name = f"{one.task} ({one.metric})" if one.is_undefined else one.task
+        found[_find_outcome(one)].append(name)
+    return found
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
+
+
+def _find_outcome(verdict: baselines.Verdict) -> str:
+    if verdict.is_undefined:
+        return _UNDEFINED
+    if verdict.is_better is None:
+        return _UNKNOWN
+    if not verdict.is_better:
+        return _WORSE
+    return _BETTER if verdict.is_clear else _UNCLEAR
 
 
 def _tell_settings(run: record.Run) -> list:

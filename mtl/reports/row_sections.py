@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -99,16 +100,19 @@ def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
         found = {split: labels.counts for split, labels in seen.items()}
         names = list(next(iter(found.values()), {}))
         if 0 < len(names) <= _MOST_COUNTED:
-            rows = [[name, *(found[split].get(name, 0) for split in found)] for name in names]
+            rows = [[name, *(of.get(name, 0) for of in found.values())] for name in names]
             tables.append(blocks.Table([task, *found], rows))
         elif any(labels.classes for labels in seen.values()):
             large.append(task)
     told = [*tables[:MOST_TASKS], *blocks.say_cut(MOST_TASKS, len(tables), "tasks are")]
-    if large:
-        listed = ", ".join(large[:MOST_TASKS]) + ", ..." * (len(large) > MOST_TASKS)
-        line = f"Left out for more than {_MOST_COUNTED} classes: {listed}."
-        told.append(blocks.Text(line, "note"))
-    return told
+    return told + _say_large(large)
+
+
+def _say_large(tasks: Sequence[str]) -> list[blocks.Text]:
+    """Return a line if some tasks have too many classes to count."""
+    listed = ", ".join(tasks[:MOST_TASKS]) + ", ..." * (len(tasks) > MOST_TASKS)
+    line = f"Left out for more than {_MOST_COUNTED} classes: {listed}."
+    return [blocks.Text(line, "note")] if tasks else []
 
 
 def _tell_missing(facts: Sequence[splits.Facts]) -> list:
@@ -162,17 +166,22 @@ def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) ->
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
     pictures, slices = _picture_head(head, seen) if seen else ([], [])
-    wide = [one for one in pictures if isinstance(one, blocks.Matrix) and _is_wide(one)]
-    beside = [one for one in pictures if not any(one is other for other in wide)]
-    told: list = [blocks.Side([table], beside) if beside else table, *wide, *slices]
+    told = [*_lay_out(table, pictures), *slices]
     if recalls:
         title = f"Recall of {len(recalls)} classes"
         told.append(blocks.Fold(title, [_tell_metrics(run, recalls, f"{prefix}recall/")]))
     return told
 
 
-def _is_wide(matrix: blocks.Matrix) -> bool:
-    return len(matrix.names) > _MOST_BESIDE
+def _lay_out(table: blocks.Table, pictures: Sequence[Any]) -> list:
+    """Return a table with pictures beside it, and wide ones below."""
+    wide = [one for one in pictures if _is_wide(one)]
+    beside = [one for one in pictures if not _is_wide(one)]
+    return [blocks.Side([table], beside) if beside else table, *wide]
+
+
+def _is_wide(picture: Any) -> bool:
+    return isinstance(picture, blocks.Matrix) and len(picture.names) > _MOST_BESIDE
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:

@@ -94,15 +94,18 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
         [_cell(name, samples[name][place]) for name in shown]
         for place in range(min(_MOST_SAMPLES, len(samples["id"])))
     ]
-    norms = samples["norm/mean/all"]
+    caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
+    table = blocks.Table(list(shown.values()), rows, caption)
+    return [table, blocks.Figures([_draw_norms(samples["norm/mean/all"])])]
+
+
+def _draw_norms(norms: np.ndarray) -> figures.Figure:
     finite = np.sort(norms[np.isfinite(norms)])[::-1]
     points = [(place, float(norm)) for place, norm in enumerate(finite)]
     picture = figures.draw_lines("mean norm of samples, by rank", {"norm": points}, may_be_log=True)
-    caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
     left_out = len(norms) - len(finite)
     note = f"{left_out} of {len(norms):,} norms are not finite, and not drawn." if left_out else ""
-    table = blocks.Table(list(shown.values()), rows, caption)
-    return [table, blocks.Figures([picture._replace(note=note)])]
+    return picture._replace(note=note)
 
 
 def _cell(name: str, value: Any) -> Any:

@@ -67,8 +67,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
       UserError: it cannot be read.
     """
     data, model = experiment.data, experiment.model
-    heads = [head for head in model.heads if isinstance(head, types.WeighingHead)]
-    counters = [_Labels(head) for head in heads]
+    counters = [_Labels(head) for head in model.heads if isinstance(head, types.WeighingHead)]
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields

@@ -59,8 +59,9 @@ def measure(
     variables = tf1.trainable_variables()
     covered = [] if by_row else variables
     batch_size = tf.size(next(iter(losses.values())))
-    rows = next((n for n in (of.shape[0] for of in tf.nest.flatten(batch)) if n is not None), None)
-    gradients = ghost.Gradients(list(losses.values()), batch, covered, batch_size, rows)
+    gradients = ghost.Gradients(
+        list(losses.values()), batch, covered, batch_size, _find_rows(batch)
+    )
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _ghost(gradients, losses, weights)
     left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
@@ -74,6 +75,12 @@ def measure(
         products=tf.add_n([*found["products"].values(), zeros]),
         unknown=[patterns.variable_name(variable) for variable in left],
     )
+
+
+def _find_rows(batch: Any) -> int | None:
+    """Return how many rows a batch has; None if no shape tells."""
+    sizes = (tensor.shape[0] for tensor in tf.nest.flatten(batch))
+    return next((size for size in sizes if size is not None), None)
 
 
 def _ghost(

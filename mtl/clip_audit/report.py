@@ -163,12 +163,17 @@ def _panels(samples: tables.Columns, batches: tables.Columns) -> list[str]:
         chart.draw_lines("mean norm of examples, by layer", dict(list(layers.items())[:12])),
     ]
     for task in _tasks(samples):
-        shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
-        shares = {label: share for label, share in shares.items() if not math.isnan(share)}
+        shares = _clipped_shares(samples, task)
         if 1 < len(shares) <= _MOST_CLASSES:
             title = f"share of visits above the threshold, by label of {task}"
             panels.append(chart.draw_lines(title, {"share": shares}))
     return panels
+
+
+def _clipped_shares(samples: tables.Columns, task: str) -> dict[int, float]:
+    """Return {label: share of visits above the threshold}, of labels with one."""
+    shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
+    return {label: share for label, share in shares.items() if not math.isnan(share)}
 
 
 def _curve(values: np.ndarray) -> dict[int, float]:

@@ -58,19 +58,26 @@ def draw_lines(
     parts += [_tick(0, 1 - part, label, across=True) for part, label in values.ticks()]
     parts += [_tick(part, 1, label, across=False) for part, label in steps.ticks()]
     for index, (name, ordered) in enumerate(lines.items()):
-        color = _COLORS[index % len(_COLORS)]
-        dashes = "" if index < len(_COLORS) else ' stroke-dasharray="5 3"'
-        thinned = thin(ordered, _MOST_POINTS)
-        path = " ".join(
-            f"{steps.place(x) * _WIDTH:.1f},{(1 - values.place(y)) * _HEIGHT:.1f}"
-            for x, y in thinned
-        )
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}"{dashes}/>')
-        row = 10 + 15 * index
-        x = _WIDTH + 8
-        parts.append(f'<path d="M{x} {row - 4}h16" stroke="{color}" stroke-width="2"{dashes}/>')
-        parts.append(_text(x + 21, row, name, "start"))
+        parts += _draw_line(index, name, _trace(thin(ordered, _MOST_POINTS), steps, values))
     return "\n".join(parts)
+
+
+def _trace(points: Sequence[tuple[float, float]], across: _Axis, up: _Axis) -> str:
+    return " ".join(
+        f"{across.place(x) * _WIDTH:.1f},{(1 - up.place(y)) * _HEIGHT:.1f}" for x, y in points
+    )
+
+
+def _draw_line(index: int, name: str, path: str) -> list[str]:
+    """Draw a line and its row of the legend."""
+    color = _COLORS[index % len(_COLORS)]
+    dashes = "" if index < len(_COLORS) else ' stroke-dasharray="5 3"'
+    x, row = _WIDTH + 8, 10 + 15 * index
+    return [
+        f'<polyline points="{path}" fill="none" stroke="{color}"{dashes}/>',
+        f'<path d="M{x} {row - 4}h16" stroke="{color}" stroke-width="2"{dashes}/>',
+        _text(x + 21, row, name, "start"),
+    ]
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:

@@ -72,15 +72,8 @@ def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
         traced = sums.trace_thresholds(number)
         roc[name] = [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in traced)]
         precision[name] = [(one.recall, one.precision) for one in traced]
-        shares[name] = [(one.mean_prediction, one.share) for one in sums.bin_shares(number)]
-        own = sums.count_predictions(number)
-        middles = [(bar.low + bar.high) / 2 for bar in own]
-        if len(sums.names) == 1:
-            bars["positives"] = [(x, bar.positives) for x, bar in zip(middles, own, strict=True)]
-            bars["negatives"] = [(x, bar.negatives) for x, bar in zip(middles, own, strict=True)]
-        else:
-            totals = [bar.positives + bar.negatives for bar in own]
-            bars[name] = list(zip(middles, totals, strict=True))
+        shares[name] = sums.trace_reliability(number)
+        bars |= _list_bars(sums, number)
     titles = {
         f"{task}, ROC: recall by false positive rate": roc,
         f"{task}, precision by recall": precision,
@@ -93,6 +86,17 @@ def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
         title = f"{task}, confusion: share of each true class (down) by predicted class (across)"
         panels.append(chart.draw_shares(title, names, sums.confusion / totals))
     return chart.draw_page(panels)
+
+
+def _list_bars(sums: curves.Counted, number: int) -> _Lines:
+    """Return the histogram of a class; of the only one, its positives and negatives apart."""
+    bars = [((bar.low + bar.high) / 2, bar) for bar in sums.count_predictions(number)]
+    if len(sums.names) > 1:
+        return {sums.names[number]: [(x, bar.positives + bar.negatives) for x, bar in bars]}
+    return {
+        "positives": [(x, bar.positives) for x, bar in bars],
+        "negatives": [(x, bar.negatives) for x, bar in bars],
+    }
 
 
 def _keep_finite(panels: Mapping[str, _Lines]) -> dict[str, _Lines]:

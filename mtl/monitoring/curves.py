@@ -133,6 +133,15 @@ class Counted:
         columns = (shares, recall, fall_out, true / (true + false))
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
 
+    def trace_roc(self, number: int) -> list[tuple[float, float]]:
+        """Return (false positive rate, recall) of a class, from (0, 0) on."""
+        traced = self.trace_thresholds(number)
+        return [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in traced)]
+
+    def trace_reliability(self, number: int) -> list[tuple[float, float]]:
+        """Return (mean prediction, share of positives) of a class, by bins of probability."""
+        return [(one.mean_prediction, one.share) for one in self.bin_shares(number)]
+
     def bin_shares(self, number: int) -> list[Share]:
         """Return the reliability of a class by 15 equal bins of probability, without empty ones."""
         count = _NUM_SHARES
@@ -190,20 +199,20 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         """Watch of a task what its curves and its matrix need."""
         names = types.read_member(head, types.Head, "class_names")
         has_one = said["targets"].shape.rank == 1 and "class_id" in said
-        is_binary, shares = "probability" in said, said.get("probabilities")
-        kept = {name: said[name] for name in ("targets", "weights")}
         has_matrix = has_matrices and has_one and len(names) <= MOST_CLASSES
+        if not (has_matrix or has_curves):
+            return
+        kept = {"targets": said["targets"], "weights": said["weights"]}
+        drawn, matrix = list[str](), None
         if has_matrix:
-            kept["class_id"] = said["class_id"]
-        if has_curves and is_binary:
-            kept["probability"] = said["probability"]
-        elif has_curves and shares is not None:
-            kept["probabilities"] = shares[:, :MOST_CURVES]
-        drawn = [names[-1]] if is_binary else list(names[:MOST_CURVES])
-        if has_matrix or has_curves:
-            matrix = np.zeros([len(names)] * 2) if has_matrix else None
-            self._counted[head.name] = Counted(drawn if has_curves else [], matrix)
-            self._said[head.name] = kept
+            kept["class_id"], matrix = said["class_id"], np.zeros([len(names)] * 2)
+        if has_curves and "probability" in said:
+            kept["probability"], drawn = said["probability"], [names[-1]]
+        elif has_curves:
+            kept["probabilities"] = said["probabilities"][:, :MOST_CURVES]
+            drawn = list(names[:MOST_CURVES])
+        self._counted[head.name] = Counted(drawn, matrix)
+        self._said[head.name] = kept
 
     def after_create_session(self, session, coord):
         self._step = int(session.run(tf1.train.get_global_step()))

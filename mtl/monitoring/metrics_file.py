@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -89,13 +89,17 @@ def _write(path: str, row: Mapping[str, Any]) -> None:
     same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
     if same and {**same[-1], "timestamp": row["timestamp"]} == row:
         return
-    is_whole = len(rows) == text.count("\n") and (not text or text.endswith("\n"))
-    if same or not is_whole:
+    if same or not _is_whole(text, rows):
         kept = [other for other in rows if other not in same]
         atomic.write(path, "".join(map(_spell, [*kept, row])))
         return
     with tf.io.gfile.GFile(path, "a") as file:
         file.write(_spell(row))
+
+
+def _is_whole(text: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether each line of a file is one of its rows."""
+    return len(rows) == text.count("\n") and (not text or text.endswith("\n"))
 
 
 def _read(path: str) -> str:

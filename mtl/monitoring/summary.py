@@ -27,11 +27,36 @@ _CELLS = 3
 _WARNINGS = ("nan_predictions", "_error_bound")
 
 
+def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]:
+    """Return what may be done next with a run."""
+    checkpoint = "best" if has_best else "latest"
+    served = storage.make_absolute(os.path.join(model_dir, "export", checkpoint))
+    python = shlex.quote(_python())
+    folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
+    return [
+        f"{python} -m tensorboard.main --logdir {folder}",
+        f"{python} -m launch.report --model_dir {folder}",
+        f"{python} -m launch.predict --model_dir {folder} --checkpoint {checkpoint}",
+        f"{python} -m launch.evaluate --model_dir {folder} --checkpoint {checkpoint}",
+        f"docker run -p 8501:8501 -v {mount} -e {shlex.quote(f'MODEL_NAME={model_name}')} "
+        "tensorflow/serving",
+    ]
+
+
 def metrics_table(metrics: Mapping[str, float]) -> str:
     """Return a block for each task and slice, its metrics side by side; n/a where undefined.
 
     Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
     """
+    blocks = []
+    for task, cells in sorted(_tell_by_task(metrics).items(), key=lambda one: (not one[0], one[0])):
+        rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
+        blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
+    return "\n".join(blocks)
+
+
+def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return {task, maybe with a slice: its metrics}; those of all tasks are under ""."""
     by_task: dict[str, list[str]] = {}
     left_out = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
     for name in sorted(metrics.keys() - left_out):
@@ -42,11 +67,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         task += f", {of_rows}" if of_rows else ""
         value = shorten(metrics[name])
         by_task.setdefault(task, []).append(f"{metric:<20} {value:<12}")
-    blocks = []
-    for task, cells in sorted(by_task.items(), key=lambda item: (not item[0], item[0])):
-        rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
-        blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
-    return "\n".join(blocks)
+    return by_task
 
 
 def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[str]) -> str:
@@ -103,18 +124,8 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "profile": _describe_profile(model_dir),
         "configuration": os.path.join(model_dir, "config.gin"),
     }
-    chosen = "best" if best else "latest"
-    served = storage.make_absolute(os.path.join(model_dir, "export", chosen))
-    python, told = shlex.quote(_python()), doubts.read_all_doubts(model_dir)
-    folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
-    commands = (
-        f"{python} -m tensorboard.main --logdir {folder}",
-        f"{python} -m launch.report --model_dir {folder}",
-        f"{python} -m launch.predict --model_dir {folder} --checkpoint {chosen}",
-        f"{python} -m launch.evaluate --model_dir {folder} --checkpoint {chosen}",
-        f"docker run -p 8501:8501 -v {mount} -e {shlex.quote(f'MODEL_NAME={model_name}')} "
-        "tensorflow/serving",
-    )
+    told = doubts.read_all_doubts(model_dir)
+    commands = _list_commands(model_dir, bool(best), model_name)
     return "\n".join(
         [
             "",

@@ -57,18 +57,11 @@ class CurveWriter:
             if "prediction_histograms" in self._items:
                 yield _draw_histogram(f"prediction_histograms/{tag}", sums, number)
         if "roc_curves" in self._items:
-            traced = {n: sums.trace_thresholds(at) for at, n in enumerate(sums.names)}
-            lines = {
-                n: [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in points)]
-                for n, points in traced.items()
-            }
+            lines = {name: sums.trace_roc(at) for at, name in enumerate(sums.names)}
             title = f"{task}: recall by false positive rate"
             yield _to_summary(f"roc_curves/{task}", pictures.draw_shares(lines, title))
         if "reliability" in self._items:
-            lines = {
-                n: [(one.mean_prediction, one.share) for one in sums.bin_shares(at)]
-                for at, n in enumerate(sums.names)
-            }
+            lines = {name: sums.trace_reliability(at) for at, name in enumerate(sums.names)}
             title = f"{task}: share of rows by probability"
             yield _to_summary(f"reliability/{task}", pictures.draw_shares(lines, title))
 
@@ -168,13 +161,18 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
             for row in range(size):
-                told = [
-                    _tell(self._heads[task], {name: value[row] for name, value in own.items()})
-                    for task, own in list(batch.items())[:_MOST_LINES]
-                ]
+                told = self._tell_row(batch, row)
                 lines.append([line for line, _ in told])
                 right.append([is_right for _, is_right in told])
         return lines, right
+
+    def _tell_row(
+        self, batch: Mapping[str, Mapping[str, np.ndarray]], row: int
+    ) -> list[tuple[str, bool]]:
+        return [
+            _tell(self._heads[task], {name: value[row] for name, value in own.items()})
+            for task, own in list(batch.items())[:_MOST_LINES]
+        ]
 
 
 def _is_told(head: types.Head, said: types.Tensors) -> bool:
@@ -196,25 +194,28 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
 def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
     """Return what a task says of a row, and whether that is right; a missing label is."""
     names = types.read_member(head, types.Head, "class_names")
-    target, is_known = said["targets"], np.any(said["weights"] > 0)
+    target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True
     if "class_id" in said and np.ndim(target) == 0:
-        chosen = int(said["class_id"])
-        if "probability" in said:
-            share = said["probability"] if chosen else 1 - said["probability"]
-        else:
-            share = said["probabilities"][chosen] if "probabilities" in said else np.nan
-        true = int(target)
-        line, is_right = f"{head.name}: {names[chosen]} ({share:.2f})", chosen == true
-        told = "" if is_right or not is_known else f", was {names[true]}"
+        line, is_right = _tell_class(names, said, is_known)
     elif "value" in said and np.ndim(said["value"]) == 0:
-        line, is_right = f"{head.name}: {said['value']:.4g}", True
-        told = f", was {target:.4g}" if is_known else ""
+        line = f"{said['value']:.4g}" + (f", was {target:.4g}" if is_known else "")
     else:
         high = [n for n, p in zip(names, said["probabilities"], strict=True) if p > 0.5]
-        line, told, is_right = f"{head.name}: {', '.join(high) or '(none)'}", "", True
-    whole = line + told
-    shown = whole if len(whole) <= _LONGEST_LINE else f"{whole[: _LONGEST_LINE - 1]}…"
-    return shown, bool(is_right or not is_known)
+        line = ", ".join(high) or "(none)"
+    whole = f"{head.name}: {line}"
+    return whole if len(whole) <= _LONGEST_LINE else f"{whole[: _LONGEST_LINE - 1]}…", is_right
+
+
+def _tell_class(names: Sequence[str], said: Mapping[str, Any], is_known: bool) -> tuple[str, bool]:
+    chosen, true, share = int(said["class_id"]), int(said["targets"]), np.nan
+    if "probability" in said:
+        share = said["probability"] if chosen else 1 - said["probability"]
+    elif "probabilities" in said:
+        share = said["probabilities"][chosen]
+    line = f"{names[chosen]} ({share:.2f})"
+    if chosen == true or not is_known:
+        return line, True
+    return f"{line}, was {names[true]}", False
 
 
 def _to_summary(tag: str, picture: pictures.Picture) -> tf.compat.v1.Summary:

@@ -33,6 +33,7 @@ _LEFT_OUT = (
     "run.summary",
     "run.steps",
 )
+_PLAIN = bool | int | float | str
 EVALUATION = "evaluation"
 """Of the tags of the metrics that HParams shows; it finds those of the run's own folder alone."""
 
@@ -149,19 +150,31 @@ def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
     """Yield the settings within a value that are numbers, texts and bools, and classes of parts."""
     if path.startswith(_LEFT_OUT) or value is None:
         return
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, _PLAIN):
         yield path, value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield path, type(value).__name__
+    elif isinstance(value, list | tuple) and all(isinstance(one, _PLAIN) for one in value):
+        if value:
+            yield path, ", ".join(map(str, value))
+    else:
+        if _is_part(value):
+            yield path, type(value).__name__
+        for place, one in _list_within(value):
+            yield from _flatten(one, path + place)
+
+
+def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in a part, a list or a mapping, each with what its path adds."""
+    if _is_part(value):
         for field in dataclasses.fields(value):
             if field.init:
-                yield from _flatten(getattr(value, field.name), f"{path}.{field.name}")
+                yield f".{field.name}", getattr(value, field.name)
     elif isinstance(value, list | tuple):
-        if all(isinstance(one, bool | int | float | str) for one in value):
-            yield from [(path, ", ".join(map(str, value)))] if value else []
-            return
         for number, one in enumerate(value):
-            yield from _flatten(one, f"{path}[{getattr(one, 'name', None) or number}]")
+            yield f"[{getattr(one, 'name', None) or number}]", one
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _flatten(one, f"{path}[{key}]")
+            yield f"[{key}]", one
+
+
+def _is_part(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -100,16 +100,21 @@ def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) 
     for number, points in enumerate(lines.values()):
         color = _COLORS[number % len(_COLORS)]
         placed = [place(*point) for point in points if not np.isnan(point).any()]
-        if len(placed) > 1:
-            draw.line(placed, color, 2)
-        if len(placed) <= _MOST_DOTS:
-            for x, y in placed:
-                draw.ellipse((x - 3, y - 3, x + 3, y + 3), color)
+        _draw_curve(draw, placed, color)
         if rows:
             x, y = left + side + 2 * _GAP, top + number * _TEXT
             draw.line((x, y + _TEXT / 2, x + 16, y + _TEXT / 2), color, 2)
             draw.text((x + 22, y), rows[number], _INK, font)
     return _finish(image)
+
+
+def _draw_curve(draw: Any, points: Sequence[tuple[float, float]], color: Any) -> None:
+    """Draw a line through points, and dots at them if they are few."""
+    if len(points) > 1:
+        draw.line(points, color, 2)
+    if len(points) <= _MOST_DOTS:
+        for x, y in points:
+            draw.ellipse((x - 3, y - 3, x + 3, y + 3), color)
 
 
 def draw_rows(

@@ -126,12 +126,7 @@ class TensorBoard:
         fix = "The model has no column @features.Image()."
         if self.predictions is not False:
             checks.require(has_image, "TensorBoard.predictions", "be False", self.predictions, fix)
-        of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
-        with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
-        one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
-        needed = dict.fromkeys(evaluations.MATRICES, one_class)
-        needed |= dict.fromkeys(evaluations.CURVES, with_classes)
-        for name, found in needed.items():
+        for name, found in _list_shown(heads).items():
             if getattr(self, name) is not False:
                 where, fix = f"TensorBoard.{name}", "No task has classes."
                 checks.require(bool(found), where, "be False", getattr(self, name), fix)
@@ -189,3 +184,14 @@ class TensorBoard:
         wrong = [step for step in found.at if step not in evaluated]
         is_met = bool(found.at) or any(map(found.includes, evaluated))
         checks.require(not wrong and is_met, where, rule, value)
+
+
+def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
+    """Return {item: the heads that it shows}, of matrices and curves."""
+    of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
+    with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
+    one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
+    return {
+        **dict.fromkeys(evaluations.MATRICES, one_class),
+        **dict.fromkeys(evaluations.CURVES, with_classes),
+    }

@@ -9,7 +9,7 @@ names; reads, casts of nothing, constants and checks are left out. What has no s
 to `batch`, and behind the heads to `loss/<task>`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -51,12 +51,8 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
         node.attr["_output_shapes"].list.shape.extend(
             tensor.shape.as_proto() for tensor in op.outputs
         )
-        if id(op) in ends:
-            continue
-        for tensor in map(resolve, op.inputs):
-            if id(tensor.op) in names:
-                slot = f":{tensor.value_index}" if tensor.value_index else ""
-                node.input.append(f"{names[id(tensor.op)][1]}{slot}")
+        if id(op) not in ends:
+            node.input.extend(_list_inputs(op, names, resolve))
     for task, loss in losses.items():
         own = names.get(id(resolve(loss).op))
         graph.node.add(name=f"{_LOSS}/{task}/loss", op="Loss", input=[own[1]] if own else [])
@@ -82,12 +78,38 @@ def add_training(
     return whole
 
 
+def _list_inputs(
+    op: tf.Operation, names: Mapping[int, tuple[tf.Operation, str]], resolve: "_Resolver"
+) -> Iterator[str]:
+    """Yield the inputs of an op that come from ops with a name."""
+    for tensor in map(resolve, op.inputs):
+        if id(tensor.op) in names:
+            slot = f":{tensor.value_index}" if tensor.value_index else ""
+            yield f"{names[id(tensor.op)][1]}{slot}"
+
+
 def _name_ops(
     losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
 ) -> dict[int, tuple[tf.Operation, str]]:
     """Return {id: (op, its name)} of all that leads to the losses."""
+    named, left = _name_outer(losses, ends, resolve)
+    while left:
+        op = left.pop()
+        if op.type == "Const" or (id(op) in named and not named[id(op)][1].startswith(_LOSS)):
+            continue
+        name = _name_of(op)
+        named[id(op)] = (op, name if _has_scope(op) else f"{_BATCH}/{name}")
+        if id(op) not in ends:
+            left += [tensor.op for tensor in map(resolve, op.inputs)]
+    return named
+
+
+def _name_outer(
+    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
+) -> tuple[dict[int, tuple[tf.Operation, str]], list[tf.Operation]]:
+    """Return the ops without a scope, and those of a scope or the batch that they lead back to."""
     named: dict[int, tuple[tf.Operation, str]] = {}
-    inner: list[tf.Operation] = []  # What has a scope, or what such an op is made of.
+    inner: list[tf.Operation] = []
     for task, loss in losses.items():
         left = [resolve(loss).op]
         while left:
@@ -99,16 +121,7 @@ def _name_ops(
                 continue
             named[id(op)] = (op, f"{_LOSS}/{task}/{op.name}")
             left += [tensor.op for tensor in map(resolve, op.inputs)]
-    left = inner
-    while left:
-        op = left.pop()
-        if op.type == "Const" or (id(op) in named and not named[id(op)][1].startswith(_LOSS)):
-            continue
-        name = _name_of(op)
-        named[id(op)] = (op, name if _has_scope(op) else f"{_BATCH}/{name}")
-        if id(op) not in ends:
-            left += [tensor.op for tensor in map(resolve, op.inputs)]
-    return named
+    return named, inner
 
 
 def _has_scope(op: tf.Operation) -> bool:

@@ -149,9 +149,7 @@ class Watch(types.StepExtension):
         drawn: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:
-            for variable in variables:
-                for name, values in histograms.split(variable, variable.read_value()):
-                    drawn.append(histograms.draw(f"weights/{name}", values))
+            drawn += _draw_weights(variables)
         if "gradients_before_surgery" in items:
             before = combined
             if not self._adds_losses:
@@ -164,15 +162,16 @@ class Watch(types.StepExtension):
             drawn += _draw_all("gradients", combined)
         if "clipped_gradients" in items:
             drawn += _draw_all("clipped_gradients", clipped)
+        return drawn + self._draw_layers(items, num_tasks=len(batch.first.losses))
+
+    def _draw_layers(self, items: Sequence[str], num_tasks: int) -> list[tf.Tensor]:
+        drawn = []
         for layer, outputs in self._outputs.items():
             if "activations" in items:
                 drawn.append(histograms.draw(f"activations/{layer}", outputs))
             if "dead_units" in items:
-                drawn.append(
-                    histograms.draw_scalar(
-                        f"dead_units/{layer}", _share_dead(outputs, len(batch.first.losses))
-                    )
-                )
+                share = _share_dead(outputs, num_tasks)
+                drawn.append(histograms.draw_scalar(f"dead_units/{layer}", share))
         return drawn
 
 
@@ -219,6 +218,14 @@ class _Part:
 
 def _differentiate_sum(part: Any, variables: Sequence[tf.Variable]) -> list[types.Gradient]:
     return tf.gradients(tf.add_n(list(part.losses.values())), list(variables))
+
+
+def _draw_weights(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    return [
+        histograms.draw(f"weights/{name}", values)
+        for variable in variables
+        for name, values in histograms.split(variable, variable.read_value())
+    ]
 
 
 def _draw_all(prefix: str, pairs: Pairs) -> list[tf.Tensor]:

@@ -72,6 +72,15 @@ def _suggest_training(
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
     command = ["python", "-m", "launch.train", "--gin_file", saved, "--model_dir", folder]
+    for param in _list_params(made, bindings, tasks):
+        command += ["--gin_param", param]
+    return " ".join(map(shlex.quote, command))
+
+
+def _list_params(
+    made: experiment.Experiment, bindings: Sequence[gin_files.Binding], tasks: Sequence[str]
+) -> list[str]:
+    """Return the bindings that leave some of the tasks of a run."""
     params = []
     for binding in bindings:
         if binding.target is model.MultiTaskModel and binding.parameter == "heads":
@@ -84,8 +93,7 @@ def _suggest_training(
     if metric and task not in tasks:
         params.append('Best.metric = "average_loss"')
         params += ["Best.higher_is_better = None"] * (made.best.higher_is_better is not None)
-    command += [word for param in params for word in ("--gin_param", param)]
-    return " ".join(map(shlex.quote, command))
+    return params
 
 
 if __name__ == "__main__":

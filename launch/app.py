@@ -132,12 +132,17 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
     except flags.Error as error:
         endings.fail(" ".join(str(error).split()))
     here.open_to(TRUSTED.value)
-    of_one_run = [flag for flag in _OF_ONE_RUN if flag.present]
-    if takes_folders and of_one_run:
-        endings.fail(f"--{of_one_run[0].name} is no flag of this launcher. See --help.")
-    if rest[1:] and not takes_folders:
+    if takes_folders:
+        _refuse_flags_of_one_run()
+    elif rest[1:]:
         endings.fail(f"unexpected argument {rest[1]!r}: every argument is a flag. See --help.")
     return rest
+
+
+def _refuse_flags_of_one_run() -> None:
+    for flag in _OF_ONE_RUN:
+        if flag.present:
+            endings.fail(f"--{flag.name} is no flag of this launcher. See --help.")
 
 
 def _help(takes_folders: bool) -> str:

@@ -72,18 +72,21 @@ class Members:
 
         The others are ended after it.
         """
-        while True:
-            codes = [process.poll() for process in self._processes.values()]
-            failed = [code for code in codes if code]
-            if failed or None not in codes:
-                break
-            time.sleep(0.1)
-        if failed:
+        code = self._find_code()
+        if code:
             self._end()
         for reader in self._readers:
             reader.join()
-        code = failed[0] if failed else 0
         return code if code >= 0 else _BY_SIGNAL - code
+
+    def _find_code(self) -> int:
+        """Wait until one has failed or all have ended; return the code of the first that failed."""
+        while True:
+            codes = [process.poll() for process in self._processes.values()]
+            failed = next(filter(None, codes), 0)
+            if failed or None not in codes:
+                return failed
+            time.sleep(0.1)
 
     def signal(self, number: int) -> None:
         """Pass a signal on to all that run."""

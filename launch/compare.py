@@ -38,12 +38,16 @@ _WIDTH = 100
 _MOST_NAMES = 20
 
 
-def main(arguments: list[str]) -> None:
-    """Compare the runs that the arguments name, and print tables."""
+def _check_endings() -> None:
     for flag, ending in ((CSV, ".csv"), (HTML, ".html")):
         if flag.value:
             fits = flag.value.endswith(ending)
             checks.require(fits, f"--{flag.name}", f"end in {ending}", flag.value)
+
+
+def main(arguments: list[str]) -> None:
+    """Compare the runs that the arguments name, and print tables."""
+    _check_endings()
     folders = _find([*arguments, *MODEL_DIRS.value])
     if RUNS.value:
         checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
@@ -108,6 +112,11 @@ def _read(folder: str) -> record.Run:
     return record.read_run(config.load([config.saved_in(folder)], (), app.trusted()), folder)
 
 
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
 def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
     """Leave out runs that do not measure what is sorted by, and say so.
 
@@ -115,11 +124,9 @@ def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
       UserError: no run does.
     """
     metrics = {name: run.metrics for name, run in runs.items()}
-    known = sorted({metric for found in metrics.values() for metric in found})
+    known = sorted(set[str]().union(*metrics.values()))
     if METRIC.value not in known:
-        few = ", ".join(known[:_MOST_NAMES])
-        more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-        fix = checks.nearest(METRIC.value, known) or f"There are: {few}{more}."
+        fix = checks.nearest(METRIC.value, known) or f"There are: {_list_some(known)}."
         checks.fail("--metric", f"be one that a run in {RUNS.value} has", METRIC.value, fix)
     absent = [name for name, found in metrics.items() if METRIC.value not in found]
     if absent:

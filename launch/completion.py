@@ -68,10 +68,10 @@ def _read_flags(module: str) -> Iterator[str]:
     for node in ast.walk(_parse(module)):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        called = called or (node.func.id if isinstance(node.func, ast.Name) else "")
-        given = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
-        first = given[0] if given and isinstance(given[0], str) else ""
+        # `flags.DEFINE_string`, `add`: an attribute, or a name alone.
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = getattr(node.args[0], "value", None) if node.args else None
+        first = given if isinstance(given, str) else ""
         if called == "define_checkpoint":
             yield "--checkpoint"
         elif called.startswith("DEFINE_") and first != "checkpoint":

@@ -57,14 +57,18 @@ def _is_earlier(
 
     It does not name the setting, or names that default once it has gone on in this version.
     """
-    saved = [file for file in files if os.path.basename(file) == _FILE]
-    own = os.path.join(model_dir, _FILE) if model_dir else ""
-    if own and own not in saved and storage.exists(own):
-        saved.append(own)
-    for file in saved:
+    for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")
         has_part = re.search(rf"\b{target.__name__}\.\w+ *=", text)
         found = re.search(rf"\b{target.__name__}\.{field.name} *= *(.*)", text)
         if has_part and (found is None or found[1].strip() == repr(field.metadata["earlier"])):
             return True
     return False
+
+
+def _list_saved(files: Sequence[str], model_dir: str | None) -> list[str]:
+    """Return the saved files among those of a run, and the one that its folder holds."""
+    saved = [file for file in files if os.path.basename(file) == _FILE]
+    own = os.path.join(model_dir, _FILE) if model_dir else ""
+    is_further = own and own not in saved and storage.exists(own)
+    return [*saved, own] if is_further else saved

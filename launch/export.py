@@ -7,6 +7,7 @@ python -m launch.export --model_dir runs/digits --compare
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from absl import flags
 
@@ -42,9 +43,8 @@ COMPARE = flags.DEFINE_boolean(
 )
 
 
-def main() -> None:
-    """Export the run that the flags describe; print what was written and how it is served."""
-    others = {"onnx": ONNX.value, "tflite": TFLITE.value}
+def _check_flags(others: Mapping[str, str | None]) -> None:
+    """Fail if flags have wrong values or do not go together; `others` are {format: path}."""
     for ending, path in others.items():
         if path is not None:
             checks.require(path.endswith(f".{ending}"), f"--{ending}", f"end in .{ending}", path)
@@ -55,6 +55,12 @@ def main() -> None:
     for flag in (EXPORT_DIR, ONNX, TFLITE):
         rule = "be absent where --compare writes nothing"
         checks.require(not (COMPARE.value and flag.value), f"--{flag.name}", rule, flag.value)
+
+
+def main() -> None:
+    """Export the run that the flags describe; print what was written and how it is served."""
+    others = {"onnx": ONNX.value, "tflite": TFLITE.value}
+    _check_flags(others)
     experiment, model_dir = app.load()
     if COMPARE.value:
         _compare(experiment, model_dir)

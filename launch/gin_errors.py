@@ -50,16 +50,26 @@ def put_place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> str:
     """Return a message about a class, after the file and line that set it, if one does."""
-    of_class = [
-        binding
-        for binding in bindings
-        if binding.target and binding.selector.rpartition(".")[2] == name
-        if scope is None or gin_usage.covers(binding.scope, scope)
-    ]
-    setting = re.match(rf"{name}\.(\w+)", message)
-    named = [binding for binding in of_class if setting and binding.parameter == setting.group(1)]
-    if not named:
-        word = re.search(r"'[^']*'", message)
-        named = [binding for binding in of_class if word and word.group() in repr(binding.value)]
+    of_class = [binding for binding in bindings if _sets(binding, name, scope)]
+    named = _list_named(of_class, name, message)
     innermost = sorted(named, key=lambda binding: len(binding.scope))
     return f"{innermost[-1].place}: {message}" if named else message
+
+
+def _list_named(
+    bindings: Sequence[gin_files.Binding], name: str, message: str
+) -> list[gin_files.Binding]:
+    """Return the bindings of the setting that a message begins with, else of what it quotes."""
+    setting = re.match(rf"{name}\.(\w+)", message)
+    named = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
+    if named:
+        return named
+    word = re.search(r"'[^']*'", message)
+    return [binding for binding in bindings if word and word.group() in repr(binding.value)]
+
+
+def _sets(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
+    """Return whether a binding is of a class, in a scope if that is known."""
+    if not binding.target or binding.selector.rpartition(".")[2] != name:
+        return False
+    return scope is None or gin_usage.covers(binding.scope, scope)

@@ -28,9 +28,18 @@ class Built(NamedTuple):
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
     """Return what is built for `root`, and that itself, in order; bindings by their parameter."""
-    walk = _Walk({binding.key: binding for binding in bindings}.values())
-    walk.build(root, "")
+    _, walk = _walk_from(root, bindings)
     return list(walk.built.values())
+
+
+def _walk_from(
+    root: Any, bindings: Sequence[gin_files.Binding]
+) -> tuple[dict[tuple[str, Any, str], gin_files.Binding], "_Walk"]:
+    """Return the last binding of each key, and what building `root` uses of them."""
+    effective = {binding.key: binding for binding in bindings}
+    walk = _Walk(effective.values())
+    walk.build(root, "")
+    return effective, walk
 
 
 def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Binding]:
@@ -39,9 +48,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     Raises:
       UserError: a binding was never of use.
     """
-    effective = {binding.key: binding for binding in bindings}
-    walk = _Walk(effective.values())
-    walk.build(root, "")
+    effective, walk = _walk_from(root, bindings)
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
@@ -50,7 +57,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
         excused.use(binding, binding.scope)
     for key, binding in effective.items():
         if key not in walk.used and key not in excused.used:
-            problem = _problem(binding, walk, [b.name for b in effective.values()])
+            problem = _problem(binding, walk, effective.values())
             raise gin_files.PlacedError(f"{binding.place}: {problem}")
     return [binding for key, binding in effective.items() if key in walk.used]
 
@@ -61,9 +68,7 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
     Nothing is said of the settings of a file that the replacing one includes, as whoever wrote that
     one built on them.
     """
-    effective = {binding.key: binding for binding in bindings}
-    walk = _Walk(effective.values())
-    walk.build(root, "")
+    effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
     lines = []
     for binding in bindings:
@@ -73,12 +78,18 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
         before = _Walk(effective.values())
         before.use(binding, binding.scope)
         out = [other for other in unused if other.key in before.used]
-        unused = [other for other in unused if other not in out]
-        told = [other for other in out if by.place.file not in other.within]
-        if told:
-            listed = _list_settings(sorted(told, key=lambda other: bool(other.uses)))
-            lines.append(f"{by.place} replaces {by.name}, so that nothing uses {listed}.")
+        unused = [other for other in unused if other.key not in before.used]
+        lines += _tell_unused(by, out)
     return lines
+
+
+def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> list[str]:
+    """Return a line if a binding took others out of use, but for those of a file within its own."""
+    told = [other for other in out if by.place.file not in other.within]
+    if not told:
+        return []
+    listed = _list_settings(sorted(told, key=lambda other: bool(other.uses)))
+    return [f"{by.place} replaces {by.name}, so that nothing uses {listed}."]
 
 
 def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
@@ -158,22 +169,26 @@ class _Walk:
                 self._within.pop()
 
 
-def _problem(binding: gin_files.Binding, walk: _Walk, names: Sequence[str]) -> str:
+def _problem(binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]) -> str:
     """Say why nothing uses a binding."""
     if not binding.parameter:
-        others = [name for name in names if name != binding.name and "." not in name]
-        hint = _setting_hint(binding.name, walk) or checks.nearest(binding.name, others)
-        return f"no binding uses the macro {binding.name!r}. {hint}".rstrip()
+        return _problem_of_macro(binding.name, walk, [other.name for other in bindings])
     scopes = sorted(scope for target, scope in walk.built if target is binding.target)
     what = f"{binding.name} is not used by this run:"
     if not scopes:
         return f"{what} nothing builds @{binding.selector}()."
     if not any(covers(binding.scope, scope) for scope in scopes):
-        listed = ", ".join(scope for scope in scopes if scope)
+        listed = ", ".join(filter(None, scopes))
         built = f"in {listed}" if listed else f"without a scope, as @{binding.selector}()"
         hint = checks.nearest(binding.scope, scopes) or f"It is built {built}."
         return f"{what} nothing builds @{binding.scope}/{binding.selector}(). {hint}"
     return f"{what} inner scopes bind it again in {', '.join(scopes)}."
+
+
+def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:
+    others = [other for other in names if other != name and "." not in other]
+    hint = _setting_hint(name, walk) or checks.nearest(name, others)
+    return f"no binding uses the macro {name!r}. {hint}".rstrip()
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:

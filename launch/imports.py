@@ -141,16 +141,21 @@ def _uncollected() -> Iterator[None]:
 
 def problem(error: BaseException) -> str | None:
     """Return the package that failed to be imported, where and why; None for any other error."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
-    names = [frame.f_globals.get("__name__", "") for frame in running]
-    imported = [name for name in names if name and name != "__main__"]
+    imported = _list_imported(error)
     if not imported and not isinstance(error, ImportError):
         return None
     foreign = [name.partition(".")[0] for name in imported if name.partition(".")[0] not in _OWN]
     absent = getattr(error, "name", None)
     module = next(iter([*foreign, *filter(None, [absent]), *reversed(imported)]), "a package")
     return f"{failure(module, error)} {_HELP}"
+
+
+def _list_imported(error: BaseException) -> list[str]:
+    """Return the modules whose import was going on, the outermost first."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
+    names = [frame.f_globals.get("__name__", "") for frame in running]
+    return [name for name in names if name and name != "__main__"]
 
 
 def failure(module: str, error: BaseException) -> str:

@@ -56,17 +56,7 @@ OUTPUT = flags.DEFINE_string(
 
 def main() -> None:
     """Print what the flags ask for."""
-    asked = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
-    rule = "have one of --summary, --tensor and --eager"
-    checks.require(len(asked) == 1, "launch.inspect", rule, ", ".join(asked) or None)
-    _refuse_ignored()
-    checks.one_of("--mode", MODE.value, inspection.MODES)
-    checks.at_least("--limit", LIMIT.value, 1)
-    both = ROWS.value and SPLIT.value
-    checks.require(not both, "--split", "be left out with --rows", SPLIT.value)
-    ending = ".svg" if SUMMARY.value else ".npz"
-    is_named = OUTPUT.value is None or OUTPUT.value.endswith(ending)
-    checks.require(is_named, "--output", f"end in {ending}", OUTPUT.value)
+    _check_flags()
     experiment, model_dir = app.load()
     if OUTPUT.value:
         read = [*app.GIN_FILE.value, *experiment.files_read]
@@ -81,6 +71,21 @@ def main() -> None:
         batch = inspection.read_split(experiment, SPLIT.value, LIMIT.value)
     show = _show_code if EAGER.value else _show_tensor
     show(experiment, model_dir, batch)
+
+
+def _check_flags() -> None:
+    """Fail if the flags do not ask for one thing, or do not go together."""
+    asked = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
+    rule = "have one of --summary, --tensor and --eager"
+    checks.require(len(asked) == 1, "launch.inspect", rule, ", ".join(asked) or None)
+    _refuse_ignored()
+    checks.one_of("--mode", MODE.value, inspection.MODES)
+    checks.at_least("--limit", LIMIT.value, 1)
+    both = ROWS.value and SPLIT.value
+    checks.require(not both, "--split", "be left out with --rows", SPLIT.value)
+    ending = ".svg" if SUMMARY.value else ".npz"
+    is_named = OUTPUT.value is None or OUTPUT.value.endswith(ending)
+    checks.require(is_named, "--output", f"end in {ending}", OUTPUT.value)
 
 
 def _show_layers(experiment: experiment_lib.Experiment, model_dir: str) -> None:

@@ -83,9 +83,8 @@ def draft(arguments: argparse.Namespace) -> str:
 
 def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
     given = [name for name in _SPLITS[1:] if getattr(arguments, name)]
-    rule = f"come without --{given[0]}" if given else ""
     for name in given[1:]:
-        checks.fail(f"--{name}", rule, getattr(arguments, name))
+        checks.fail(f"--{name}", f"come without --{given[0]}", getattr(arguments, name))
     share = 0.1 if arguments.holdout is None else arguments.holdout
     is_share = 0 < share < 1
     checks.require(is_share, "--holdout", "be a share of the rows between 0 and 1", share)

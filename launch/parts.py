@@ -152,19 +152,24 @@ def write_page(package: str) -> str:
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     for kind in sorted(kinds, key=run_settings.gin_name):
-        first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        lines += [f"## {run_settings.gin_name(kind)}", "", _escape(first), ""]
-        directions = getattr(kind, "directions", None)
-        if isinstance(directions, Mapping):
-            told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
-            lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
-        settings = list_settings(kind)
-        lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
-        for name, _, default, meaning in settings:
-            short = meaning.partition(". ")[0].rstrip(".")  # A cell is no paragraph.
-            lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
-        lines.append("")
+        lines += _write_section(kind)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _write_section(kind: type) -> list[str]:
+    """Return the lines of a part on the page of its package."""
+    first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    lines = [f"## {run_settings.gin_name(kind)}", "", _escape(first), ""]
+    directions = getattr(kind, "directions", None)
+    if isinstance(directions, Mapping):
+        told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
+        lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
+    settings = list_settings(kind)
+    lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
+    for name, _, default, meaning in settings:
+        short = meaning.partition(". ")[0].rstrip(".")  # A cell is no paragraph.
+        lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
+    return [*lines, ""]
 
 
 def write_index() -> str:
@@ -272,35 +277,44 @@ def main() -> None:
     print(_answer(parser.read(sys.argv[1:])))
 
 
-def _answer(arguments: argparse.Namespace) -> str:
-    allowed = arguments.trusted_packages
-    settings = arguments.trusted_settings.split(",")
-    named = None if allowed is None else allowed.split(",")
-    trusted = trust.Trusted(named, settings)
-    here.open_to(named)
-    is_of_run = arguments.gin_file or arguments.model_dir
+def _check_flags(arguments: argparse.Namespace, is_of_run: bool) -> None:
+    """Fail if flags that exclude each other come together."""
     for flag, package in (("--markdown", arguments.markdown), ("--package", arguments.package)):
         rule = "come without --gin_file and --model_dir"
         checks.require(not (is_of_run and package), flag, rule, package)
     is_alone = not (arguments.markdown and (arguments.names or arguments.package))
     rule = "come without names and --package"
     checks.require(is_alone, "--markdown", rule, arguments.markdown)
+    is_used, rule = is_of_run or not arguments.gin_param, "come with --gin_file or --model_dir"
+    checks.require(is_used, "--gin_param", rule, arguments.gin_param)
+
+
+def _check_package(package: str, trusted: trust.Trusted) -> None:
+    is_name = all(word.isidentifier() for word in package.split("."))
+    rule = "be a name that Python imports, such as ours.towers"
+    checks.require(is_name, "--package", rule, package)
+    trusted.check_module(package)
+
+
+def _answer(arguments: argparse.Namespace) -> str:
+    allowed = arguments.trusted_packages
+    settings = arguments.trusted_settings.split(",")
+    named = None if allowed is None else allowed.split(",")
+    trusted = trust.Trusted(named, settings)
+    here.open_to(named)
+    is_of_run = bool(arguments.gin_file or arguments.model_dir)
+    _check_flags(arguments, is_of_run)
     if is_of_run:
         return run_settings.describe_run(
             arguments.gin_file, arguments.gin_param, arguments.model_dir, trusted, arguments.names
         )
-    rule = "come with --gin_file or --model_dir"
-    checks.require(not arguments.gin_param, "--gin_param", rule, arguments.gin_param)
     if arguments.markdown:
         is_index = arguments.markdown == "all"
         page = write_index() if is_index else write_page(arguments.markdown)
         return page.rstrip("\n")
     packages = [arguments.package] if arguments.package else []
     for package in packages:
-        is_name = all(word.isidentifier() for word in package.split("."))
-        rule = "be a name that Python imports, such as ours.towers"
-        checks.require(is_name, "--package", rule, package)
-        trusted.check_module(package)
+        _check_package(package, trusted)
     if arguments.names:
         chosen = choose_parts(arguments.names, packages, trusted)
         return "\n\n".join(map(describe_part, chosen))

@@ -6,7 +6,8 @@ print(run_settings.describe_run(["train.gin"], ["Run.seed = 2"]))
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launch import config, gin_files, gin_usage, trust
@@ -17,6 +18,9 @@ with deferred.imports():
 
 _DEFAULT = "default"
 _COLUMN = 60
+
+_Row = tuple[str, str, str]
+"""A setting, its value, and where that comes from."""
 
 
 def describe_run(
@@ -44,15 +48,7 @@ def describe_run(
     folder = (model_dir, "--model_dir") if model_dir else (config.name_model_dir(given), _DEFAULT)
     lines = [] if names else [_write_line("--model_dir", *folder), ""]
     blocks = dict(_blocks(bindings))
-    known: dict[str, list[str]] = {}
-    for title in blocks:
-        for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
-            known.setdefault(name, []).append(title)
-    for name in names:
-        fix = checks.nearest(name, known)
-        checks.require(name in known, "The name", "be that of a part of this run", name, fix)
-    chosen = [title for name in names for title in known[name]] if names else list(blocks)
-    for title in dict.fromkeys(chosen):
+    for title in _choose_titles(names, blocks) if names else blocks:
         lines += [_write_line(f"{title}.{setting}", *told) for setting, *told in blocks[title]]
         lines += [""] if blocks[title] else []
     return "\n".join(lines).rstrip()
@@ -83,41 +79,52 @@ def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
 
 def _blocks(
     bindings: Sequence[gin_files.Binding],
-) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """Yield (part, [(setting, value, where it comes from)]), parts that are defaults behind."""
+) -> Iterator[tuple[str, list[_Row]]]:
+    """Yield (part, the rows of its settings), parts that are defaults behind."""
     macros = {binding.name: binding for binding in bindings if not binding.parameter}
     defaults: list[tuple[str, Any]] = []
-    titles: dict[str, list[tuple[str, str, str]]] = {}
+    titles: dict[str, list[_Row]] = {}
     for built in gin_usage.list_built(bindings, experiment.Experiment):
         title = f"{built.scope}/{built.selector}" if built.scope else built.selector
-        rows = []
-        for name, parameter in inspect.signature(built.target).parameters.items():
-            if name in built.bindings:
-                binding = built.bindings[name]
-                rows.append((name, _write(binding.value, macros), _write_origin(binding, macros)))
-            elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                value = _find_default(built.target, parameter)
-                defaults += [(f"{title}.{name}", part) for part in _parts_in(value)]
-                rows.append((name, _write(value, macros), _DEFAULT))
-        listed = {name for name, *_ in rows}
-        rows += [  # Of a class that takes any.
-            (name, _write(binding.value, macros), _write_origin(binding, macros))
-            for name, binding in built.bindings.items()
-            if name not in listed
-        ]
-        titles[title] = rows
-        yield title, rows
+        titles[title], held = _list_rows(built, macros)
+        defaults += [(f"{title}.{name}", part) for name, part in held]
+        yield title, titles[title]
     while defaults:
         owner, part = defaults.pop(0)
-        title, rows = gin_name(type(part)), list[tuple[str, str, str]]()
-        for field in dataclasses.fields(part):
-            if field.init:
-                value = getattr(part, field.name)
-                defaults += [(f"{title}.{field.name}", inner) for inner in _parts_in(value)]
-                rows.append((field.name, _write(value, {}), _DEFAULT))
+        title = gin_name(type(part))
+        rows, held = _list_default_rows(part)
+        defaults += [(f"{title}.{name}", inner) for name, inner in held]
         title += f" (of {owner})" if titles.get(title, rows) != rows else ""
         titles[title] = rows
         yield title, rows
+
+
+def _list_rows(
+    built: gin_usage.Built, macros: Mapping[str, gin_files.Binding]
+) -> tuple[list[_Row], list[tuple[str, Any]]]:
+    """Return the rows of what is built, and (setting, part) of parts that are defaults."""
+    bound = {
+        name: (name, _write(binding.value, macros), _write_origin(binding, macros))
+        for name, binding in built.bindings.items()
+    }
+    rows, held = dict[str, _Row](), list[tuple[str, Any]]()
+    for name, parameter in inspect.signature(built.target).parameters.items():
+        if name in bound:
+            rows[name] = bound[name]
+        elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            value = _find_default(built.target, parameter)
+            held += [(name, part) for part in _parts_in(value)]
+            rows[name] = (name, _write(value, macros), _DEFAULT)
+    rows |= bound  # A class that takes any settings names none of them.
+    return list(rows.values()), held
+
+
+def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
+    """Return the rows of a part that is a default, and (setting, part) of those that it holds."""
+    names = [field.name for field in dataclasses.fields(part) if field.init]
+    values = {name: getattr(part, name) for name in names}
+    rows = [(name, _write(value, {}), _DEFAULT) for name, value in values.items()]
+    return rows, [(name, inner) for name, value in values.items() for inner in _parts_in(value)]
 
 
 def _parts_in(value: Any) -> list[Any]:
@@ -126,7 +133,27 @@ def _parts_in(value: Any) -> list[Any]:
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         return [part for item in value for part in _parts_in(item)]
-    return [value] if dataclasses.is_dataclass(value) and not isinstance(value, type) else []
+    return [value] if _is_part(value) else []
+
+
+def _is_part(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
+    """Return the titles that have these names, with or without module and scope."""
+    known: dict[str, list[str]] = {}
+    for title in titles:
+        for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
+            known.setdefault(name, []).append(title)
+    for name in names:
+        fix = checks.nearest(name, known)
+        checks.require(name in known, "The name", "be that of a part of this run", name, fix)
+    return list(dict.fromkeys(title for name in names for title in known[name]))
+
+
+def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -> str:
+    return ", ".join(_write(value, macros) for value in values)
 
 
 def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
@@ -137,13 +164,12 @@ def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
         items = [f"{key!r}: {_write(item, macros)}" for key, item in value.items()]
         return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(_write(item, macros) for item in value)}]"
+        return f"[{_write_all(value, macros)}]"
     if type(value) is tuple:
-        items = [_write(item, macros) for item in value]
-        return f"({', '.join(items)}{',' * (len(items) == 1)})"
-    if dataclasses.is_dataclass(value) and not isinstance(value, (type, gin_files.Reference)):
+        return f"({_write_all(value, macros)}{',' * (len(value) == 1)})"
+    if _is_part(value) and not isinstance(value, gin_files.Reference):
         return f"@{gin_name(type(value))}()"
-    if inspect.isclass(value) or inspect.isfunction(value):
+    if isinstance(value, (type, types.FunctionType)):
         return f"@{gin_name(value)}"
     return repr(value)
 

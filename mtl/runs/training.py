@@ -95,14 +95,14 @@ class Training:
         """
         # Two chiefs in one folder would delete each other's checkpoints, and two evaluators keep
         # each other's best. Workers share the chief's.
-        alone: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._place.is_chief:
-            alone = run_directory.lock_run
+            alone = run_directory.lock_run(self._model_dir)
         elif self._place.job == tf_config.EVALUATOR:
-            alone = members.lock_evaluator
+            alone = members.lock_evaluator(self._model_dir)
         settings = (self._experiment, self._model_dir, self._place, self._part)
         with (
-            alone(self._model_dir),
+            alone,
             tf_config.confine_server(self._place.cluster),
             hooks.closing_writers(self._model_dir),
             reporting.report_training(*settings) as report,

@@ -25,7 +25,7 @@ _WORDS = """
     activation activations added after at batch_norm bilinear boundaries by calibration_slices
     class_counts class_weights classes classifier columns combine comment compression contexts
     covariance crosses default defaults delimiter density devices direction distance distribution
-    domain dtype entries event eviction exclude features field fields frozen gain gaussian gradient
+    domain dtype entries event eviction exclude extensions features field fields frozen gain gaussian gradient
     granularity group groups head heads held_out ideal if_not_finite implementation include item
     item_columns item_counts item_delimiter kernels key keys kind l1 l2 label label_type labels
     list_delimiter loss_type metric missing names negative negatives new_rows norm normalization

@@ -25,15 +25,15 @@ _WORDS = """
     activation activations added after at batch_norm bilinear boundaries by calibration_slices
     class_counts class_weights classes classifier columns combine comment compression contexts
     covariance crosses default defaults delimiter density devices direction distance distribution
-    domain dtype entries event eviction exclude extensions features field fields frozen gain gaussian gradient
-    granularity group groups head heads held_out ideal if_not_finite implementation include item
-    item_columns item_counts item_delimiter kernels key keys kind l1 l2 label label_type labels
-    list_delimiter loss_type metric missing names negative negatives new_rows norm normalization
-    normalizer not_decayed now of on optimizers order outputs own padding parts passthrough patterns
-    personal pooling positive positive_weight preferences primary prior projection propensity query
-    rates replacement salt scale scopes shortcut signature signatures skipped slices storage
-    strategy target task tasks temperature tensor times together type_defaults uneven units until
-    variables visible weight weights wide within
+    domain dtype entries event eviction exclude extensions features field fields frozen gain
+    gaussian gradient granularity group groups head heads held_out ideal if_not_finite
+    implementation include item item_columns item_counts item_delimiter kernels key keys kind l1 l2
+    label label_type labels list_delimiter loss_type metric missing names negative negatives
+    new_rows norm normalization normalizer not_decayed now of on optimizers order outputs own
+    padding parts passthrough patterns personal pooling positive positive_weight preferences
+    primary prior projection propensity query rates replacement salt scale scopes shortcut
+    signature signatures skipped slices storage strategy target task tasks temperature tensor times
+    together type_defaults uneven units until variables visible weight weights wide within
 """
 # Words that name a place in one part and something else in another.
 _IN_SOME_PARTS = """

@@ -227,7 +227,8 @@ class Outlines(gin_names.Modules):
         """Return the classes that a module defines; parsing it takes longer."""
         return set(re.findall(r"^class (\w+)", self._source(module), re.MULTILINE))
 
-    def _parse(self, module: str) -> Mapping[str, ast.stmt | _From]:
+    # One case for each kind of statement.
+    def _parse(self, module: str) -> Mapping[str, ast.stmt | _From]:  # noqa: C901
         """Return what binds each name of a module, in the order of its source."""
         found: dict[str, ast.stmt | _From] = {}
         for node in ast.parse(self._source(module)).body:

@@ -40,14 +40,18 @@ def canonical_text(value: Any) -> str:
         case Set():
             return _joined("<>", sorted(map(canonical_text, value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.repr}
-        for field in dataclasses.fields(value):
-            # At the default of before, settings mean what they meant without this one.
-            if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
-                del shown[field.name]
-        parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
-        return type(value).__qualname__ + _joined("()", parts)
+        return _part(value)
     return _ADDRESS.sub("", repr(value))
+
+
+def _part(part: Any) -> str:
+    shown = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
+    for field in dataclasses.fields(part):
+        # At the default of before, settings mean what they meant without this one.
+        if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+            del shown[field.name]
+    parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
+    return type(part).__qualname__ + _joined("()", parts)
 
 
 def compute_digest(value: Any) -> str:

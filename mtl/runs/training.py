@@ -400,16 +400,48 @@ class Training:
         inputs: input_state.InputState,
         result: training_loop.StepResult,
     ) -> dict[str, list[tf.compat.v1.train.SessionRunHook]]:
-        run, model_dir, place = self._run, self._model_dir, self._place
+        place = self._place
         if place.strategy == distribution.ONE:
             # Of the graph that was just built: nothing is allocated before its session.
             memory.require_variables(tf1.global_variables())
         if place.has_servers and not place.is_chief:
             return {"training_hooks": [members.Following(context.beat, context.interruption)]}
+        saving_hook = self._build_saving(context, checkpoint, inputs, result)
+        if not place.is_chief:
+            return {"training_hooks": [saving_hook]}
         leading = members.Leading(context.beat, context.interruption, checkpoint)
-        saving_hook = saving.Saving(
+        seen = self._seen
+        if self._profiling:  # It tells of the calls that it sees.
+            seen["due_at"] += tuple(range(self._profiling.begin, self._profiling.end))
+        # The hooks of several processes meet at each step.
+        is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
+        takes_unseen = is_one_process and not self._loop_settings
+        unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
+        shown = (self._board, self._experiment, self._model_dir)
+        return {
+            "training_chief_hooks": [
+                *([self._profiling.build_hook(result)] if self._profiling else []),
+                callbacks,
+                hooks.StepHooks(result, self._build_watching(context, result), unseen),
+                *(hook(result) for hook in self._experiment.hooks),
+                *([leading] if place.has_servers else []),
+                saving_hook,
+                *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),
+            ],
+        }
+
+    def _build_saving(
+        self,
+        context: "_Context",
+        checkpoint: str | None,
+        inputs: input_state.InputState,
+        result: training_loop.StepResult,
+    ) -> saving.Saving:
+        """Build what saves checkpoints, and has them evaluated."""
+        run, place = self._run, self._place
+        return saving.Saving(
             result,
-            model_dir,
+            self._model_dir,
             saved=checkpoint,
             every=(run.checkpoint_steps, run.checkpoint_secs),
             inputs=inputs,
@@ -420,40 +452,23 @@ class Training:
             keep=run.keep_checkpoints,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
-        if not place.is_chief:
-            return {"training_hooks": [saving_hook]}
-        shown = (self._board, self._experiment, model_dir)
+
+    def _build_watching(
+        self, context: "_Context", result: training_loop.StepResult
+    ) -> list[hooks.StepHook]:
+        """Build what watches the steps, in the chief alone."""
+        run, model_dir, model = self._run, self._model_dir, self._experiment.model
+        batch_size = self._data.batch_size
         writes_graph = self._board is None or not self._board.settings.graph
-        written = (run.summary_steps, self._data.batch_size, writes_graph)
-        watching = [
-            *board_hooks.build_hooks(*shown, result),
-            hooks.Summaries(result, model_dir, *written),
-            progress.Progress(
-                result, run.train_steps, self._data.batch_size, self._experiment.model.loss_names
-            ),
-            hooks.Dominance(result, model_dir, self._experiment.model, run),
+        return [
+            *board_hooks.build_hooks(self._board, self._experiment, model_dir, result),
+            hooks.Summaries(result, model_dir, run.summary_steps, batch_size, writes_graph),
+            progress.Progress(result, run.train_steps, batch_size, model.loss_names),
+            hooks.Dominance(result, model_dir, model, run),
             hooks.Skipped(result, model_dir),
-            hooks.FullTables(result, model_dir, self._experiment.model),
+            hooks.FullTables(result, model_dir, model),
             *self._build_tracked(result, context.report),
         ]
-        seen = self._seen
-        if self._profiling:  # It tells of the calls that it sees.
-            seen["due_at"] += tuple(range(self._profiling.begin, self._profiling.end))
-        # The hooks of several processes meet at each step.
-        is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
-        takes_unseen = is_one_process and not self._loop_settings
-        unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
-        return {
-            "training_chief_hooks": [
-                *([self._profiling.build_hook(result)] if self._profiling else []),
-                callbacks,
-                hooks.StepHooks(result, watching, unseen),
-                *(hook(result) for hook in self._experiment.hooks),
-                *([leading] if place.has_servers else []),
-                saving_hook,
-                *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),
-            ],
-        }
 
     def _build_tracked(
         self, result: training_loop.StepResult, report: reporting.Report

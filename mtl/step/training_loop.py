@@ -99,76 +99,115 @@ def run_repeatedly(
       has_due: whether the step adds summaries that are due at some steps.
     """
     start = tf1.train.get_or_create_global_step().read_value()
-    due = [(start // every + 1) * every for every in due_every]
-    if due_at:
-        chosen = tf.constant(due_at, start.dtype)
-        due.append(tf.reduce_min(tf.where(chosen > start, chosen, start.dtype.max)))
-    end = tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
+    end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     started = tf.timestamp()
-    names: list[str] = []
-    taken: list[tf.Tensor] = []
-
     # One string more in the loop, and none where nothing is ever due.
     no_due = (tf.constant(""),) if has_due else ()
+    steps = _Steps(step_fn, iterator, end, no_due)
 
-    def goes_on(
-        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock, due: Due
-    ) -> tf.Tensor:
-        del values, summary, due
-        in_time = clock.read - started < SECS_PER_CALL
-        return (step < end) & (in_time | tf.equal(step, start))
+    def goes_on(state: _State) -> tf.Tensor:
+        in_time = state.clock.read - started < SECS_PER_CALL
+        return (state.step < end) & (in_time | tf.equal(state.step, start))
 
-    def body(
-        step: tf.Tensor, values: tf.Tensor, summary: tf.Tensor, clock: Clock, due: Due
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Clock, Due]:
+    nothing = tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64)), no_due
+    scalar = tf.TensorShape([])
+    rest = scalar, Clock(scalar, scalar), tuple(scalar for _ in no_due)
+    (ended,) = tf.while_loop(
+        goes_on,
+        steps.take_one,
+        [_State(start, *nothing)],
+        shape_invariants=[_State(scalar, tf.TensorShape([None]), *rest)],
+        parallel_iterations=1,
+    )
+    # A call after the last step runs no step and leaves no values.
+    count = len(steps.names)
+    values = tf.concat([ended.values, tf.zeros([count])], 0)[:count]
+    return StepResult(
+        ended.step,
+        tf.ensure_shape(values, [count]),
+        tuple(steps.names),
+        ended.summary if steps.has_summary else None,
+        ended.due[0] if has_due else None,
+        is_repeated=True,
+        waited=ended.clock.waited,
+    )
+
+
+class _State(NamedTuple):
+    """What a step of a call hands to the next one.
+
+    Attributes:
+      step: the global step.
+      values: the monitors of the step before, [M]; [0] before the first step.
+      summary: what `tf1.summary` made in it.
+      clock: the time.
+      due: the summaries that were due in it.
+    """
+
+    step: tf.Tensor
+    values: tf.Tensor
+    summary: tf.Tensor
+    clock: Clock
+    due: Due
+
+
+class _Steps:
+    """The steps of a call.
+
+    Args:
+      step_fn: builds one step.
+      iterator: gives its batch.
+      end: the global step at which the call ends.
+      no_due: stands for the summaries of a step at which none is due.
+
+    Attributes:
+      names: of the monitors, once a step is traced.
+      has_summary: whether it makes summaries.
+    """
+
+    def __init__(self, step_fn: StepFn, iterator: Any, end: tf.Tensor, no_due: Due):
+        self._step_fn, self._iterator, self._end, self._no_due = step_fn, iterator, end, no_due
+        self.names: tuple[str, ...] = ()
+        self.has_summary = False
+
+    def take_one(self, state: _State) -> list[_State]:
+        """Build the body of the loop."""
+        step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
-            features, labels = iterator.get_next()
+            features, labels = self._iterator.get_next()
         given = tf.nest.flatten((features, labels), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Whatever is written is of a call's last step, and every step that is due ends its call.
-        with monitors_lib.compute_where(tf.equal(step + 1, end)), summaries.collect_due() as added:
-            train_op, monitors = step_fn(features, labels)
-        names.extend(monitors)
-        made = summaries.take_summaries()
-        taken.extend([] if made is None else [made])
+        is_last = tf.equal(step + 1, self._end)
+        with monitors_lib.compute_where(is_last), summaries.collect_due() as added:
+            train_op, monitors = self._step_fn(features, labels)
+        self.names, made = tuple(monitors), summaries.take_summaries()
+        self.has_summary = made is not None
         values = _stack(monitors)
         with tf.control_dependencies([train_op, *added]):
             step, values = step + 1, tf.identity(values)
         # The time is read after the step's values, or it would be read once for all steps.
         with tf.control_dependencies([step, values]):
             clock = Clock(tf.timestamp(), waited)
-        if has_due:
-            joined = _join(added)
-            due = no_due if joined is None else (joined,)
-        return step, values, summary if made is None else made, clock, due
+        joined = _join(added) if self._no_due else None
+        due = self._no_due if joined is None else (joined,)
+        return [_State(step, values, state.summary if made is None else made, clock, due)]
 
-    step, values, summary, clock, last_due = tf.while_loop(
-        goes_on,
-        body,
-        [start, tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64)), no_due],
-        shape_invariants=[
-            tf.TensorShape([]),
-            tf.TensorShape([None]),
-            tf.TensorShape([]),
-            Clock(tf.TensorShape([]), tf.TensorShape([])),
-            tuple(tf.TensorShape([]) for _ in no_due),
-        ],
-        parallel_iterations=1,
-    )
-    # A call after the last step runs no step and leaves no values.
-    values = tf.concat([values, tf.zeros([len(names)])], 0)[: len(names)]
-    values = tf.ensure_shape(values, [len(names)])
-    summary = summary if taken else None
-    return StepResult(
-        step,
-        values,
-        tuple(names),
-        summary,
-        last_due[0] if has_due else None,
-        is_repeated=True,
-        waited=clock.waited,
-    )
+
+def _find_end(
+    start: tf.Tensor,
+    steps_per_call: int,
+    last_step: int,
+    due_every: tuple[int, ...],
+    due_at: tuple[int, ...],
+) -> tf.Tensor:
+    """Return the global step at which a call that begins at `start` ends."""
+    due = [(start // every + 1) * every for every in due_every]
+    if due_at:
+        chosen = tf.constant(due_at, start.dtype)
+        due.append(tf.reduce_min(tf.where(chosen > start, chosen, start.dtype.max)))
+    return tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
 
 
 def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:

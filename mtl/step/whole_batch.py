@@ -248,64 +248,96 @@ def build_batch(
       are_rows_apart: whether a row goes through alone as it does among others. Without, parts do
         not know their examples.
     """
-    scope = tf1.get_variable_scope()
+    builder = _Builder(forward, label_weights, (features, labels), slices, are_rows_apart)
+    before = _num_updates()
+    first = builder.build_pass(0, slices, reuse=False)
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)[before:]
+    return WholeBatch(first, functools.partial(builder.build_pass, count=slices), slices, updates)
 
-    def weights_of(count: int, features: Any, labels: Any) -> list[types.Tensors]:
-        rows = labels or features  # Without a label in the data, a row counts as a row.
-        return [label_weights(take_every(rows, first, count)) for first in range(count)]
 
-    # A loss is a mean over labelled rows, and the mean of means is not the mean: with a label in
-    # every row of one slice and in few of another, each slice has to count by its labels.
-    @functools.cache  # Replicas meet once, outside of any loop: the first slice comes first.
-    def totals(count: int) -> list[types.Tensors]:
-        if count == 1 and slices > 1 and not are_rows_apart:
-            # Rows of two slices are not compared, even where they are of one group.
-            parts = [
-                label_weights(take_slice(labels or features, index, slices))
-                for index in range(slices)
-            ]
-            return replicas.sum_over_replicas(
-                [{task: tf.add_n([part[task] for part in parts]) for task in parts[0]}]
-            )
-        return replicas.sum_over_replicas(weights_of(count, features, labels))
+class _Builder:
+    """Builds the passes of a batch; see `build_batch`."""
 
-    def build_pass(index: tf.Tensor | int, count: int = slices, reuse: bool = True) -> ForwardPass:
-        own = take_slice((features, labels), index, count)
+    def __init__(
+        self,
+        forward: Callable[[Any, Any], ForwardPass],
+        label_weights: Callable[[Any], types.Tensors],
+        rows: tuple[Any, Any],
+        slices: int,
+        are_rows_apart: bool,
+    ):
+        self._forward, self._label_weights, self._rows = forward, label_weights, rows
+        self._slices, self._are_rows_apart = slices, are_rows_apart
+        self._scope = tf1.get_variable_scope()
+        self._totals: dict[int, list[types.Tensors]] = {}
+
+    def build_pass(self, index: tf.Tensor | int, count: int, reuse: bool = True) -> ForwardPass:
+        """Build the pass of one of `count` slices of the batch of this replica."""
+        own = take_slice(self._rows, index, count)
         num_terms = len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES))
         # Replicas cannot meet in the loop over slices: there batch norm sees its own rows alone.
         # The first slice creates the variables, and whatever is built later reuses them.
         with (
             replicas.separate_replicas(when=count > 1),
-            tf1.variable_scope(scope, reuse=reuse or scope.reuse),
+            tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse),
             draws.draw_for_slice(_draw_index(index, count), count * replicas.count()),
         ):
-            # A row is a slice of one row; it is numbered through all slices of this replica.
-            if are_rows_apart:
-                built = _attach_examples(
-                    forward, own, lambda size, row: build_pass(index * size + row, count * size)
-                )
-            else:
-                built = forward(*own)
+            built = self._build(own, index, count)
         if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
             return built.add_parts()
         built = built._replace(penalties=penalties_lib.take(num_terms, own))
-
-        def shares(count: int) -> list[types.Tensors]:
-            pairs = zip(weights_of(count, *own), totals(count), strict=True)
-            return [
-                # A task without any label in the whole batch weighs 0 in every part.
-                {task: tf.math.divide_no_nan(own[task], total[task]) for task in own}
-                for own, total in pairs
-            ]
-
+        shares = functools.partial(self._share_labels, own)
         # A row is built with a share of its own.
         scaled = built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
         return scaled.add_parts()
 
-    before = _num_updates()
-    first = build_pass(0, reuse=False)
-    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)[before:]
-    return WholeBatch(first, build_pass, slices, updates)
+    def _build(self, own: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
+        """Build the pass of these rows; a row of them is a slice of one row."""
+        if not self._are_rows_apart:
+            return self._forward(*own)
+
+        # It is numbered through all slices of this replica.
+        def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
+            return self.build_pass(index * size + row, count * size)
+
+        return _attach_examples(self._forward, own, build_row)
+
+    def _share_labels(self, own: tuple[Any, Any], count: int) -> list[types.Tensors]:
+        """Return the shares of the labels of the batch that samples of a pass have.
+
+        A loss is a mean over labelled rows, and the mean of means is not the mean: with a label in
+        every row of one slice and in few of another, each slice has to count by its labels.
+        """
+        pairs = zip(self._sum_labels(*own, count), self._sum_all_labels(count), strict=True)
+        return [
+            # A task without any label in the whole batch weighs 0 in every part.
+            {task: tf.math.divide_no_nan(part[task], total[task]) for task in part}
+            for part, total in pairs
+        ]
+
+    def _sum_labels(self, features: Any, labels: Any, count: int) -> list[types.Tensors]:
+        rows = labels or features  # Without a label in the data, a row counts as a row.
+        return [self._label_weights(take_every(rows, first, count)) for first in range(count)]
+
+    def _sum_all_labels(self, count: int) -> list[types.Tensors]:
+        """Return the sums of samples over all replicas."""
+        # Replicas meet once, outside of any loop: the first slice comes first.
+        if count not in self._totals:
+            if count == 1 and self._slices > 1 and not self._are_rows_apart:
+                sums = [self._sum_slices()]
+            else:
+                sums = self._sum_labels(*self._rows, count)
+            self._totals[count] = replicas.sum_over_replicas(sums)
+        return self._totals[count]
+
+    def _sum_slices(self) -> types.Tensors:
+        # Rows of two slices are not compared, even where they are of one group.
+        features, labels = self._rows
+        parts = [
+            self._label_weights(take_slice(labels or features, index, self._slices))
+            for index in range(self._slices)
+        ]
+        return {task: tf.add_n([part[task] for part in parts]) for task in parts[0]}
 
 
 def _attach_examples(

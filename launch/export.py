@@ -85,7 +85,8 @@ def main() -> None:
             found = tflite.write_tflite(written, TFLITE.value, weights)
             differences["TFLite", TFLITE.value] = found
 
-    path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert)
+    is_converted = bool(ONNX.value or TFLITE.value)
+    path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert, is_converted)
     script = deployment.write(folder, experiment.serving.model_name)
     print("Exported", path)
     facts = metadata.read_metadata(path)

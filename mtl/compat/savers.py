@@ -6,8 +6,8 @@ from tensorflow.python.training import saver as saver_lib
 tf1 = tf.compat.v1
 
 
-def add_saver(builder: saver_lib.BaseSaverBuilder) -> None:
-    """Give the graph a saver of all its variables whose ops this builder makes."""
+def add_saver(builder: saver_lib.BaseSaverBuilder) -> tf.compat.v1.train.Saver:
+    """Give the graph a saver of all its variables, and return it; this builder makes its ops."""
     saver = tf1.train.Saver(
         sharded=True,
         max_to_keep=None,
@@ -16,3 +16,4 @@ def add_saver(builder: saver_lib.BaseSaverBuilder) -> None:
         builder=builder,
     )
     tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
+    return saver

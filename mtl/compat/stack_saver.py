@@ -16,9 +16,9 @@ Stacks = Mapping[int, tuple[Sequence[str], int]]
 """{id of a variable: the names of its members, and the axis along which they lie}."""
 
 
-def add_stack_saver(stacks: Stacks) -> None:
+def add_stack_saver(stacks: Stacks) -> tf.compat.v1.train.Saver:
     """Give the graph a saver of all its variables, as Estimator would, these by their members."""
-    savers.add_saver(_Builder(stacks))
+    return savers.add_saver(_Builder(stacks))
 
 
 class _Builder(saver_lib.BulkSaverBuilder):

@@ -454,8 +454,13 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
     """Return the classify signature of [B, C] scores: every class by name, in order of ids."""
-    classes = tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
+    classes = tile_names(names, scores)
     return compat.estimator.export.ClassificationOutput(scores, classes)
+
+
+def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
+    """Return the names of the classes for each row of [B, C] scores: [B, C]."""
+    return tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
 
 
 def check_share(where: str, value: float) -> None:

@@ -208,7 +208,8 @@ class Binary(base.Base):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, 1] -> probability float32, class_id int64 and class string, all [B].
+        [B, 1] -> probability float32, class_id int64 and class string, all [B]; [B, T] of several
+        tasks, [B, T, 1].
         """
         probability = tf.sigmoid(tf.squeeze(logits, -1))
         class_id = tf.cast(probability >= self.threshold, tf.int64)
@@ -221,13 +222,23 @@ class Binary(base.Base):
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
         """Predict; classify with both classes; regress to the probability."""
         predictions = self.predictions(logits)
-        probability = predictions["probability"]
+        scores = self.score_classes(logits, predictions["probability"])
+        return self.list_outputs(predictions, scores, base.tile_names(self.class_names, scores))
+
+    def score_classes(self, logits: tf.Tensor, probability: tf.Tensor) -> tf.Tensor:
+        """Return the probabilities of both classes: [..., 1] and [...] -> [..., 2]."""
         # Not 1 - probability, which is 0 below 6e-8.
-        scores = tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
+        return tf.stack([tf.sigmoid(-tf.squeeze(logits, -1)), probability], axis=-1)
+
+    def list_outputs(
+        self, predictions: types.Tensors, scores: tf.Tensor, classes: tf.Tensor
+    ) -> dict[str, Any]:
+        """Return the outputs of an export: predictions [B], scores and classes [B, 2]."""
+        export = compat.estimator.export
         return {
-            "predict": compat.estimator.export.PredictOutput(predictions),
-            "classify": base.classification_output(scores, self.class_names),
-            "regress": compat.estimator.export.RegressionOutput(probability),
+            "predict": export.PredictOutput(predictions),
+            "classify": export.ClassificationOutput(scores, classes),
+            "regress": export.RegressionOutput(predictions["probability"]),
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:

@@ -3,10 +3,12 @@
 losses = together.compute_losses(heads, logits, labels)          # {task: scalar}
 weights = together.sum_label_weights(heads, labels)          # {task: scalar}
 metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric>": (value, update)}
+predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
 Binary heads that differ in nothing but their names and labels are built together, from `FROM` of
-them on: sums over a batch then come in another order, and may round differently. All other heads
-are built one by one. What a task is called, and what it has of its own, is the same either way.
+them on: sums over a batch then come in another order, and may round differently. Predictions are
+built together if variables are stacks. All other heads are built one by one. What a task is called,
+and what it has of its own, is the same either way.
 """
 
 import dataclasses
@@ -94,6 +96,38 @@ def build_metrics(
     return found
 
 
+def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dict[str, tf.Tensor]:
+    """Predict by every head: {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+    found: dict[str, types.Tensors] = {}
+    for part in _parts(heads):
+        if isinstance(part, Alike) and part.is_stacked:
+            found |= part.predictions(logits)
+    for head in heads:
+        if head.name not in found:
+            found[head.name] = head.predictions(logits[head.name])
+    return {
+        f"{head.name}/{name}": value for head in heads for name, value in found[head.name].items()
+    }
+
+
+def build_export_outputs(
+    heads: Sequence[types.Head], logits: types.Tensors, predictions: types.Tensors
+) -> dict[str, dict[str, Any]]:
+    """Build the outputs of an export.
+
+    {task: [B, C]} and what `build_predictions` returns -> {task: {kind: output}}, where the kinds
+    are those of `Head.export_outputs`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part in _parts(heads):
+        if isinstance(part, Alike) and part.is_stacked:
+            found |= part.export_outputs(logits, predictions)
+    for head in heads:
+        if head.name not in found:
+            found[head.name] = head.export_outputs(logits[head.name])
+    return {head.name: found[head.name] for head in heads}
+
+
 def sum_average_losses(
     metrics: types.Metrics, label_weights: types.Tensors
 ) -> tuple[tf.Tensor, tf.Operation]:
@@ -133,7 +167,7 @@ class Alike:
         names, first = [head.name for head in self.heads], self.heads[0]
         own, own_seeds = [towers[name] for name in names], [seeds[name] for name in names]
         is_shared = all(tower is own[0] for tower in own)
-        inputs = own[0] if is_shared else tf.stack(own, axis=1)
+        inputs = own[0] if is_shared else stacked.stack_parts(own)
         initializer = tf.compat.v1.constant_initializer(first.initial_bias())
         scopes = [f"head/{name}" for name in names]
         made = stacked.dense(inputs, first.size, "logits", scopes, own_seeds, initializer)
@@ -142,6 +176,38 @@ class Alike:
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
         """Turn [T] into {task: scalar}."""
         return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
+
+    def predictions(self, logits: types.Tensors) -> dict[str, types.Tensors]:
+        """Predict: {task: [B, 1]} -> {task: {prediction: [B]}}."""
+        made = self.heads[0].predictions(self._stacked(logits))
+        each = {name: self._columns(values) for name, values in made.items()}
+        return {
+            head.name: {name: values[head.name] for name, values in each.items()}
+            for head in self.heads
+        }
+
+    def export_outputs(
+        self, logits: types.Tensors, predictions: types.Tensors
+    ) -> dict[str, dict[str, Any]]:
+        """Build the outputs of an export, as `build_export_outputs` says."""
+        first, prefix = self.heads[0], f"{self.heads[0].name}/"
+        names = [key.removeprefix(prefix) for key in predictions if key.startswith(prefix)]
+        own = {
+            head.name: {name: predictions[f"{head.name}/{name}"] for name in names}
+            for head in self.heads
+        }
+        probabilities = [own[head.name]["probability"] for head in self.heads]
+        made = first.score_classes(self._stacked(logits), stacked.stack_parts(probabilities))
+        scores, classes = self._columns(made), base.tile_names(first.class_names, made)
+        return {
+            head.name: head.list_outputs(own[head.name], scores[head.name], classes)
+            for head in self.heads
+        }
+
+    def _columns(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Turn [B, T, ...] into {task: [B, ...]}."""
+        each = tf.unstack(values, len(self.heads), axis=1)
+        return dict(zip([head.name for head in self.heads], each, strict=True))
 
     def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn {field: [B]} into [B, T] and [B, T]; fails when run on a label out of range."""
@@ -162,6 +228,10 @@ class Alike:
     def _logits(self, logits: types.Tensors) -> tf.Tensor:
         # The gradient of a stack is one op, that of a concatenation some for each part.
         return tf.squeeze(tf.stack([logits[head.name] for head in self.heads], axis=1), axis=2)
+
+    def _stacked(self, logits: types.Tensors) -> tf.Tensor:
+        """Return the logits as they were before they were cut: {task: [B, 1]} -> [B, T, 1]."""
+        return stacked.stack_parts([logits[head.name] for head in self.heads])
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: {task: [B, 1]} and {field: [B]} -> [T]."""

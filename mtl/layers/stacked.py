@@ -46,3 +46,15 @@ def dense(
         products = tf.linalg.matmul(tf.transpose(inputs, [1, 0, 2]), kernel)
         products = tf.transpose(products, [1, 0, 2])
     return products + bias
+
+
+def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Stack T parts, T of [B, ...] -> [B, T, ...]; of what was unstacked, return what it was.
+
+    What walks over a graph, as an export does for each signature, has T inputs less to look at.
+    """
+    source = parts[0].op
+    is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1
+    if is_unstacked and [part.name for part in parts] == [own.name for own in source.outputs]:
+        return source.inputs[0]
+    return tf.stack(parts, axis=1)

@@ -26,8 +26,8 @@ class GraphOptions:
 
     Attributes:
       statistics: what the columns learned of the training split.
-      may_stack: whether equal tasks may share variables in training and evaluation, where nothing
-        else looks for the variables of a task in the graph.
+      may_stack: whether equal tasks may share variables of the graph, where nothing else looks for
+        those of one task in it.
       loop: in training, the arguments of `training_loop.run_repeatedly`, for several steps per
         session call.
       slices: in training, into how many micro-batches a batch is cut.

@@ -68,18 +68,20 @@ class MultiTaskModel(passes.Passes):
         """
         if options.extensions is None:
             options = dataclasses.replace(options, extensions=self.step_extensions)
-        with stacks.stack_tasks(options.may_stack and self._can_stack(mode, options)):
+        with stacks.stack_tasks(options.may_stack and self._can_stack(options)):
             spec = self._build_graph(features, labels, mode, options)
-        stacks.add_saver()
-        return spec
+        saver = stacks.add_saver()
+        if saver is None or mode != compat.estimator.ModeKeys.PREDICT:
+            return spec
+        saver.build()  # An export takes a saver that is built, and from the scaffold alone.
+        return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
 
-    def _can_stack(self, mode: str, options: graph_options.GraphOptions) -> bool:
+    def _can_stack(self, options: graph_options.GraphOptions) -> bool:
         """Tell whether equal tasks may share variables in a graph."""
-        # An export has a variable for each task. Slices and audits know nothing of stacks.
-        is_plain = mode != compat.estimator.ModeKeys.PREDICT and options.slices == 1
+        # Slices and audits know nothing of stacks.
         suits = [getattr(make, "suits_stacks", False) for make in options.extensions or ()]
-        is_plain = is_plain and options.precision == precision_lib.PLAIN and all(suits)
-        return is_plain and self.stacks_tasks
+        is_plain = options.slices == 1 and options.precision == precision_lib.PLAIN
+        return is_plain and all(suits) and self.stacks_tasks
 
     def _build_graph(
         self,
@@ -290,10 +292,11 @@ class MultiTaskModel(passes.Passes):
 
     def _export_outputs(self, logits: types.Tensors, predictions: types.Tensors) -> dict[str, Any]:
         """Return a signature per head and kind, and `serving_default` with all predictions."""
+        found = together.build_export_outputs(self.heads, logits, predictions)
         signatures = {
-            head.name if kind == "predict" else f"{head.name}/{kind}": output
-            for head in self.heads
-            for kind, output in head.export_outputs(logits[head.name]).items()
+            task if kind == "predict" else f"{task}/{kind}": output
+            for task, outputs in found.items()
+            for kind, output in outputs.items()
         }
         everything = compat.estimator.export.PredictOutput(predictions)
         return {"serving_default": everything, **signatures}

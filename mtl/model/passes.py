@@ -136,11 +136,7 @@ class Passes(settings.Settings):
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
         """Predict by every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
-        return {
-            f"{head.name}/{name}": value
-            for head in self.heads
-            for name, value in head.predictions(logits[head.name]).items()
-        }
+        return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
         """Return what restores the weights to predict with; None where they are those trained."""

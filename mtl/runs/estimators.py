@@ -2,6 +2,7 @@
 
 estimator = estimators.build_estimator(experiment, "runs/digits", "runs/digits/model.ckpt-500")
 exporter = estimators.build_exporter(experiment, "runs/digits")
+exporter(estimators.build_exported(experiment, "runs/digits", checkpoint), "models", checkpoint)
 """
 
 import functools
@@ -23,17 +24,19 @@ def build_estimator(
     keep: Sequence[str] = (),
     events: str | None = None,
     is_attacked: bool = False,
+    may_stack: bool = True,
     evaluation_hooks: graph_options.EvaluationHooks = lambda *_: (),
     tell_unknown: unknown_values.Tell | None = None,
 ) -> compat.estimator.Estimator:
-    """Build what evaluates, predicts and exports a checkpoint of the run in `model_dir`.
+    """Build what evaluates and predicts a checkpoint of the run in `model_dir`.
 
     Without a checkpoint none is checked against the model.
 
     Predictions come with the features `keep`. Evaluations are written for TensorBoard under
     `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where
-    `is_attacked`. `evaluation_hooks` gives what watches an evaluation, and
-    `tell_unknown` is given what predictions find of values that the model does not know.
+    `is_attacked`. Equal tasks share variables of the graph if they `may_stack`. `evaluation_hooks`
+    gives what watches an evaluation, and `tell_unknown` is given what predictions find of values
+    that the model does not know.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
@@ -41,7 +44,7 @@ def build_estimator(
         experiment.model.fitted(statistics).model_fn,
         options=graph_options.GraphOptions(
             statistics=statistics,
-            may_stack=not is_attacked,
+            may_stack=may_stack and not is_attacked,
             attack=experiment.attack if is_attacked else None,
             evaluation_hooks=evaluation_hooks,
         ),
@@ -55,6 +58,22 @@ def build_estimator(
     model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
     model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)
+
+
+def build_exported(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str,
+    is_converted: bool = False,
+) -> compat.estimator.Estimator:
+    """Build what is exported of a checkpoint of the run in `model_dir`.
+
+    What rewrites an export looks at the variables of each task, and TensorFlow Lite cannot cut
+    texts and integers of all tasks into those of each.
+    """
+    is_plain = isinstance(experiment.serving.optimized, serving.AsTrained | None)
+    may_stack = is_plain and not is_converted
+    return build_estimator(experiment, model_dir, checkpoint, may_stack=may_stack)
 
 
 def build_config(

@@ -247,7 +247,7 @@ class Evaluator:
         return self.metrics
 
     def _export(self, checkpoint: str) -> None:
-        estimator = estimators.build_estimator(self._experiment, self._model_dir, checkpoint)
+        estimator = estimators.build_exported(self._experiment, self._model_dir, checkpoint)
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
             told = "exporting {} to {}, and checking what it predicts".format

@@ -64,11 +64,10 @@ def compare_formats(
         "SavedModel, float16": serving.Optimized(weights="float16"),
         "SavedModel, int8": serving.Optimized(weights="int8"),
     }
-    estimator = estimators.build_estimator(experiment, model_dir, checkpoint)
     with tempfile.TemporaryDirectory() as scratch:
         written: dict[str, str] = {}
         for number, (name, part) in enumerate(parts.items()):
-            export = functools.partial(_export, experiment, model_dir, estimator, checkpoint, part)
+            export = functools.partial(_export, experiment, model_dir, checkpoint, part)
             folder = os.path.join(scratch, str(number))
             yield _try(name, functools.partial(_measure_saved_model, name, export, folder, written))
         smallest = written.get("SavedModel")
@@ -92,13 +91,13 @@ def _try(name: str, measure: Callable[[], Format]) -> Format:
 def _export(
     experiment: experiment_lib.Experiment,
     model_dir: str,
-    estimator: Any,
     checkpoint: str,
     part: Any,
     folder: str,
 ) -> str:
     settings = dataclasses.replace(experiment.serving, optimized=part)
     made = dataclasses.replace(experiment, serving=settings)
+    estimator = estimators.build_exported(made, model_dir, checkpoint)
     return estimators.build_exporter(made, model_dir)(estimator, folder, checkpoint)
 
 

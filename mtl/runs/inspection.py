@@ -261,7 +261,8 @@ def _build(
         )
         return made, fed, watched
     key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
-    estimator = estimators.build_estimator(experiment, model_dir, path)
+    # Who looks at a prediction finds the variables of each task.
+    estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
     given = labels if mode == "eval" else None
     made = estimator.model_fn(features, given, key, estimator.config)
     return made, fed, made.predictions or {"loss": made.loss}

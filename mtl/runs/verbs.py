@@ -308,10 +308,12 @@ def export(
     export_dir: str,
     checkpoint: str = "latest",
     before: Callable[[str], None] = lambda written: None,
+    is_converted: bool = False,
 ) -> str:
     """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
 
-    Nothing is published if `before`, called with the folder of the export, fails.
+    Nothing is published if `before`, called with the folder of the export, fails. If it converts
+    the export to another format, `is_converted` keeps to what these can hold.
 
     Raises:
       UserError: there is no such checkpoint, or the export does not predict as it does.
@@ -323,7 +325,7 @@ def export(
         run_directory.dropping_empty(export_dir),
     ):
         run_directory.require_writable("--export_dir", export_dir)
-        estimator = estimators.build_estimator(experiment, model_dir, path)
+        estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
         exporter = estimators.build_exporter(experiment, model_dir)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"
         with progress.tell_while(lambda: told):

@@ -104,11 +104,15 @@ def expand_names(names: Sequence[str]) -> list[str]:
     return [own for name, stack in found for own in (stack.names if stack else [name])]
 
 
-def add_saver() -> None:
-    """Give a graph that has stacks the saver that saves and restores their members."""
-    if _STACKS.get(tf1.get_default_graph()):
-        found = {id(variable): find_stack(variable) for variable in tf1.global_variables()}
-        stack_saver.add_stack_saver({own: stack for own, stack in found.items() if stack})
+def add_saver() -> tf.compat.v1.train.Saver | None:
+    """Give a graph that has stacks what saves and restores their members, and return it.
+
+    It is not built yet. Without stacks it is None.
+    """
+    if not _STACKS.get(tf1.get_default_graph()):
+        return None
+    found = {id(variable): find_stack(variable) for variable in tf1.global_variables()}
+    return stack_saver.add_stack_saver({own: stack for own, stack in found.items() if stack})
 
 
 def draw_seeds(count: int) -> list[Seed]:

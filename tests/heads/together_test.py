@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import tensorflow as tf
 
 from mtl import heads
 from mtl.heads import together
+from mtl.variables import stacks
 from tests.heads import harness
 
 tf1 = tf.compat.v1
@@ -73,6 +75,49 @@ def test_their_labels_weigh_what_they_weigh_alone(rows):
     alone = _run(lambda x, y: {h.name: h.label_weight(y) for h in _HEADS}, *rows)
     assert list(made) == list(alone)
     np.testing.assert_allclose(list(made.values()), list(alone.values()), rtol=1e-6)
+
+
+def _list_exported(used, logits, labels):
+    """What is predicted, and what an export answers beside it: {name: [B, ...]}."""
+    del labels
+    found = together.build_predictions(used, logits)
+    outputs = together.build_export_outputs(used, logits, found)
+    for task, kinds in outputs.items():
+        assert list(kinds) == ["predict", "classify", "regress"]
+        found |= {f"{task}/{name}/": values for name, values in kinds["predict"].outputs.items()}
+        found[f"{task}/scores"] = kinds["classify"].scores
+        found[f"{task}/classes"] = kinds["classify"].classes
+        found[f"{task}/outputs"] = kinds["regress"].value
+    return found
+
+
+@pytest.mark.medium
+def test_they_predict_together_what_they_predict_alone(rows, monkeypatch):
+    monkeypatch.setattr(stacks, "FROM", together.FROM)
+    built = []
+    monkeypatch.setattr(
+        heads.Binary,
+        "predictions",
+        lambda head, logits, plain=heads.Binary.predictions: (
+            built.append(head) or plain(head, logits)
+        ),
+    )
+
+    def predict(logits, labels, may_stack):
+        with stacks.stack_tasks(may_stack):
+            return _list_exported(_HEADS, logits, labels)
+
+    made = _run(functools.partial(predict, may_stack=True), *rows)
+    # All that are equal at once, and the other one for what is predicted and what is exported.
+    assert [head.name for head in built] == ["t0", "t5", "t5"]
+    alone = _run(functools.partial(predict, may_stack=False), *rows)
+    assert len(built) == 3 + 2 * len(_HEADS)
+    assert list(made) == list(alone)
+    for name, value in alone.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(made[name], value, rtol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(made[name], value, err_msg=name)
 
 
 def test_a_bad_label_is_told_of_its_own_head(rows):

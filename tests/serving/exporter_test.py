@@ -12,12 +12,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, experiment, heads, serving
+from mtl import checks, compat, experiment, heads, networks, serving
 from mtl.compat import saved_model
+from mtl.heads import together
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
-from mtl.serving import dead_units, loaded, metadata, reference, rows, verification, versions
-from mtl.variables import averaging
+from mtl.serving import (
+    dead_units,
+    loaded,
+    metadata,
+    reference,
+    rows,
+    signatures,
+    verification,
+    versions,
+)
+from mtl.variables import averaging, stacks
 from tests import tiny
 from tests.serving import conftest
 
@@ -354,6 +364,74 @@ def test_later_exports_are_those_of_a_graph_of_their_own(tmp_path, monkeypatch):
         alone = verbs.export(made, str(tmp_path), str(tmp_path / "alone"), str(checkpoint))
         files = _read_files(path)
         assert len(files) >= 5 and files == _read_files(pathlib.Path(alone))
+
+
+def _describe(export):
+    """{signature: how it is called, with what, and what it answers}."""
+    return {
+        name: (
+            one.method_name,
+            {key: (info.dtype, str(info.tensor_shape)) for key, info in one.inputs.items()},
+            {key: (info.dtype, str(info.tensor_shape)) for key, info in one.outputs.items()},
+        )
+        for name, one in saved_model.read(export).signature_def.items()
+    }
+
+
+def _read_variables(export):
+    reader = tf.train.load_checkpoint(os.path.join(export, "variables", "variables"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def _count_variables(export):
+    nodes = saved_model.read(export).graph_def.node
+    return sum(node.op == "VarHandleOp" for node in nodes)
+
+
+@pytest.mark.slow
+def test_equal_tasks_that_share_variables_are_exported_as_they_are_one_by_one(
+    make, tmp_path, monkeypatch
+):
+    """A first export is written by Estimator, and a later one from the graph that is kept."""
+    monkeypatch.setattr(stacks, "FROM", 2)
+    monkeypatch.setattr(together, "FROM", 2)
+    equal = [heads.Binary(name=f"t{number}") for number in range(3)]
+    one = dataclasses.replace(
+        make(outputs=["t1/probability"]),
+        network=networks.SharedBottom(
+            trunk=networks.MLP(layers=[6]), tower=networks.MLP(layers=[5])
+        ),
+        heads=[*equal, heads.Regression(name="price")],
+    )
+    shared = dataclasses.replace(one, may_stack=True)
+    for file in pathlib.Path(one.directory).glob(f"{os.path.basename(one.checkpoint)}.*"):
+        shutil.copy(file, tmp_path / f"later{file.suffix}")
+    settings = shared.settings, shared.spec, shared.heads, shared.dataset, shared.directory
+    exporter = serving.Exporter(*settings)
+    alone = one.export(tmp_path / "alone")
+    held_out = rows.read_rows(one.dataset, one.spec, 100)
+    with loaded.load_export(alone) as model:
+        names = [name for name in model.signatures if not signatures.is_raw(name)]
+        wanted = model(names, held_out.examples)
+    for checkpoint in (one.checkpoint, str(tmp_path / "later")):
+        path = exporter(shared.estimator, str(tmp_path / "shared"), checkpoint)
+        assert _describe(path) == _describe(alone)
+        # Of a kernel and a bias each, four towers are one, and three heads.
+        assert _count_variables(alone) - _count_variables(path) == 2 * (3 + 2)
+        found, own = _read_variables(path), _read_variables(alone)
+        assert found.keys() == own.keys() and "head/t2/logits/kernel" in found
+        for name, value in own.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        with loaded.load_export(path) as model:
+            answers = model(names, held_out.examples)
+        assert answers.keys() == wanted.keys()
+        for output, value in wanted.items():
+            if value.dtype.kind == "f":
+                np.testing.assert_allclose(
+                    answers[output], value, rtol=1e-5, atol=1e-6, err_msg=str(output)
+                )
+            else:
+                np.testing.assert_array_equal(answers[output], value, err_msg=str(output))
 
 
 @pytest.mark.medium

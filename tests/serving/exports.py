@@ -28,6 +28,7 @@ class Untrained:
       values: {field: N values}.
       settings: what is exported.
       zeros: the share of the weights of kernels that are 0.
+      may_stack: whether equal tasks may share variables of the graph.
     """
 
     directory: str
@@ -38,6 +39,7 @@ class Untrained:
     values: Mapping[str, Any]
     settings: serving.Serving = serving.Serving()
     zeros: float = 0.0
+    may_stack: bool = False
 
     def dataset(self) -> tf.data.Dataset:
         """Batches of 16 rows."""
@@ -58,9 +60,8 @@ class Untrained:
             columns=self.columns, network=self.network, heads=self.heads, update=update.Update()
         )
         statistics = features.Statistics(directory=self.directory, entries={})
-        model_fn = functools.partial(
-            made.model_fn, options=graph_options.GraphOptions(statistics=statistics)
-        )
+        options = graph_options.GraphOptions(statistics=statistics, may_stack=self.may_stack)
+        model_fn = functools.partial(made.model_fn, options=options)
         return compat.estimator.Estimator(
             serving.add_signatures(model_fn, self.settings), self.directory
         )

@@ -121,16 +121,18 @@ def test_kernels_start_within_their_bounds_without_a_seed():
 
 
 @pytest.mark.medium
-def test_ops_hardly_grow_with_tasks():
+@pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.PREDICT])
+def test_ops_hardly_grow_with_tasks(mode):
     def ops(count):
         with tf.Graph().as_default() as graph:
-            _build(_model(count), may_stack=True)
-            tf1.get_collection(tf1.GraphKeys.SAVERS)[0].build()
+            spec = _build(_model(count), mode, may_stack=True)
+            saver = spec.scaffold.saver or tf1.get_collection(tf1.GraphKeys.SAVERS)[0]
+            saver.build()
             made = graph.as_graph_def()
         bodies = sum(len(body.node_def) for body in made.library.function)
         return len(made.node) + bodies
 
-    # It was 200 a task, with twelve variables each.
+    # It was 200 a task in training, with twelve variables each, and 112 in prediction.
     assert ops(2 * stacks.FROM) - ops(stacks.FROM) <= 8
 
 
@@ -272,8 +274,12 @@ def test_runs_go_on_with_stacks_are_evaluated_and_start_others(few, tmp_path, mo
     monkeypatch.setattr(
         stacks.stack_saver,
         "add_stack_saver",
-        lambda found, plain=stacks.stack_saver.add_stack_saver: built.append(plain(found)),
+        lambda found, plain=stacks.stack_saver.add_stack_saver: note(plain(found)),
     )
+
+    def note(saver):
+        built.append(saver)
+        return saver
 
     def train(folder, steps, may_stack=True, **settings):
         built.clear()
@@ -285,7 +291,8 @@ def test_runs_go_on_with_stacks_are_evaluated_and_start_others(few, tmp_path, mo
     assert num_built == 0
     train("mixed", 4, may_stack=False)
     mixed, num_built = train("mixed", 8)
-    assert num_built == 2  # What is checked before the start and evaluated, and training.
+    # What is checked before the start and evaluated, training, and what is exported.
+    assert num_built == 3
     assert mixed.keys() == plain.keys()
     for name in plain:
         np.testing.assert_allclose(mixed[name], plain[name], rtol=1e-4, err_msg=name)

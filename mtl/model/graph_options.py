@@ -20,9 +20,9 @@ EvaluationHooks = Callable[[Any, Any, types.Tensors], Sequence[tf.compat.v1.trai
 """(features, labels, {task: logits}) -> what watches an evaluation."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class GraphOptions:
-    """What `MultiTaskModel.model_fn` goes by.
+    """What `MultiTaskModel.model_fn` goes by; no part that a gin file builds.
 
     Attributes:
       statistics: what the columns learned of the training split.

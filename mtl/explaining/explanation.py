@@ -36,6 +36,7 @@ class Explanation:
       experiment: of the run.
       model_dir: of the run.
       path: of the checkpoint.
+      step: that it holds.
       asked: the settings.
       held: the rows that are measured, drawn over the split.
       shown: the rows whose predictions are explained, `asked.rows`.
@@ -53,6 +54,7 @@ class Explanation:
     experiment: experiment_lib.Experiment
     model_dir: str
     path: str
+    step: int
     asked: settings.Settings
     held: rows.Rows
     shown: rows.Rows
@@ -65,11 +67,6 @@ class Explanation:
     outputs: Mapping[str, tuple[Sequence[str], str]]
     similarity: gradients.Similarity | None
     left_out: Sequence[str]
-
-    @property
-    def step(self) -> int:
-        """The step of the checkpoint."""
-        return run_directory.step_saved(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +124,7 @@ def _explain(
         experiment=experiment,
         model_dir=model_dir,
         path=path,
+        step=run_directory.step_saved(path),
         asked=asked,
         held=read.held,
         shown=read.shown,

@@ -279,9 +279,9 @@ def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
     for name, run in runs.items():
         measured = found[name] = dict(run.speeds)
         if run.checkpoint:
-            measured["parameters"], measured["checkpoint_bytes"] = record.count_parameters(
-                run.checkpoint
-            )
+            with run.holding():
+                counted = record.count_parameters(run.checkpoint)
+            measured["parameters"], measured["checkpoint_bytes"] = counted
         if run.export:
             measured["export_bytes"] = run.export["bytes"]
     return _turn(found)

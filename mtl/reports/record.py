@@ -4,13 +4,14 @@ run = record.read_run(experiment, "runs/digits")
 run.best_step, run.metrics["digit/accuracy"], run.is_training
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -108,6 +109,14 @@ class Run:
             if paths and run_directory.is_checkpoint(paths[-1]):
                 return paths[-1]
         return None
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold the checkpoint, if there is one, while it is read: a training drops it later."""
+        with contextlib.ExitStack() as held:
+            if self.checkpoint:
+                held.enter_context(run_directory.hold_checkpoint(self.model_dir, self.checkpoint))
+            yield
 
     @functools.cached_property
     def speeds(self) -> dict[str, float]:

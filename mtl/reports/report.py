@@ -74,6 +74,11 @@ def describe_run(
       UserError: what lies in the folder is damaged.
     """
     run = record.read_run(experiment, model_dir)
+    with run.holding():
+        return _describe(run, most_rows)
+
+
+def _describe(run: record.Run, most_rows: int) -> blocks.Page:
     looked = _look(run, most_rows)
     verdicts = _judge(run, looked.seen)
     built = [

@@ -8,6 +8,7 @@ import pytest
 from mtl.checkpoints import run_directory
 from mtl.explaining import explanation, settings
 from mtl.files import in_work
+from mtl.reports import report
 from mtl.runs import diagnosis, evaluation, inspection, verbs
 from mtl.sparsity import pruning, pruning_schedules
 from tests import tiny
@@ -48,6 +49,7 @@ VERBS = {
     "inspect": _inspect,
     "prune": _prune,
     "clip_audit": verbs.audit_clipping,
+    "report": lambda made, folder: report.describe_run(made, folder, 8),
 }
 
 

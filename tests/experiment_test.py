@@ -157,9 +157,12 @@ def test_another_split_is_written_apart(model_dir):
 
 def test_a_finished_run_says_so_and_evaluates(model_dir, trained, caplog):
     weights = tiny.variables(model_dir)
+    # As if the start that took the last step was killed right after it.
+    (model_dir / "balancing.svg").unlink()
     with caplog.at_level(logging.INFO, "mtl"):
         metrics, steps = verbs.train(tiny.make(train_steps=45), str(model_dir))
     assert steps == 0
+    assert (model_dir / "balancing.svg").exists()
     assert "Nothing to train: step 45 of 45, all steps are done" in caplog.text
     assert metrics == pytest.approx(trained[1][-1][0], nan_ok=True)
     for name, value in tiny.variables(model_dir).items():

@@ -70,6 +70,6 @@ class Recording:
             self._record.save(step)
 
     def write(self) -> None:
-        """Write the report."""
-        if self._settings and self._record:
+        """Write the report, also of what an earlier process recorded."""
+        if self._settings and (self._record or visits.are_there(self._directory)):
             report.write(self._directory, self._settings)

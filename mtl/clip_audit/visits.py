@@ -121,6 +121,15 @@ class Record:
                 rows.clear()
 
 
+def are_there(directory: str) -> bool:
+    """Return whether visits were saved."""
+    return bool(_list_parts(os.path.join(directory, "parts")))
+
+
+def _list_parts(parts: str) -> list[str]:
+    return sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
+
+
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the visits and the batches that were saved; {} of none.
 
@@ -129,7 +138,7 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     before, and those of `Measured.batch`.
     """
     parts = os.path.join(directory, "parts")
-    names = sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
+    names = _list_parts(parts)
     read_all = [
         tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]

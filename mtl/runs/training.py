@@ -167,6 +167,7 @@ class Training:
             if why:
                 evaluator.forget_later()
                 context.report.start_if_waiting()
+                self._write_results()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
             # Beside parameter servers the chief waits until variables have values: see `Leading`.
@@ -177,10 +178,7 @@ class Training:
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             if self._is_evaluated_beside:
                 members.tell_what_waits(evaluator.keeper.last_step, step + steps)
-            with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
-                self._draw_pictures()
-            with progress.tell_while(lambda: "writing the report of the clip audit"):
-                self._audit.write()
+            self._write_results()
             return context.evaluator.metrics or {}, steps
 
     def _measure_last(self, evaluator: evaluation.Evaluator, step: int) -> dict[str, Any]:
@@ -188,6 +186,13 @@ class Training:
         if self._is_evaluated_beside and evaluator.keeper.last_step < step:
             return {}
         return evaluator.metrics or evaluator.evaluate_again()
+
+    def _write_results(self) -> None:
+        """Write what follows from all steps, also if the start that took them was killed before."""
+        with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
+            self._draw_pictures()
+        with progress.tell_while(lambda: "writing the report of the clip audit"):
+            self._audit.write()
 
     def _draw_pictures(self) -> None:
         scalars = event_files.read_record(self._model_dir).curves

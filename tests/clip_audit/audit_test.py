@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import auxiliary, checks, clip_audit, experiment, layers, networks, types
-from mtl.clip_audit import statistics, visits
+from mtl.clip_audit import recording, statistics, visits
 from mtl.example_gradients import twins
 from mtl.runs import verbs
 from tests import tiny
@@ -58,6 +58,18 @@ def test_training_records_every_example_of_every_step(trained):
     assert not rows["norm/task/kind"][missing].any() and rows["norm/task/kind"][~missing].all()
     scopes = [rows[name] ** 2 for name in rows if name.startswith("norm/scope/")]
     np.testing.assert_allclose(np.sum(scopes, axis=0), rows["norm"] ** 2, rtol=1e-4)
+
+
+def test_the_report_is_written_by_the_start_after_one_that_was_killed(trained, tmp_path):
+    made, model_dir = trained
+    summary = pathlib.Path(model_dir) / "clip_audit" / "training" / "summary.md"
+    before = summary.read_text()
+    summary.unlink()
+    recording.Recording(made.clip_audit, model_dir).write()
+    assert summary.read_text() == before
+    # A run that is done, and gets its settings later, has nothing to report.
+    recording.Recording(made.clip_audit, str(tmp_path)).write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_norms_are_those_of_the_weights_before_the_step(trained):

@@ -19,7 +19,8 @@ MOST_PIXELS = 178_956_970
 """Of one image, all frames of a GIF together: what Pillow opens, and 0.5 GB of colours."""
 
 _TOO_MANY = f"The image has more than {MOST_PIXELS:,} pixels"
-# How files begin.
+# How files begin; all sizes stand in as many bytes as this, or are looked for by TensorFlow.
+_HEADER = 24
 _PNG, _GIF, _JPEG = b"\x89PNG", b"GIF8", b"\xff\xd8\xff"
 # So begins each frame of a GIF, behind the end of what comes before; other bytes may be equal.
 _FRAME = "\\x00,"
@@ -42,25 +43,22 @@ def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
 
     A BMP has as many as its bytes, and a WebP at most 16,383 a side.
     """
+    start = tf.strings.join([tf.strings.substr(encoded, 0, _HEADER), "\0" * _HEADER])
     sizes = [
-        (_PNG, lambda: _read(encoded, 16, 4, True) * _read(encoded, 20, 4, True)),
-        (_GIF, lambda: _count_frames(encoded) * _read(encoded, 6, 2) * _read(encoded, 8, 2)),
+        (_PNG, lambda: _read(start, 16, 4, True) * _read(start, 20, 4, True)),
+        (_GIF, lambda: _count_frames(encoded) * _read(start, 6, 2) * _read(start, 8, 2)),
         (_JPEG, lambda: tf.reduce_prod(tf.image.extract_jpeg_shape(encoded, tf.int64)[:2])),
     ]
-    cases = [(_begins(encoded, start), count) for start, count in sizes]
+    cases = [
+        (tf.equal(tf.strings.substr(start, 0, len(kind)), kind), count) for kind, count in sizes
+    ]
     return tf.case(cases, default=lambda: tf.constant(0, tf.int64))
 
 
-def _begins(encoded: tf.Tensor, start: bytes) -> tf.Tensor:
-    padded = tf.strings.join([encoded, "\0" * len(start)])
-    return tf.equal(tf.strings.substr(padded, 0, len(start)), start)
-
-
-def _read(encoded: tf.Tensor, place: int, size: int, is_big_endian: bool = False) -> tf.Tensor:
-    """Return the whole number in so many bytes of a text; 0 where it ends before."""
+def _read(start: tf.Tensor, place: int, size: int, is_big_endian: bool = False) -> tf.Tensor:
+    """Return the whole number in so many bytes of a text."""
     order = range(size)[:: -1 if is_big_endian else 1]
-    padded = tf.strings.join([encoded, "\0" * (place + size)])
-    found = tf.io.decode_raw(tf.strings.substr(padded, place, size), tf.uint8)
+    found = tf.io.decode_raw(tf.strings.substr(start, place, size), tf.uint8)
     return tf.reduce_sum(tf.cast(found, tf.int64) * [256**power for power in order])
 
 

@@ -93,21 +93,25 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
-        # Two chiefs in one folder would delete each other's checkpoints, and two evaluators keep
-        # each other's best. Workers share the chief's.
-        alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._place.is_chief:
-            alone = run_directory.lock_run(self._model_dir)
-        elif self._place.job == tf_config.EVALUATOR:
-            alone = members.lock_evaluator(self._model_dir)
         settings = (self._experiment, self._model_dir, self._place, self._part)
         with (
-            alone,
+            self._lock_folder(),
             tf_config.confine_server(self._place.cluster),
             hooks.closing_writers(self._model_dir),
             reporting.report_training(*settings) as report,
         ):
             return self._take_part(report)
+
+    def _lock_folder(self) -> contextlib.AbstractContextManager[None]:
+        """Keep out a second chief, which would delete checkpoints, or a second evaluator.
+
+        Workers share the chief's lock.
+        """
+        if self._place.is_chief:
+            return run_directory.lock_run(self._model_dir)
+        if self._place.job == tf_config.EVALUATOR:
+            return members.lock_evaluator(self._model_dir)
+        return contextlib.nullcontext()
 
     def _take_part(self, report: reporting.Report) -> tuple[dict[str, Any], int]:
         """Do what this process does of the run, as its place says."""

@@ -253,7 +253,8 @@ def test_whoever_is_stopped_beside_parameter_servers_the_chief_saves(started, ru
         assert re.search(rf"{member} +\| Stopped by SIGTERM .* the chief", said), said
     saved = re.findall(r"chief-0 +\| Stopped by SIGTERM at step (\d+), which is saved", said)
     assert len(saved) == 2 and f"Going on from step {saved[0]} to step" in said, said
-    assert "no sign of life" not in said
+    # An evaluator that starts slowly is missed in a warning, and ends nothing.
+    assert not re.search("Error: .* no sign of life", said)
     assert max(tiny.checkpoint_steps(started / "shared")) == int(saved[1])
 
 

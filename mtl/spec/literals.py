@@ -15,8 +15,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from mtl import checks
 
 # How gin files, which have no literal for it, write the default of a number that stays missing.
@@ -39,7 +37,7 @@ TRUTH_TYPES = ("bool", "int64")
 # From here on float32 rounds to infinity.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # Of float32; NumPy is not there when a gin file is checked.
 _RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
 # The Python types that a default of each type may have; an int can stand for a float.
 _PYTHON: Mapping[str, Any] = {

@@ -1,5 +1,1 @@
 """Sparsity: weights that are cut while a network trains, and stay 0 to the bit."""
-
-from mtl.sparsity.pruning import Pruning
-
-__all__ = ["Pruning"]

@@ -5,16 +5,13 @@ cut = cuts.create(part, name, variable, getter, settings)       # with its mask
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from mtl import checks
 from mtl.compat import shards
 from mtl.variables import freezing, patterns, pruned, sharding
-
-if TYPE_CHECKING:
-    from mtl import sparsity
 
 tf1 = tf.compat.v1
 
@@ -24,6 +21,9 @@ HEADS = "head/"
 # What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
 BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
 SHARE = "pruning/share_"
+
+Part: TypeAlias = Any
+"""A `pruning.Pruning`, whose module imports this one."""
 
 
 class Cut(NamedTuple):
@@ -37,7 +37,7 @@ class Cut(NamedTuple):
       total: what the criterion gathers; None where it gathers nothing.
     """
 
-    part: "sparsity.Pruning"
+    part: Part
     variable: tf.Variable
     mask: tf.Variable
     kept: tf.Tensor
@@ -54,7 +54,7 @@ def share_name(index: int) -> str:
     return f"{SHARE}{index}"
 
 
-def find_part(parts: "Sequence[sparsity.Pruning]", name: str) -> "sparsity.Pruning":
+def find_part(parts: Sequence[Part], name: str) -> Part:
     """Return the part of several that cuts a variable, which one of them does."""
     return next(part for part in parts if chooses(part, name))
 
@@ -64,17 +64,17 @@ def list_beside(kernel: str) -> list[str]:
     return [f"{kernel.removesuffix('/kernel')}{own}" for own in BESIDE]
 
 
-def may_cut(part: "sparsity.Pruning", name: str) -> bool:
+def may_cut(part: Part, name: str) -> bool:
     """Return whether a part may cut a variable if its patterns choose it."""
     return part.cuts_heads or not name.startswith(HEADS)
 
 
-def chooses(part: "sparsity.Pruning", name: str) -> bool:
+def chooses(part: Part, name: str) -> bool:
     """Return whether a part cuts a variable, unless one before it does."""
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
 
 
-def check_kind(part: "sparsity.Pruning", name: str, is_table: bool) -> None:
+def check_kind(part: Part, name: str, is_table: bool) -> None:
     """Fail unless a part can cut a variable, which may be a table, when it does."""
     rule = f"choose tables alone where rows are cut, and {name!r} is none"
     fits = is_table or not part.granularity.is_of_tables
@@ -89,7 +89,7 @@ def check_kind(part: "sparsity.Pruning", name: str, is_table: bool) -> None:
 
 
 def create(
-    part: "sparsity.Pruning",
+    part: Part,
     name: str,
     variable: tf.Variable,
     getter: Callable[..., Any],

@@ -6,7 +6,7 @@ masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS k
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
@@ -16,9 +16,6 @@ from mtl.sparsity import criteria
 from mtl.sparsity import cuts as cuts_lib
 from mtl.step import monitors, replicas, step_state, whole_batch
 from mtl.variables import freezing
-
-if TYPE_CHECKING:
-    from mtl import sparsity
 
 tf1 = tf.compat.v1
 
@@ -35,7 +32,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
 
 
 def average_inputs(
-    part: "sparsity.Pruning", names: Iterable[str], squares: Mapping[str, Any]
+    part: cuts_lib.Part, names: Iterable[str], squares: Mapping[str, Any]
 ) -> Sequence[tf.Tensor] | Sequence[None]:
     """Return the mean squares of the inputs of kernels, by {kernel: sums, and their count}."""
     if not part.criterion.reads_inputs:
@@ -58,7 +55,7 @@ class Change(NamedTuple):
       step: the global step.
     """
 
-    part: "sparsity.Pruning"
+    part: cuts_lib.Part
     cuts: Mapping[str, cuts_lib.Cut]
     gradients: Sequence[tf.Tensor | None]
     inputs: Sequence[tf.Tensor | None]

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -23,15 +23,12 @@ from mtl.step import extensions, monitors, step_state, whole_batch
 from mtl.step import gradients as gradients_lib
 from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 
-if TYPE_CHECKING:
-    from mtl import sparsity
-
 tf1 = tf.compat.v1
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
-def wrap_step(parts: "Sequence[sparsity.Pruning]", step_fn: StepFn, is_watched: bool) -> StepFn:
+def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool) -> StepFn:
     """Return `step_fn`, in which variables are pruned that it creates, and no mask changes.
 
     Args:
@@ -105,7 +102,7 @@ class _Pruner:
       is_watched: whether something looks at gradients before the update does.
     """
 
-    def __init__(self, parts: "Sequence[sparsity.Pruning]", is_watched: bool):
+    def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
         self._parts, self.is_watched = parts, is_watched
         self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
         self._cuts: dict[str, cuts_lib.Cut] = {}
@@ -144,7 +141,7 @@ class _Pruner:
         self.held[name] = kept
         return self._mask(value, kept, part)
 
-    def _mask(self, value: Any, kept: tf.Tensor, part: "sparsity.Pruning") -> Any:
+    def _mask(self, value: Any, kept: tf.Tensor, part: cuts_lib.Part) -> Any:
         """Return a variable, or what is read in its place, without what is cut."""
         # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
         # what looks at gradients before has to be given others, which takes a pass of its own; of a
@@ -172,7 +169,7 @@ class _Pruner:
             self.held[name] = tf.reshape(self._cuts[kernel].kept, [-1])
         return self._mask(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
 
-    def _find_part(self, name: str, value: Any) -> "sparsity.Pruning | None":
+    def _find_part(self, name: str, value: Any) -> cuts_lib.Part | None:
         can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
         self._seen[name] = can_be_cut
         parts = [part for part in self._parts if can_be_cut and cuts_lib.chooses(part, name)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import types
 
 import pytest
 
@@ -89,8 +90,9 @@ def test_gradients_of_many_tasks_and_parameter_servers_are_refused():
 
 def test_pictures_need_their_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    column = features.Image(names=["image"])
+    columns, tasks = [features.Image(names=["image"])], [heads.Regression(name="size")]
+    made = types.SimpleNamespace(model=types.SimpleNamespace(columns=columns, heads=tasks))
     with pytest.raises(checks.UserError) as refused:
-        tensorboard.TensorBoard(predictions=True).check([column], [heads.Regression(name="size")])
+        tensorboard.TensorBoard(predictions=True).check_experiment(made)
     line = "TensorBoard.predictions must be False without the package pillow, from 10.1 on, got"
     assert str(refused.value) == f"{line} True. pip install 'pillow>=10.1' installs it."

@@ -43,7 +43,7 @@ class Holdout:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the rows, or their keys, are drawn: not by time, and not a file of their own."""
+        """Whether a draw chooses the rows or their keys; a time or a file may do so instead."""
         return not (self.time or self.files)
 
 

@@ -25,13 +25,13 @@ class GraphOptions:
     """What `MultiTaskModel.model_fn` goes by; no part that a gin file builds.
 
     Attributes:
-      statistics: what the columns learned of the training split.
-      may_stack: whether equal tasks may share variables of the graph, where nothing else looks for
-        those of one task in it.
+      statistics: of the training split, as the columns learned them.
+      may_stack: whether equal tasks may share variables of the graph. Nothing else may then look
+        for the variables of one task.
       loop: in training, the arguments of `training_loop.run_repeatedly`, for several steps per
         session call.
-      slices: in training, into how many micro-batches a batch is cut.
-      precision: in training, in which numbers the network computes.
+      slices: the number of micro-batches of a training batch.
+      precision: the numbers that the network computes in, in training.
       extensions: act in each training step, the first outermost; None for those that the model's
         parts bring, `MultiTaskModel.step_extensions`.
       training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import compat, heads, types
+from mtl import checks, compat, heads, types
 from mtl.runs import verbs
 from tests import tiny
 
@@ -125,3 +125,43 @@ def test_a_required_member_cannot_be_left_out():
 
     with pytest.raises(TypeError, match="__call__"):
         Silent()
+
+
+def test_parts_are_checked_with_what_they_hold_and_rows_are_not_looked_through():
+    @dataclasses.dataclass(frozen=True)
+    class Part:
+        held: object = None
+
+        def check_model(self, model):
+            model.append(self)
+
+    inner, counts = Part(), {"a": 1, "b": None}
+    outer = Part({"first": [inner, 3, "text"], "counts": counts})
+    seen = []
+    types.check_parts([outer, 0.5], "check_model", seen)
+    assert seen == [outer, inner]
+
+
+def test_an_experiment_looks_through_no_rows_of_its_source(monkeypatch):
+    made, walked = tiny.make(), []
+    monkeypatch.setattr(types, "check_parts", lambda parts, *_: walked.append(parts))
+    dataclasses.replace(made, hooks=())
+    of_experiment = walked[-1]
+    assert made.model in of_experiment
+    assert made.data not in of_experiment and made.data.source not in of_experiment
+
+
+@pytest.mark.parametrize(
+    ("members", "line"),
+    [
+        ({"whole_groups": "query"}, "Pipeline.sampler must keep the groups of 'query' whole"),
+        ({"composes": ["gone"]}, "a task of 'own' must be one of"),
+        ({"calibration_slices": {"gone": [1]}}, "calibration_slices of task 'own' must be one of"),
+    ],
+)
+def test_rules_hold_for_a_head_of_ones_own(members, line):
+    own = type("Own", (Absolute,), members)(name="own")
+    made = tiny.make()
+    with pytest.raises(checks.UserError, match=line):
+        model = dataclasses.replace(made.model, heads=[*made.model.heads, own])
+        dataclasses.replace(made, model=model)

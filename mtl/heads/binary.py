@@ -112,10 +112,6 @@ class Binary(base.Base):
         fallback = f"not {positive}" if self.positive else "0"
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
-    def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the fields of its calibration are features."""
-        slices.check_fields(self, experiment.data.spec)
-
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
         """Bend the logits by knots or lines, if there are some: [B, 1] -> [B, 1]."""
         if not self.knots and not self.calibration_slices:

@@ -76,14 +76,6 @@ class Ranking(base.Labelled):
         """The label field of the groups."""
         return self.group
 
-    def check_experiment(self, experiment: Any) -> None:
-        """Fail unless batches of training cut no group."""
-        sampler, group = experiment.data.sampler, self.group
-        rule = f"keep the groups of {group!r} whole, which head {self.name!r} ranks"
-        fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
-        is_whole = getattr(sampler, "group", None) == group
-        checks.require(is_whole, "Pipeline.sampler", rule, sampler, fix)
-
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> float32 grades, and which of them are present."""
         present = self.are_present(label)

@@ -59,16 +59,6 @@ class Joint(binary.Binary):
         where, slices = self._where("calibration_slices"), self.calibration_slices
         checks.require(not slices, where, "be empty where logits are composed", slices, fix)
 
-    def check_model(self, model: Any) -> None:
-        """Fail unless the tasks of the chain are binary, and have a tower."""
-        for task in self.composes:
-            where = f"MultiTaskModel.heads: a task of {self.name!r}"
-            checks.one_of(where, task, model.tower_tasks)
-            head = model.heads_by_task[task]
-            fix = f"It is {type(head).__name__}."
-            is_binary = isinstance(head, binary.Binary)
-            checks.require(is_binary, where, "have a head Binary", task, fix)
-
     @property
     def composes(self) -> Sequence[str]:
         """All tasks of the chain, each once."""

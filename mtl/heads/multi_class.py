@@ -99,14 +99,10 @@ class MultiClass(classes.Classes):
         given = self.class_counts
         return [given.get(n, 0) for n in self.class_names] if isinstance(given, Mapping) else given
 
-    def check_experiment(self, experiment: Any) -> None:
-        """Fail if the sampler corrects the shares of the classes that the objective corrects."""
-        slices.check_fields(self, experiment.data.spec)
-        sampler = experiment.data.sampler
-        twice = self.objective.balances and sampler and sampler.balances == self.field
-        rule = f"not balance {self.field!r} where the loss of {self.name!r} does"
-        fix = "Together they correct twice: leave out one of the two."
-        checks.require(not twice, "Pipeline.sampler", rule, sampler, fix)
+    @property
+    def balances(self) -> str | None:
+        """The label whose shares the objective makes up for, if it does."""
+        return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
         """Return what counts the rows of the classes, where they are needed and not given."""

@@ -176,10 +176,10 @@ class Retrieval(base.Labelled):
             rule = f"name {field!r}, which a column of TwoTower.item_columns reads"
             checks.require(field in drawn, where, rule, drawn)
 
-    def check_experiment(self, experiment: Any) -> None:
+    def check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail unless there are the features of the items that are drawn."""
         if self.negatives is not None:
-            self.negatives.check(experiment.data.spec)
+            self.negatives.check(spec)
 
     @property
     def rows_added(self) -> int:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from mtl import checks, types
-from mtl import spec as spec_lib
 from mtl.heads import values
 
 _RULE = "map fields to lists of their values"
@@ -60,13 +59,6 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
                     checks.is_a(here, end, (int, float), _PAIR)
                 checks.require(ends == sorted(set(ends)), here, "hold pairs that ascend", value)
         checks.unique(here, [Slice(field, value).name for value in own])
-
-
-def check_fields(head: Any, spec: spec_lib.Spec) -> None:
-    """Fail unless the calibration slices of a head are of features."""
-    where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
-    for field in head.calibration_slices:
-        checks.one_of(where, field, spec.feature_fields)
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mtl import checks, networks, types
 from mtl import features as features_lib
+from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
@@ -87,7 +88,7 @@ class Settings:
         slices_lib.check("MultiTaskModel.slices", self.slices)
         self._check_combined_metrics()
         self._check_auxiliary_losses()
-        self._check_taught()
+        self._check_composed()
         if self.mixing is not None:
             self._check_mixing()
         for head in self.heads:
@@ -96,21 +97,27 @@ class Settings:
         types.check_parts(self._parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the fields of slices, and labels of auxiliary losses, are there."""
-        spec = experiment.data.spec
+        """Fail unless the data have the fields of its parts, and its sampler suits the heads."""
+        spec, sampler = experiment.data.spec, experiment.data.sampler
         for field in self.slices:
             checks.one_of("MultiTaskModel.slices", field, spec.fields)
         for part in self.auxiliary_losses:
             for field in types.read_member(part, types.AuxiliaryLoss, "label_fields"):
                 where = f"the label that the auxiliary loss {part.name!r} reads"
                 checks.one_of(where, field, spec.labels)
+        for head in self.heads:
+            where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
+            for field in getattr(head, "calibration_slices", ()):
+                checks.one_of(where, field, spec.feature_fields)
+            types.read_member(head, types.Head, "check_fields")(spec)
+            _check_sampler(sampler, head)
 
     def _check_heads(self) -> None:
         """Fail unless there are columns and heads, and each task has a name of its own."""
+        checks.is_a("MultiTaskModel.heads", self.heads, (list, tuple), "be a list")
         for setting in ("columns", "heads"):
-            where, value = f"MultiTaskModel.{setting}", getattr(self, setting)
-            checks.is_a(where, value, (list, tuple), "be a list")
-            checks.require(bool(value), where, "not be empty", value)
+            value = getattr(self, setting)
+            checks.require(bool(value), f"MultiTaskModel.{setting}", "not be empty", value)
         for head in self.heads:
             is_head = hasattr(head, "logits") and hasattr(head, "metrics")
             rule = "hold heads such as @heads.Binary()"
@@ -144,16 +151,25 @@ class Settings:
         names = [*self.tasks, *(part.name for part in self._all_losses)]
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
-    def _check_taught(self) -> None:
-        """Fail unless every task learns by a loss, its own or another one's."""
-        where = "MultiTaskModel.heads"
+    def _check_composed(self) -> None:
+        """Fail unless heads without a tower can be composed, and those without a loss learn."""
+        where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
+        for head in self.heads:
+            for task in types.read_member(head, types.Head, "composes"):
+                here = f"{where}: a task of {head.name!r}"
+                checks.one_of(here, task, tower_tasks)
+                kind = type(self.heads_by_task[task])
+                is_binary = issubclass(kind, heads_lib.Binary)
+                checks.require(
+                    is_binary, here, "have a head Binary", task, f"It is {kind.__name__}."
+                )
         checks.require(bool(self.heads_with_loss), where, "hold a task with a loss", self.tasks)
         teachers = (
             *((head, types.Head, "composes") for head in self.heads_with_loss),
             *((part, types.AuxiliaryLoss, "teaches") for part in self.built_losses),
         )
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}
-        for task in sorted(set(self.tower_tasks) - set(self.loss_names) - taught):
+        for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
             rule = f"hold what the task {task!r} learns by, which has no loss of its own"
             fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)
@@ -359,6 +375,20 @@ class Settings:
             of_head = types.read_member(head, types.Head, "row_names")
             named |= {f"head/{head.name}/": of_head} if of_head else {}
         return named
+
+
+def _check_sampler(sampler: Any, head: types.Head) -> None:
+    """Fail if a sampler corrects what a loss corrects, or parts the groups that a head ranks."""
+    balanced = types.read_member(head, types.Head, "balances")
+    twice = sampler and sampler.balances and sampler.balances == balanced
+    rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
+    fix = "Together they correct twice: leave out one of the two."
+    checks.require(not twice, "Pipeline.sampler", rule, sampler, fix)
+    group = types.read_member(head, types.Head, "whole_groups")
+    rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
+    fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
+    is_whole = getattr(sampler, "group", None) == group
+    checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)
 
 
 # {setting: (how many arguments its part takes, an example)}.

@@ -103,6 +103,10 @@ class Head(Protocol):
         """The label field whose equal values no batch of training may part; None where any may."""
         return None
 
+    def check_fields(self, spec: spec_lib.Spec) -> None:
+        """Fail unless a specification has the features that its settings name."""
+        del spec
+
     @property
     def rows_added(self) -> int:
         """How many rows `add_rows` puts into a batch of training, over all of its parts."""
@@ -156,6 +160,11 @@ class Head(Protocol):
     def compose(self, logits: values.Tensors) -> tf.Tensor:
         """Compute the logits from those of the tasks that it `composes`, {task: [B, C]}."""
         raise NotImplementedError
+
+    @property
+    def balances(self) -> str | None:
+        """The label field whose rare classes the loss counts for more; None where it does not."""
+        return None
 
     @property
     def row_names(self) -> columns.RowNames | None:

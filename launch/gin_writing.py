@@ -68,7 +68,7 @@ class _Writer:
 
     def _read(self, where: str, value: Any) -> Any:
         """Return a value with `_Part`s in it, hashable where it is one; fail on what gin lacks."""
-        if _is_part(value):
+        if checks.is_part(value):
             return self._read_part(where, value)
         if isinstance(value, Mapping):
             read = {_plain(key): self._read(f"{where}[{key!r}]", value[key]) for key in value}
@@ -232,10 +232,6 @@ def _default(field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
-
-
-def _is_part(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _plain(value: Any) -> Any:

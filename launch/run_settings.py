@@ -133,11 +133,7 @@ def _parts_in(value: Any) -> list[Any]:
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         return [part for item in value for part in _parts_in(item)]
-    return [value] if _is_part(value) else []
-
-
-def _is_part(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return [value] if checks.is_part(value) else []
 
 
 def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
@@ -167,7 +163,7 @@ def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
         return f"[{_write_all(value, macros)}]"
     if type(value) is tuple:
         return f"({_write_all(value, macros)}{',' * (len(value) == 1)})"
-    if _is_part(value) and not isinstance(value, gin_files.Reference):
+    if checks.is_part(value) and not isinstance(value, gin_files.Reference):
         return f"@{gin_name(type(value))}()"
     if isinstance(value, (type, types.FunctionType)):
         return f"@{gin_name(value)}"

@@ -6,6 +6,7 @@ checks.one_of("MLP.activation", activation, ACTIVATIONS)
 """
 
 import collections
+import dataclasses
 import difflib
 import inspect
 import math
@@ -116,6 +117,11 @@ def mapping(where: str, value: Any, rule: str) -> None:
 def is_built(value: Any) -> bool:
     """Return whether a part was built, in gin `@X()` and not `@X`."""
     return not isinstance(value, type)
+
+
+def is_part(value: object) -> bool:
+    """Return whether a value is a built part, a dataclass, and not the class of one."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def require_part(

@@ -140,7 +140,9 @@ class Experiment:
             self.attack.check(self.model.heads_by_task)
         self._check_trackers()
         self._check_hooks()
-        parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
+        # A source may hold all of its rows, which are no parts.
+        parts = [self.data.sampler, *(getattr(self, name) for name in others)]
         types.check_parts(parts, "check_experiment", self)
 
     def _check_trackers(self) -> None:

@@ -146,7 +146,7 @@ def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the parts that a value is or holds, each with where it stands."""
-    if _is_part(value):
+    if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
@@ -154,10 +154,6 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping):
         for key, one in value.items():
             yield from _parts(one, f"{path}[{key}]")
-
-
-def _is_part(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _default(field: Any) -> Any:
@@ -179,11 +175,11 @@ class _Kind:
 
 def _hollow(value: Any) -> Any:
     """Return a value with the class alone of each part in it."""
-    if _is_part(value):
+    if checks.is_part(value):
         return _Kind(value)
-    if isinstance(value, list | tuple) and any(map(_is_part, value)):
+    if isinstance(value, list | tuple) and any(map(checks.is_part, value)):
         return [_hollow(one) for one in value]
-    if isinstance(value, Mapping) and any(map(_is_part, value.values())):
+    if isinstance(value, Mapping) and any(map(checks.is_part, value.values())):
         return {key: _hollow(one) for key, one in value.items()}
     return value
 

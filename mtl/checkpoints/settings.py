@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mtl import checks
+
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -39,7 +41,7 @@ def canonical_text(value: Any) -> str:
             return _joined("[]", map(canonical_text, value))
         case Set():
             return _joined("<>", sorted(map(canonical_text, value)))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if checks.is_part(value):
         return _part(value)
     return _ADDRESS.sub("", repr(value))
 

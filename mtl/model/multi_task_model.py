@@ -210,14 +210,12 @@ class MultiTaskModel(passes.Passes):
     ) -> whole_batch.ForwardPass:
         """Compute the losses of these rows, and of samples of them, from features and labels."""
         scope = tf1.get_variable_scope()
-        watched: dict[str, Any] = {}
         with contextlib.ExitStack() as stack:
             around = [one.around_network() for one in extensions_lib.current()]
             noted = [stack.enter_context(context) for context in around]
             found = stack.enter_context(emitted_lib.collect()) if self.built_losses else {}
             outputs = self.build_outputs(features, statistics, training)
-        for one in noted:
-            watched |= one
+        watched = {name: tensors for one in noted for name, tensors in one.items()}
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture
         activations = self.gather_activations(features, labels, outputs, scope, found, training)
         show = mixture and self.show_mixed(activations, outputs.encoded)

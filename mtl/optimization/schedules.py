@@ -283,7 +283,7 @@ def _list_held(part: Any) -> dict[Any, Any]:
         return dict(enumerate(part))
     if type(part) is dict:
         return part
-    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+    if not checks.is_part(part):
         return {}
     return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
 

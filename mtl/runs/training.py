@@ -118,8 +118,9 @@ class Training:
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
         timeout_secs = self._experiment.distribution.timeout_secs
-        watch = (self._place.cluster, self._model_dir, timeout_secs, self._is_evaluated_beside)
-        with members.open_heartbeat(*watch) as beat:
+        with members.open_heartbeat(
+            self._place.cluster, self._model_dir, timeout_secs, self._is_evaluated_beside
+        ) as beat:
             evaluator = evaluation.Evaluator(
                 self._experiment, self._model_dir, interruption, report.reporters.log
             )

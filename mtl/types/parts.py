@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import checks
 from mtl.types import values
 
 
@@ -17,14 +18,15 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     return inspect.getattr_static(protocol, name).__get__(part, type(part))
 
 
-def walk_parts(part: object) -> Iterator[Any]:
+def walk_parts(part: Any) -> Iterator[Any]:
     """Yield a part, or each of a list or map of parts, and all parts that their settings hold."""
     if isinstance(part, Mapping):
         part = list(part.values())
     if isinstance(part, (list, tuple)):
         for item in part:
-            yield from walk_parts(item)
-    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+            if type(item) not in _PLAIN:  # There may be millions, such as counts of items.
+                yield from walk_parts(item)
+    elif checks.is_part(part):
         yield part
         for field in dataclasses.fields(part):
             yield from walk_parts(getattr(part, field.name, None))
@@ -50,3 +52,6 @@ def count_rows(fields: values.Tensors) -> tf.Tensor:
     first = next(iter(fields.values()))
     is_list = isinstance(first, tf.RaggedTensor)
     return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]
+
+
+_PLAIN = frozenset({bool, bytes, float, int, str, type(None)})

@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import summary as hparams
 from tensorboard.plugins.text import metadata as text_metadata
 
-from mtl import types
+from mtl import checks, types
 
 tf1 = tf.compat.v1
 
@@ -156,7 +156,7 @@ def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
         if value:
             yield path, ", ".join(map(str, value))
     else:
-        if _is_part(value):
+        if checks.is_part(value):
             yield path, type(value).__name__
         for place, one in _list_within(value):
             yield from _flatten(one, path + place)
@@ -164,7 +164,7 @@ def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
 
 def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values in a part, a list or a mapping, each with what its path adds."""
-    if _is_part(value):
+    if checks.is_part(value):
         for field in dataclasses.fields(value):
             if field.init:
                 yield f".{field.name}", getattr(value, field.name)
@@ -174,7 +174,3 @@ def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, Mapping):
         for key, one in value.items():
             yield f"[{key}]", one
-
-
-def _is_part(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

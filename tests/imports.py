@@ -67,9 +67,13 @@ class Graph:
                 if other not in found:
                     found[other] = found[name] + 1
                     waiting.append(other)
-        if _STARTS_PROCESSES.search((self.root / test).read_text()):
+        if self.starts_processes(test):
             found = dict.fromkeys(self.sources, FAR) | found
         return found
+
+    def starts_processes(self, test: str) -> bool:
+        """Return whether a test runs code in other processes as well."""
+        return bool(_STARTS_PROCESSES.search((self.root / test).read_text()))
 
     def list_tests(self, changed: Iterable[str]) -> list[str]:
         """Return the tests that reach any of the files, those named after one first."""

@@ -64,12 +64,15 @@ def server():
 
 @pytest.fixture(scope="session")
 def launch_in(server, tmp_path_factory):
-    """launch_in(directory, "train", "--gin_file", "x.gin"); no file beyond `file_bytes`."""
+    """launch_in(directory, "train", "--gin_file", "x.gin").
 
-    def run(directory, verb: str, *args: str, file_bytes: int | None = None) -> Result:
+    No file goes beyond `file_bytes`; of `failing_write`, (3, "counted"), the third write fails.
+    """
+
+    def run(directory, verb: str, *args: str, file_bytes=None, failing_write=None) -> Result:
         output = str(tmp_path_factory.mktemp("output") / verb)
         request = {"argv": [f"launch.{verb}", *args], "cwd": str(directory), "output": output}
-        request["file_bytes"] = file_bytes
+        request |= {"file_bytes": file_bytes, "failing_write": failing_write}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = json.loads(server.stdout.readline())["code"]

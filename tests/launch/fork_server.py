@@ -1,8 +1,9 @@
 """Runs launchers in forks of one process that has imported TensorFlow, which takes seconds.
 
-Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null} and answers
-{"code": 2}; argv is what follows `python -m`, and the fork writes <output>.out and <output>.err,
-and no file beyond `file_bytes`. The processes that `launch.cluster` starts are forks of that fork.
+Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null, "failing_write": []}
+and answers {"code": 2}; argv is what follows `python -m`, and the fork writes <output>.out and
+<output>.err, and no file beyond `file_bytes`. `failing_writes.fail_at` gets `failing_write`.
+The processes that `launch.cluster` starts are forks of that fork.
 """
 
 import gc
@@ -22,6 +23,7 @@ from absl import flags
 import launch.app  # noqa: F401
 import mtl.runs.verbs  # noqa: F401
 from tests import forks, quick_graphs
+from tests.launch import failing_writes
 
 _TIMEOUT_SECS = 300
 
@@ -40,7 +42,7 @@ def main() -> None:
         print(json.dumps({"code": _wait(child)}), flush=True)
 
 
-def _run(argv, cwd, output, file_bytes):
+def _run(argv, cwd, output, file_bytes, failing_write):
     os.chdir(cwd)
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
@@ -51,6 +53,8 @@ def _run(argv, cwd, output, file_bytes):
         os.dup2(opened, descriptor)
     if argv[0] == "launch.cluster":
         subprocess.Popen = Member
+    if failing_write:
+        failing_writes.fail_at(*failing_write)
     _execute(argv)
 
 

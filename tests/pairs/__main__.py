@@ -9,6 +9,7 @@ hold, each of its pairs is checked alone. Processes that share an output share t
 """
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -38,10 +39,20 @@ def main() -> None:
 def check_all(options: argparse.Namespace) -> None:
     """Check combinations one by one, with a line of progress for each."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf  # After its log is turned off.
+    import mtl.compat  # noqa: F401  Before TensorFlow, whose log is turned off by now.
 
-    from tests import pairs
+    # isort: split
+    import tensorflow as tf
+
+    from tests import graph_optimizer, op_stacks, pairs, quick_graphs
     from tests.pairs import coverage
+
+    quick_graphs.leave_out()
+    graph_optimizer.leave_out()
+    op_stacks.turn_on(False)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
     # Before anything uses TensorFlow: two replicas need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]

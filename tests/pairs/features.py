@@ -139,8 +139,8 @@ class Feature:
     rounding: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def make(chosen: Sequence[Feature], off: str | None = None, **run: Any) -> experiment.Experiment:
-    """Build an experiment with features; the one named `off` does nothing.
+def make(chosen: Sequence[Feature], off: Sequence[str] = (), **run: Any) -> experiment.Experiment:
+    """Build an experiment with features; those named in `off` do nothing.
 
     Raises:
       ClashError: two of them change the same setting.
@@ -148,7 +148,7 @@ def make(chosen: Sequence[Feature], off: str | None = None, **run: Any) -> exper
     """
     draft = Draft()
     for feature in chosen:
-        switch = feature.off if feature.name == off else feature.switch
+        switch = feature.off if feature.name in off else feature.switch
         switch(draft)
     return draft.build(**run)
 

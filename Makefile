@@ -8,7 +8,7 @@ RUN = $(VENV)/bin/python
 # Tests start Python hundreds of times, and each would compile 400 modules of this package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo check test test-changed test-all test-oldest install-oldest test-matrix lint docs clean
+.PHONY: demo check test budget test-changed test-all test-oldest install-oldest test-matrix lint docs clean
 
 demo: $(VENV)/installed
 	$(RUN) -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin
@@ -19,16 +19,21 @@ check: lint
 
 test: $(VENV)/installed-dev
 	@echo "About 10,000 cases: 20 minutes on two fast cores, 50 on slow ones. make check is shorter."
-	$(RUN) -m pytest --numprocesses auto --dist worksteal
+	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets tell
+
+# The same, and a file of tests that takes far more than before fails; see tests/budgets.py.
+budget: $(VENV)/installed-dev
+	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets refuse
 
 # The tests whose imports reach what differs from a commit, the nearest first.
 SINCE ?= HEAD
 test-changed: $(VENV)/installed-dev
 	$(RUN) -m tests.changed --since $(SINCE)
 
-# Everything that make test leaves out as well: forty pairs of features in place of eight.
+# Everything that make test leaves out as well: forty pairs of features in place of eight, and each
+# write of each verb failing once in place of a few.
 test-all: $(VENV)/installed-dev
-	MTL_PAIRS=40 $(RUN) -m pytest --numprocesses auto --dist worksteal
+	MTL_PAIRS=40 MTL_ALL_WRITES=1 $(RUN) -m pytest --numprocesses auto --dist worksteal
 
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:

@@ -13,7 +13,7 @@ import mtl.compat  # noqa: F401  Before TensorFlow, which imports Keras 3 as wel
 import pytest
 import tensorflow as tf
 
-from tests import graph_optimizer, op_stacks, quick_graphs
+from tests import budgets, graph_optimizer, op_stacks, quick_graphs
 
 # What a case without a mark may take of the processor; loaded machines stretch wall time.
 _CPU_SECS = 3.0
@@ -42,6 +42,11 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = f"fail a case that is neither medium nor slow and takes over {_CPU_SECS:g} s of CPU"
     parser.addoption("--quick", action="store_true", help=text)
+    budgets.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    budgets.measure(config)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from mtl.serving import exporter
+from tests import budgets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -75,9 +76,10 @@ def launch_in(server, tmp_path_factory):
         request |= {"file_bytes": file_bytes, "failing_write": failing_write}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
-        code = json.loads(server.stdout.readline())["code"]
+        answer = json.loads(server.stdout.readline())
+        budgets.add_child(answer["cpu_secs"])
         texts = [pathlib.Path(output + end).read_text() for end in (".out", ".err")]
-        result = Result(code, *texts)
+        result = Result(answer["code"], *texts)
         assert exporter.REWRITING_FAILED not in result.err, result
         return result
 

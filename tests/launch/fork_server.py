@@ -1,8 +1,9 @@
 """Runs launchers in forks of one process that has imported TensorFlow, which takes seconds.
 
 Reads a line {"argv": [...], "cwd": "...", "output": "...", "file_bytes": null, "failing_write": []}
-and answers {"code": 2}; argv is what follows `python -m`, and the fork writes <output>.out and
-<output>.err, and no file beyond `file_bytes`. `failing_writes.fail_at` gets `failing_write`.
+and answers {"code": 2, "cpu_secs": 1.5}; argv is what follows `python -m`, and the fork writes
+<output>.out and <output>.err, and no file beyond `file_bytes`. `failing_writes.fail_at` gets
+`failing_write`.
 The processes that `launch.cluster` starts are forks of that fork.
 """
 
@@ -39,7 +40,15 @@ def main() -> None:
         child = os.fork()
         if not child:
             _run(**request)
-        print(json.dumps({"code": _wait(child)}), flush=True)
+        before = _read_clock()
+        code = _wait(child)
+        print(json.dumps({"code": code, "cpu_secs": _read_clock() - before}), flush=True)
+
+
+def _read_clock():
+    """The seconds of the processor of all forks that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _run(argv, cwd, output, file_bytes, failing_write):

@@ -1,0 +1,171 @@
+"""Tells what each file of tests costs, in units that mean the same on every machine.
+
+python -m pytest --numprocesses auto                    # the dearest files, at the end
+python -m pytest --numprocesses auto --budgets refuse   # fails if a file is beyond its budget
+python -m pytest --numprocesses auto --budgets write    # notes today's costs in budgets.json
+
+A unit is the time of the processor that a probe takes when a process of pytest starts: it builds a
+fixed graph fifty times. A budget is half as much again as what the file took when it was noted.
+"""
+
+import collections
+import json
+import pathlib
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_TABLE = _ROOT / "tests" / "budgets.json"
+_SLACK = 1.5
+# A file below this needs no line in the table.
+_LEAST_UNITS = 10.0
+_SHOWN = 20
+
+_of_children = 0.0
+
+
+def add_child(secs: float) -> None:
+    """Count what a process that pytest does not wait for has taken for the case that runs."""
+    global _of_children
+    _of_children += secs
+
+
+def _read_clock() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime + _of_children
+
+
+def time_probe() -> float:
+    """Return the seconds of the processor that building a fixed graph fifty times takes."""
+    start = time.process_time()
+    for _ in range(50):
+        with tf.Graph().as_default():
+            rows = tf.compat.v1.placeholder(tf.float32, [None, 8])
+            weights = [tf.constant(0.5, shape=[8, 8]) for _ in range(4)]
+            for weight in weights:
+                rows = tf.nn.relu(tf.linalg.matmul(rows, weight))
+            tf.gradients(tf.reduce_mean(rows), weights)
+    return time.process_time() - start
+
+
+class Meter:
+    """Measures the files of a process of pytest."""
+
+    def __init__(self) -> None:
+        self.secs: collections.Counter[str] = collections.Counter()
+        self.probe = time_probe()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        start = _read_clock()
+        result = yield
+        self.secs[item.nodeid.partition("::")[0]] += _read_clock() - start
+        return result
+
+    def tell(self) -> dict[str, Any]:
+        """Return {file: units}, and the memory of this process in GB."""
+        units = {file: secs / self.probe for file, secs in self.secs.items()}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {"units": units, "memory": memory}
+
+
+class Budgets:
+    """Compares what files took in all processes with the table."""
+
+    def __init__(self, mode: str):
+        self._mode = mode
+        self._units: collections.Counter[str] = collections.Counter()
+        self._memory = 0.0
+
+    def add(self, told: dict[str, Any]) -> None:
+        self._units.update(told["units"])
+        self._memory = max(self._memory, told["memory"])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear from a process of pytest-xdist that ends; one that was killed has told nothing."""
+        told = getattr(node, "workeroutput", {}).get("budgets")
+        if told:
+            self.add(told)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._mode == "write":
+            write_table(self._units)
+        elif self._mode == "refuse" and self.list_exceeded():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def list_exceeded(self) -> list[str]:
+        table = read_table()
+        return [f for f, units in self._units.items() if units > table.get(f, _LEAST_UNITS)]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        total = sum(self._units.values())
+        terminalreporter.write_sep("-", f"{total:.0f} units, at most {self._memory:.1f} GB")
+        exceeded, table = set(self.list_exceeded()), read_table()
+        for file, units in self._units.most_common(_SHOWN):
+            over = "  beyond its budget" if file in exceeded else ""
+            budget = table.get(file, _LEAST_UNITS)
+            terminalreporter.write_line(f"{units:6.0f} of {budget:6.0f}  {file}{over}")
+        for file in sorted(exceeded.difference(f for f, _ in self._units.most_common(_SHOWN))):
+            terminalreporter.write_line(f"{self._units[file]:6.0f}  {file}  beyond its budget")
+
+
+def read_table() -> dict[str, float]:
+    """Return {file of tests: the units that it may take}, of files that take some."""
+    return json.loads(_TABLE.read_text()) if _TABLE.exists() else {}
+
+
+def write_table(units: dict[str, float]) -> None:
+    """Note what files took; files that did not run keep their budget, and those gone lose it."""
+    kept = {file: budget for file, budget in read_table().items() if (_ROOT / file).exists()}
+    kept |= {file: round(_SLACK * number) for file, number in units.items()}
+    dear = {file: budget for file, budget in sorted(kept.items()) if budget > _LEAST_UNITS}
+    _TABLE.write_text(json.dumps(dear, indent=1) + "\n")
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add --budgets to pytest."""
+    modes = ("tell", "refuse", "write")
+    parser.addoption("--budgets", choices=modes, help="tell what files of tests cost, as well")
+
+
+def measure(config: pytest.Config) -> None:
+    """Measure in the processes that run tests, and sum up in the one that deals them out."""
+    mode, workers = config.getoption("--budgets"), config.getoption("numprocesses", None)
+    if not mode:
+        return
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Worker(config))
+        return
+    budgets = Budgets(mode)
+    config.pluginmanager.register(budgets if workers else _Single(budgets))
+    if not workers:
+        config.pluginmanager.register(budgets)
+
+
+class _Worker(Meter):
+    """A process of pytest-xdist."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self._config = config
+
+    def pytest_sessionfinish(self) -> None:
+        self._config.workeroutput["budgets"] = self.tell()
+
+
+class _Single(Meter):
+    """The only process."""
+
+    def __init__(self, budgets: Budgets):
+        super().__init__()
+        self._budgets = budgets
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._budgets.add(self.tell())
